@@ -1,0 +1,76 @@
+"""Which distribution does a module come from? Asked only when a message needs it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from types import ModuleType
+
+__all__ = [
+    "HOOKS_GROUP",
+    "POINTS_GROUP",
+    "class_of_entry",
+    "distribution_of",
+    "entry_point_of",
+    "module_of",
+    "package_of",
+    "point_specs",
+]
+
+HOOKS_GROUP = "hookbus.hooks"
+"""The entry-point group in which plugin packages offer their hooks."""
+POINTS_GROUP = "hookbus.points"
+"""The entry-point group in which plugin packages offer points of their own, as spec classes."""
+
+
+def package_of(plugin: object) -> str:
+    """The package of a plugin with its version, "hookbus-ema 0.1.0", else the module that defines it."""
+    module = module_of(plugin)
+    distribution = distribution_of(module)
+    if distribution is not None:
+        return f"{distribution.name} {distribution.version}"
+    return "your script" if module == "__main__" else f"module {module}"
+
+
+@functools.cache
+def distribution_of(module: str) -> importlib.metadata.Distribution | None:
+    """The installed distribution that a module belongs to, None for a script or a loose module."""
+    top = module.partition(".")[0]
+    for entry in importlib.metadata.entry_points(group=HOOKS_GROUP):
+        if entry.module.partition(".")[0] == top and entry.dist is not None:
+            return entry.dist
+    names = importlib.metadata.packages_distributions().get(top)
+    return importlib.metadata.distribution(names[0]) if names else None
+
+
+def entry_point_of(cls: type) -> str | None:
+    """The name of the entry point that offers a hook class, None where none does."""
+    return _entry_points().get(f"{cls.__module__.partition('.')[0]}:{cls.__qualname__}")
+
+
+def class_of_entry(kind: str) -> set[str]:
+    """All names of the hook that `kind` names: its entry point and its class; empty where nobody offers it."""
+    pairs = {(name, key.partition(":")[2]) for key, name in _entry_points().items()}
+    return {each for pair in pairs if kind in pair for each in pair}
+
+
+@functools.cache
+def _entry_points() -> dict[str, str]:
+    """Entry-point names by top-level package and class."""
+    found = importlib.metadata.entry_points(group=HOOKS_GROUP)
+    return {f"{entry.module.partition('.')[0]}:{entry.attr}": entry.name for entry in found}
+
+
+def module_of(plugin: object) -> str:
+    """The name of the module that defines a plugin."""
+    if isinstance(plugin, ModuleType):
+        return plugin.__name__
+    return str(getattr(plugin, "__module__", None) or type(plugin).__module__)
+
+
+def point_specs(name: str, module: str = "") -> list[type]:
+    """Import the spec classes that declare points of one's own: those named `name`, and those of `module`'s package."""
+    top = module.partition(".")[0]
+    entries = importlib.metadata.entry_points(group=POINTS_GROUP)
+    wanted = [e for e in entries if e.name == name or (top and e.module.partition(".")[0] == top)]
+    return [entry.load() for entry in sorted(wanted, key=lambda e: (e.name, e.value))]
