@@ -1,0 +1,137 @@
+"""The dispatch tables of a bus: compiled on first use, forgotten when members change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookbus._dispatch import Listener, compile_point, ordered
+from hookbus._failures import REACH_ALL, Failures
+from hookbus._listeners import listener_of, priority_of
+from hookbus.actions import Actions, Step
+from hookbus.lifecycle import Point
+from hookbus.markers import Options
+from hookbus.points import fill_for, finally_for, first_for, names_for
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["Calls", "Order", "Table", "Wrap"]
+
+Order = Literal["nested", "ascending"]
+Wrap = Callable[[Listener], Callable[..., Any]]
+Implementations = Callable[[str], Iterable[Any]]
+"""For a point or an action, what pluggy keeps of its implementations, in the order of registration."""
+
+
+class Calls:
+    """One attribute per point: the function that fires it, or None where nobody listens; and one per action.
+
+    The loop's own path: `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
+    """
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        call = self._make(name)
+        setattr(self, name, call)
+        return call
+
+    def forget(self) -> None:
+        """Members have changed: compile again on next use."""
+        make = self._make
+        self.__dict__.clear()
+        self._make = make
+
+
+class Table:
+    """Turns implementations into functions that call them.
+
+    Args:
+        order: "nested" or "ascending".
+        implementations: what pluggy keeps.
+        changed: called when the tables have to be compiled again.
+
+    Attributes:
+        points: every point, by name.
+        steps: the loop's own steps, by action.
+        given: priorities that were given at registration, by instance name.
+        failures: of the hooks that only warn.
+        wrap: makes each listener's function into another one; None for no change.
+    """
+
+    def __init__(self, order: Order, implementations: Implementations, changed: Callable[[], None]) -> None:
+        self.order = order
+        self.points: dict[str, Point] = {}
+        self.steps: dict[str, Step] = {}
+        self.given: dict[str, int] = {}
+        self.failures = Failures(changed)
+        self.wrap: Wrap | None = None
+        self._implementations = implementations
+        self._actions = Actions(self._of_action)
+
+    def compile(self, name: str, run: Run) -> Callable[..., Any] | None:
+        """The function that fires a point or carries an action out; None where it would do nothing."""
+        if name in self.steps:
+            return self._actions.step(name, self.steps[name])
+        if name not in self.points:
+            raise AttributeError(name)
+        listeners = self.listeners(name, run)
+        first, last = first_for(name, run), finally_for(name)
+        if name in REACH_ALL:
+            last = [f"_report({name!r})", *last]
+        if not (listeners or first or last):
+            return None
+        return compile_point(
+            self.points[name],
+            listeners,
+            run.clock,
+            run=run,
+            fill=fill_for(self.points[name]),
+            names={**names_for(run), "_report": self.failures.raise_collected},
+            recover=self.failures.recover,
+            first=first,
+            finally_=last,
+        )
+
+    def listeners(self, point: str, run: Run) -> list[Listener]:
+        """The listeners of a point in time order; hooks that are disabled, or of other ranks, left out.
+
+        Raises:
+            OrderError: the before=/after= wishes contradict each other.
+        """
+        spec, found = self.points[point], []
+        for impl in self._of(point, run):
+            listener = listener_of(impl, spec, self.given.get(impl.plugin_name))
+            listener.call = self.failures.watched(listener)
+            if self.wrap is not None:
+                listener.call = self.wrap(listener)
+            found.append(listener)
+        return ordered(found, reverse=spec.reverse and self.order == "nested")
+
+    def watches_metrics(self, run: Run) -> bool:
+        """Whether any listener asks for `metrics`. Orders every point on the way.
+
+        Raises:
+            OrderError: the before=/after= wishes contradict each other.
+        """
+        listeners = [listener for point in self.points for listener in self.listeners(point, run)]
+        return any(listener.rest or "metrics" in listener.wants for listener in listeners)
+
+    def _of(self, name: str, run: Run) -> list[Any]:
+        return [impl for impl in self._implementations(name) if self._takes_part(impl, name, run)]
+
+    def _takes_part(self, impl: Any, name: str, run: Run | None) -> bool:
+        if self.failures.is_disabled(impl.plugin_name) and name != "cleanup":
+            return False
+        return run is None or run.serves(impl.plugin)
+
+    def _of_action(self, action: str) -> list[tuple[Callable[..., Any], Options, int]]:
+        found = []
+        for impl in self._implementations(action):
+            if self._takes_part(impl, action, None):
+                options: Mapping[str, Any] = impl.opts["found"].options
+                number, _ = priority_of(impl.plugin, dict(options), self.given.get(impl.plugin_name))
+                found.append((impl.function, dict(options), number))
+        return found

@@ -1,0 +1,337 @@
+"""Where is the run? Counts, the units in which schedules count, and the brackets that are open.
+
+The bus moves the clock from the events it is given, in the Trainer and in a custom loop alike. Counts
+(`iters_done`, ...) tell what is complete, from 0; indices (`epoch`, `iter`) tell what is in progress. A count
+advances just before its `after_*` event, so at the first `after_train_iter` `iters_done` is 1 and `iter` 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hookbus.lifecycle import Point, Unit
+
+__all__ = ["Clock", "PointMoment", "batch_size"]
+
+# Points that come before the update of their iteration or the iterations of their epoch: there, the
+# number in progress is one more than what is done.
+OPENING = frozenset(
+    {
+        "before_train_iter",
+        "after_forward",
+        "after_backward",
+        "before_optimizer_step",
+        "before_train_epoch",
+        "before_epoch",
+    }
+)
+
+
+class Clock:
+    """The counts of one run.
+
+    Attributes:
+        epochs_done, iters_done, steps_done, samples_done: what is complete.
+        epoch, iter: the index, from 0, of the epoch and the iteration in progress or just completed.
+        batch: the index, from 0, of the batch within its loader, at validation and test points.
+        stepped: whether the iteration in progress, or the last one, has made an optimizer update.
+        epoch_complete: whether the epoch reached its end; False while it runs and when it was cut.
+        epoch_cut: whether the epoch was left before the end of its loader.
+        epoch_first_iter, epoch_first_step, epoch_first_sample: the counts when the epoch began.
+        epoch_open: whether an epoch has begun and is not done; a resumed run opens it again.
+        max_epochs, max_iters: the limits of the run, None where there are none.
+        epoch_length: the number of batches of the training loader, None where it is not known.
+        limit_reached: whether the last iteration was the `max_iters`-th.
+        counts_iterations: True where no optimizer is known: each iteration counts as one step.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_iter_at_last_step",
+        "_seconds",
+        "_step_at_last_iter",
+        "_ticking_since",
+        "batch",
+        "batch_samples",
+        "counts_iterations",
+        "epoch",
+        "epoch_complete",
+        "epoch_cut",
+        "epoch_first_iter",
+        "epoch_first_sample",
+        "epoch_first_step",
+        "epoch_length",
+        "epoch_open",
+        "epochs_done",
+        "iter",
+        "iters_done",
+        "limit_reached",
+        "max_epochs",
+        "max_iters",
+        "samples_done",
+        "stepped",
+        "steps_done",
+        "timer",
+    )
+
+    SAVED = (
+        "epochs_done",
+        "iters_done",
+        "steps_done",
+        "samples_done",
+        "epoch_open",
+        "epoch_first_iter",
+        "epoch_first_step",
+        "epoch_first_sample",
+    )
+
+    def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.epochs_done = self.iters_done = self.steps_done = self.samples_done = 0
+        self.epoch = self.iter = self.batch = self.batch_samples = 0
+        self.stepped = self.epoch_complete = self.epoch_cut = self.epoch_open = False
+        self.limit_reached = False
+        self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = 0
+        self.max_epochs: int | None = None
+        self.max_iters: int | None = None
+        self.epoch_length: int | None = None
+        self.counts_iterations = True
+        self.timer = timer
+        self._seconds = 0.0
+        self._ticking_since: float | None = None
+        self._step_at_last_iter = self._iter_at_last_step = 0
+        self._begun = False
+
+    # -- moved by the bus ------------------------------------------------------------------------
+
+    def begin_epoch(self) -> None:
+        """An epoch begins, or one that a resumed run left open goes on."""
+        self.epoch = self.epochs_done
+        self.epoch_complete = self.epoch_cut = False
+        if not self.epoch_open:
+            self.epoch_open = True
+            self.epoch_first_iter = self.iters_done
+            self.epoch_first_step = self.steps_done
+            self.epoch_first_sample = self.samples_done
+
+    def end_epoch(self) -> None:
+        """The epoch ends; it counts unless it was cut. A second call changes nothing."""
+        if self.epoch_open and not self.epoch_cut:
+            self.epoch_open = False
+            self.epoch_complete = True
+            self.epochs_done = self.epoch + 1
+
+    def begin_iter(self, batch: Any) -> None:
+        """A micro-batch begins."""
+        self.iter = self.iters_done
+        self.batch = self.iter - self.epoch_first_iter
+        self.stepped = False
+        self.batch_samples = batch_size(batch)
+        self._begun = True
+
+    def end_iter(self, batch: Any) -> None:
+        """A micro-batch is done."""
+        done = self.iters_done
+        self.iter = done
+        self.batch = done - self.epoch_first_iter
+        self.iters_done = done + 1
+        if not self._begun:
+            self.batch_samples = batch_size(batch)
+        self._begun = False
+        self.samples_done += self.batch_samples
+        if self.counts_iterations:
+            self.count_step()
+        self.stepped = self.steps_done != self._step_at_last_iter
+        if self.stepped:
+            self._step_at_last_iter = self.steps_done
+            self._iter_at_last_step = done + 1
+        if done + 1 == self.max_iters:
+            self.limit_reached = True
+            self.cut_epoch()
+
+    def cut_epoch(self) -> None:
+        """The run ends after this iteration: the epoch is cut, unless this was its last batch."""
+        self.epoch_cut = self.epoch_open and self.epoch_iter + 1 != self.epoch_length
+
+    def see_batch(self, batch_idx: int | None, *, opening: bool) -> None:
+        """A batch of a validation or test begins or is done."""
+        if batch_idx is not None:
+            self.batch = batch_idx
+        elif opening or not self._begun:
+            self.batch += 1
+        self._begun = opening
+
+    def count_step(self) -> None:
+        """The optimizer has made an update."""
+        self.steps_done += 1
+        self.stepped = True
+
+    def start(self) -> None:
+        """Training time runs from here."""
+        if self._ticking_since is None:
+            self._ticking_since = self.timer()
+
+    def stop(self) -> None:
+        """Training time stands still from here."""
+        self._seconds = self.seconds
+        self._ticking_since = None
+
+    # -- asked by schedules and hooks ------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, those before a resume included."""
+        running = 0.0 if self._ticking_since is None else self.timer() - self._ticking_since
+        return self._seconds + running
+
+    @property
+    def iters_since_step(self) -> int:
+        """Micro-batches since the last update: more than 0 in the middle of an accumulation."""
+        return self.iters_done - self._iter_at_last_step
+
+    @property
+    def epoch_iter(self) -> int:
+        """The index, from 0, of the iteration within its epoch."""
+        return self.iter - self.epoch_first_iter
+
+    def number(self, unit: Unit) -> int:
+        """The number in progress or just completed, from 1."""
+        match unit:
+            case "iter":
+                return self.iter + 1
+            case "batch":
+                return self.batch + 1
+            case "epoch":
+                return self.epoch + 1
+            case "step":
+                return self.steps_done + (not self.stepped)
+            case "sample":
+                return self.samples_done
+            case "seconds":
+                return int(self.seconds)
+
+    def limit(self, unit: Unit) -> int | None:
+        """The last number of the run, None where it is not known."""
+        if unit == "epoch":
+            return self.max_epochs
+        if unit == "iter":
+            if self.max_iters is not None:
+                return self.max_iters
+            if self.max_epochs is None or self.epoch_length is None:
+                return None
+            first = self.epoch_first_iter if self.epoch_open else self.iters_done
+            return first + (self.max_epochs - self.epochs_done) * self.epoch_length
+        return None
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts and the training time, as plain values."""
+        counts = {name: getattr(self, name) for name in self.SAVED}
+        return {**counts, "iter_at_last_step": self._iter_at_last_step, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put the clock where a checkpoint was taken."""
+        for name in self.SAVED:
+            setattr(self, name, state[name])
+        self._seconds = state["seconds"]
+        self.epoch, self.iter = self.epochs_done, max(self.iters_done - 1, 0)
+        self._step_at_last_iter = self.steps_done
+        self._iter_at_last_step = state["iter_at_last_step"]
+        self.stepped = self.epoch_complete = self.epoch_cut = self.limit_reached = False
+
+
+class PointMoment:
+    """One point's view of the clock, as schedules ask for it."""
+
+    __slots__ = ("_seconds", "clock", "point", "unit")
+
+    def __init__(self, clock: Clock, point: Point) -> None:
+        self.clock = clock
+        self.point = point
+        self.unit: Unit = point.unit or "iter"
+        self._seconds = (1, int(clock.seconds))
+
+    def advance(self) -> None:
+        """An event begins: the seconds that passed since the one before belong to it."""
+        self._seconds = (self._seconds[1] + 1, int(self.clock.seconds))
+
+    def counter(self, unit: Unit) -> tuple[str, int] | None:
+        """The clock's attribute that the unit counts with, and what to add to get the number in progress."""
+        ahead = int(self.point.name in OPENING)
+        match unit:
+            case "iter" if self.point.unit == "epoch":
+                return "iters_done", ahead
+            case "iter" | "epoch" | "batch":
+                return unit, 1
+            case "step" | "sample":
+                return f"{unit}s_done", ahead
+        return None
+
+    def number(self, unit: Unit | None) -> int:
+        """The number in progress, from 1; 0 where nothing counts (an epoch that was cut)."""
+        unit = unit or self.unit
+        if unit == "epoch" and self._cut():
+            return 0
+        if unit == "step" and self.point.unit != "step":
+            return self.clock.number("step")
+        counter = self.counter(unit)
+        return self.clock.number(unit) if counter is None else getattr(self.clock, counter[0]) + counter[1]
+
+    def span(self, unit: Unit | None) -> tuple[int, int]:
+        """The first and last number that this event completes or opens; first > last for none."""
+        unit = unit or self.unit
+        if unit == "epoch" and self._cut():
+            return 1, 0
+        if unit == "seconds":
+            return self._seconds
+        if unit == "step" and self.point.unit in ("iter", "batch"):
+            return self._updates()
+        if unit == "sample" and self.point.unit == "iter":
+            return self._samples()
+        if self.point.unit == "epoch" and self.point.reverse and unit in ("iter", "step", "sample"):
+            return getattr(self.clock, f"epoch_first_{unit}") + 1, getattr(self.clock, f"{unit}s_done")
+        number = self.number(unit)
+        return number, number
+
+    def limit(self, unit: Unit | None) -> int | None:
+        """The last number of the run, None where it is not known."""
+        return self.clock.limit(unit or self.unit)
+
+    def _cut(self) -> bool:
+        closing = self.point.name in ("after_train_epoch", "after_epoch")
+        return closing and not self.clock.epoch_complete
+
+    def _updates(self) -> tuple[int, int]:
+        clock = self.clock
+        if self.point.name not in OPENING:
+            return (clock.steps_done, clock.steps_done) if clock.stepped else (1, 0)
+        first_of_step = clock.iters_since_step == 0
+        return (clock.steps_done + 1,) * 2 if first_of_step else (1, 0)
+
+    def _samples(self) -> tuple[int, int]:
+        clock = self.clock
+        if self.point.name in OPENING:
+            return clock.samples_done + 1, clock.samples_done + clock.batch_samples
+        return clock.samples_done - clock.batch_samples + 1, clock.samples_done
+
+
+def batch_size(batch: Any) -> int:
+    """The number of samples in a batch: the length of the first tensor found in it, 0 for none.
+
+    Args:
+        batch: a tensor of shape (N, ...), a tuple, list or mapping with one in it, or a list of N mappings.
+    """
+    while True:
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return shape[0] if shape else 1
+        if isinstance(batch, (tuple, list)) and batch:
+            if isinstance(batch[0], dict):
+                return len(batch)
+            batch = batch[0]
+        elif isinstance(batch, dict) and batch:
+            batch = next(iter(batch.values()))
+        else:
+            return 0

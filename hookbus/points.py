@@ -1,0 +1,82 @@
+"""What the bus itself does at a point, before and after its listeners.
+
+Here it is written, in one place, which points move the clock, what an argument is filled with that the caller left
+out, and after which points requests are settled. The texts are statements of the generated function of a point (see
+`_dispatch`), in which `_run`, `_clock`, `_metrics` and `_settle` are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookbus.lifecycle import Point
+from hookbus.requests import SETTLING, settle
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["fill_for", "finally_for", "first_for", "names_for"]
+
+FIRST: dict[str, list[str]] = {
+    "before_train": ["_clock.start()"],
+    "before_epoch": ["_run.looping.begin_epoch()"],
+    "before_train_epoch": ["_run.looping.begin_epoch()"],
+    "before_train_iter": ["_clock.begin_iter(batch)"],
+    "after_train_iter": ["_clock.end_iter(batch)", "_metrics.note(outputs, loss)"],
+    "after_train_epoch": ["_clock.end_epoch()"],
+    "after_epoch": ["_clock.end_epoch()"],
+    "after_train": ["_clock.stop()"],
+}
+FINALLY: dict[str, list[str]] = {"after_train_iter": ["_metrics.close_row()", "_run.should_skip_iter = False"]}
+
+for _kind in ("val", "test"):
+    FIRST[f"before_{_kind}"] = ["_run.validations.enter()"]
+    FIRST[f"before_{_kind}_epoch"] = ["_run.validations.begin_loader()"]
+    FIRST[f"before_{_kind}_iter"] = ["_run.validations.begin_batch(batch_idx, batch)"]
+    FIRST[f"after_{_kind}_iter"] = ["_run.validations.end_batch(batch_idx, batch, outputs, loss)"]
+    FIRST[f"after_{_kind}_epoch"] = [f"metrics = _run.validations.end_loader({_kind!r}, metrics, dataloader_name)"]
+    FINALLY[f"after_{_kind}"] = ["_run.validations.leave()"]
+
+KNOWN = {
+    "step": "_clock.steps_done",
+    "batch_idx": "_clock.batch",
+    "epoch": "_clock.epoch",
+    "model": "_run.model",
+    "optimizer": "_run.optimizer",
+    "mode": "_run.mode",
+    "config": "_run.config",
+    "loss": "_loss_in(outputs)",
+    "metrics": "_run.all_metrics()",
+}
+"""What an argument is when the caller left it out, wherever the point has it."""
+
+
+def first_for(point: str, run: Run) -> list[str]:
+    """What is done before the listeners of a point."""
+    if point == "after_optimizer_step" and run.counts_steps:
+        return ["_clock.count_step()"]
+    return FIRST.get(point, [])
+
+
+def finally_for(point: str) -> list[str]:
+    """What is done after the listeners of a point."""
+    settles = [f"if _run.pending: _settle(_run, {point!r})"] if point in SETTLING else []
+    return [*FINALLY.get(point, []), *settles]
+
+
+def fill_for(point: Point) -> dict[str, str]:
+    """What the arguments of a point are filled with, by name."""
+    kind = next((each for each in ("val", "test") if f"_{each}" in point.name), "")
+    filled = {name: text for name, text in KNOWN.items() if name in point.args}
+    if kind and "metrics" in filled:
+        filled["metrics"] = f"_run.validations.results({kind!r})"
+    return filled
+
+
+def names_for(run: Run) -> dict[str, Any]:
+    """What the texts may name."""
+    return {"_run": run, "_metrics": run.metrics, "_settle": settle, "_loss_in": _loss_in}
+
+
+def _loss_in(outputs: Any) -> Any:
+    return outputs.get("loss") if isinstance(outputs, dict) else None
