@@ -1,0 +1,96 @@
+"""`run.epochs()` and `run.batches(loader)`: what is left to do, from the right place to the agreed end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookbus.errors import LoopError
+
+if TYPE_CHECKING:
+    from hookbus.data import Feed
+    from hookbus.run import Run
+
+__all__ = ["Looping"]
+
+
+class Looping:
+    """The place of a run in its data.
+
+    Attributes:
+        leaving_epoch: whether the epoch is to end here, as if its loader had ended.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._feed: Feed | None = None
+        self._source: object = None
+        self._state: dict[str, Any] = {}
+        self.leaving_epoch = False
+
+    def begin_epoch(self) -> None:
+        """Just before `before_epoch` and `before_train_epoch`: an epoch begins, or goes on after a resume."""
+        run = self._run
+        if not run.clock.epoch_open:
+            run.metrics.epoch.reset()
+        self.leaving_epoch = False
+        run.clock.begin_epoch()
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left."""
+        run, clock = self._run, self._run.clock
+        if clock.max_epochs is None and clock.max_iters is None:
+            raise LoopError("run.epochs() needs an end: give epochs= or iterations=.")
+        if clock.limit_reached or self._epochs_are_done():
+            run.logger.warning(
+                "Nothing to train: %s epochs and %s iterations are done already. Raise the limit, or begin afresh.",
+                clock.epochs_done,
+                clock.iters_done,
+            )
+        while not run.should_stop and not self._epochs_are_done():
+            self.begin_epoch()
+            yield clock.epoch
+            run.brackets.close_epoch()
+            clock.end_epoch()
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """The batches that are left of this epoch."""
+        run, clock = self._run, self._run.clock
+        feed = self._feed_of(loader)
+        clock.epoch_length = feed.length
+        index = begun = clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
+        if index and not feed.exact:
+            run.logger.warning("The training loader cannot be positioned: reading %s batches again.", index)
+        batches = feed.batches(clock.epoch, index)
+        for batch in batches:
+            yield index, batch
+            index += 1
+            if self.leaving_epoch or run.stops or clock.limit_reached:
+                if clock.epoch_cut and clock.epoch_length is None:
+                    clock.epoch_cut = next(batches, self) is not self
+                break
+        if index == begun == 0:
+            raise LoopError(
+                "The training loader gave no batch. An iterator can be read only once: give a loader that can be "
+                "iterated in every epoch, with at least one batch (drop_last may have left none)."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the loader needs to find its place again, besides epoch and iteration."""
+        return self._feed.state_dict() if self._feed is not None else self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._feed, self._state = None, dict(state)
+
+    def _epochs_are_done(self) -> bool:
+        clock = self._run.clock
+        return clock.max_epochs is not None and clock.epochs_done >= clock.max_epochs
+
+    def _feed_of(self, loader: Iterable[Any]) -> Feed:
+        if self._feed is None or self._source is not loader:
+            from hookbus.data import feed_of
+
+            self._feed, self._source = feed_of(loader, self._run.seed), loader
+            self._feed.load_state_dict(self._state)
+        return self._feed

@@ -1,0 +1,275 @@
+"""Numbers of a run, kept without ever waiting for the device.
+
+`run.log(loss=loss)` copies a number on its device, no more. Values are summed there, in float64, and copied to the host
+together when somebody reads them: a window of the last iterations, the means of an epoch, the results of a validation.
+
+On the board every metric has one full name: `train/loss`, `val/accuracy`, `val/<loader>/accuracy`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hookbus.errors import MetricError
+from hookbus.windows import CHUNK, Column, Window, column_of, to_host, wide
+
+__all__ = ["Evaluation", "MetricStore", "Metrics", "Window", "is_scalar", "resolve", "to_float"]
+
+
+class Metrics(Mapping[str, float]):
+    """Read-only results by full name. Looking up `accuracy` finds `val/accuracy` where that is one thing.
+
+    Attributes:
+        nonfinite: how many of the values behind a mean were NaN or infinite, by full name, zeros left out.
+    """
+
+    __slots__ = ("_values", "nonfinite")
+
+    def __init__(self, values: Mapping[str, float] | None = None, nonfinite: Mapping[str, int] | None = None) -> None:
+        self._values = dict(values or {})
+        self.nonfinite = {name: count for name, count in (nonfinite or {}).items() if count}
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[resolve(name, self._values)]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and len(_matches(name, self._values)) == 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics({self._values!r})"
+
+    def __or__(self, other: Mapping[str, float]) -> Metrics:
+        nonfinite = {**self.nonfinite, **getattr(other, "nonfinite", {})}
+        return Metrics({**self._values, **other}, nonfinite)
+
+
+def resolve(name: str, names: Iterable[str]) -> str:
+    """The full name that is meant: `val/accuracy` for `val/accuracy`, `val_accuracy` or `accuracy`.
+
+    Args:
+        name: what was written.
+        names: the full names there are.
+
+    Raises:
+        MetricError: it means nothing, or more than one thing; the message lists what there is.
+    """
+    known = list(names)
+    found = _matches(name, known)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise MetricError(f"The metric {name!r} can mean {' or '.join(sorted(found))}: write the full name.")
+    there = f"There are: {', '.join(sorted(known))}." if known else "There are no metrics yet."
+    raise MetricError(f"There is no metric {name!r}. {there}")
+
+
+def _matches(name: str, names: Iterable[str]) -> list[str]:
+    known = list(names)
+    if name in known:
+        return [name]
+    flat = name.replace("/", "_")
+    whole = [full for full in known if full.replace("/", "_") == flat]
+    return whole or [full for full in known if full.partition("/")[2] == name or full.rpartition("/")[2] == name]
+
+
+class Evaluation:
+    """Means over a validation or test, weighted by the number of samples: sums are kept, never means.
+
+    Attributes:
+        weight: the number of samples of the batch in progress.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 1
+        self._totals: dict[str, list[Any]] = {}
+
+    def add(self, name: str, value: Any, weight: float | None = None) -> None:
+        """Add a mean over `weight` samples.
+
+        Args:
+            name: the name without prefix.
+            value: a number or a zero-dimensional tensor; its graph is not kept.
+            weight: how many samples it is the mean of; default those of the batch in progress.
+        """
+        weight = self.weight if weight is None else weight
+        value = wide(value.detach()) if hasattr(value, "detach") else float(value)
+        total = self._totals.setdefault(name, [0.0, 0])
+        total[0] = total[0] + value * weight
+        total[1] += weight
+
+    def results(self) -> dict[str, float]:
+        """The means by name; one copy from the device for all."""
+        sums = to_host([total for total, _ in self._totals.values()])
+        weights = [weight for _, weight in self._totals.values()]
+        return {
+            name: total / weight if weight else math.nan
+            for name, total, weight in zip(self._totals, sums, weights, strict=True)
+        }
+
+
+class MetricStore:
+    """All numbers of a run: a column per metric, windows over them, the latest results.
+
+    Attributes:
+        results: what validations and tests have found last, by full name.
+        epoch: the window over the epoch in progress.
+        watched: whether anybody reads means; otherwise only the last loss is kept.
+    """
+
+    def __init__(self) -> None:
+        self.results = Metrics()
+        self.watched = False
+        self._unread: Any = None
+        self._row = 0
+        self._columns: dict[str, Column] = {}
+        self._by_given_name: dict[str, Column] = {}
+        self._windows: dict[str, Window] = {}
+        self._restored: dict[str, Any] = {}
+        self._evaluation: Evaluation | None = None
+        self.epoch = self.window("epoch")
+
+    def window(self, name: str) -> Window:
+        """The window of this name, made on first use: means over what was logged since its last reset.
+
+        After a resume it goes on where the checkpoint left it.
+        """
+        window = self._windows.get(name)
+        if window is None:
+            self.watched = self.watched or name != "epoch"
+            window = self._windows[name] = Window(name, self._columns)
+            if name in self._restored:
+                window.load_state_dict(self._restored.pop(name))
+        return window
+
+    def means(self, window: Window) -> Metrics:
+        """The mean of each value of a window, with the count of those that were not finite. Reads the device."""
+        return Metrics(*window.means())
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Note values of this iteration, or of this validation batch. Does not wait for the device.
+
+        Args:
+            values: numbers or zero-dimensional tensors by name; a name without slash gets the prefix `train/`.
+
+        Raises:
+            MetricError: a value is not a single number.
+        """
+        for name, value in values.items():
+            if not is_scalar(value):
+                raise MetricError(_not_single(name, value))
+            if self._evaluation is None:
+                self._put(name, value)
+            else:
+                self._evaluation.add(name, value)
+
+    def note(self, outputs: Any, loss: Any) -> None:
+        """Note what a step returned: the loss, and every single number among the outputs."""
+        if not self.watched and self._evaluation is None:
+            self._unread = outputs.get("loss") if loss is None and type(outputs) is dict else loss
+            return
+        if type(outputs) is dict:
+            put = self._put if self._evaluation is None else self._evaluation.add
+            for name, value in outputs.items():
+                if is_scalar(value) and type(name) is str:
+                    put(name, value)
+            if loss is not None and "loss" not in outputs:
+                self.log({"loss": loss})
+        elif loss is not None or (outputs is not None and is_scalar(outputs)):
+            self.log({"loss": outputs if loss is None else loss})
+
+    def close_row(self) -> None:
+        """The iteration is complete."""
+        self._row += 1
+
+    def latest(self) -> Metrics:
+        """The newest value of each metric, results of validations included. Reads the device."""
+        self._read_last()
+        values = to_host([column.last() for column in self._columns.values()])
+        return Metrics(dict(zip(self._columns, values, strict=True))) | self.results
+
+    def evaluate(self, evaluation: Evaluation | None) -> None:
+        """Send what is logged into an evaluation (None: back into the columns of training)."""
+        self._evaluation = evaluation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Columns, windows and results, as plain values and tensors."""
+        self._read_last()
+        columns = {name: {"values": c.values(), "count": c.count} for name, c in self._columns.items()}
+        windows = {name: window.state_dict() for name, window in self._windows.items()} | self._restored
+        return {"columns": columns, "windows": windows, "results": dict(self.results)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave. Windows that are opened later find their part."""
+        self.results = Metrics(state["results"])
+        self._columns.clear()
+        self._by_given_name.clear()
+        for name, column in state["columns"].items():
+            self._columns[name] = column_of(name, column["values"], column["count"])
+        self._restored = dict(state["windows"])
+        for name, window in self._windows.items():
+            window.reset()
+            if name in self._restored:
+                window.load_state_dict(self._restored.pop(name))
+
+    def _read_last(self) -> None:
+        """Take in the loss that was only kept because nobody was watching."""
+        loss, self._unread = self._unread, None
+        if loss is not None:
+            self._put("loss", loss)
+
+    def _put(self, name: str, value: Any) -> None:
+        column = self._by_given_name.get(name)
+        if column is None or (column.on_host and hasattr(value, "detach")):
+            column = self._column(name, value)
+        if column.row == self._row:
+            column.count -= 1
+        elif column.count % CHUNK == 0 and column.count:
+            for window in self._windows.values():
+                window.chunk_is_full(column)
+        column.row = self._row
+        column.put(value)
+
+    def _column(self, name: str, value: Any) -> Column:
+        """The column of a metric; values that come from a device from now on get one on that device."""
+        full = name if "/" in name else f"train/{name}"
+        column = self._columns.get(full)
+        if column is None or (column.on_host and hasattr(value, "detach")):
+            before = column.values() if column is not None else []
+            count = column.count if column is not None else 0
+            column = column_of(full, before, count, like=value)
+            self._columns[full] = column
+        self._by_given_name[name] = column
+        return column
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is a single real number: int, float, bool, or a tensor or array with one element."""
+    dim = getattr(value, "dim", None)
+    if dim is not None:
+        return bool(dim() == 0 or value.numel() == 1)
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return bool(math.prod(shape) == 1)
+    return isinstance(value, (int, float))
+
+
+def to_float(value: Any) -> float:
+    """One Python float from a number, tensor or array with one element; waits for the device."""
+    return float(value.detach() if hasattr(value, "detach") else value)
+
+
+def _not_single(name: str, value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    what = f"is {type(value).__name__}" if shape is None else f"has shape {tuple(shape)}"
+    return (
+        f"The metric {name!r} {what}; run.log takes single numbers. Record other things with log_images, "
+        "log_histograms or log_text."
+    )

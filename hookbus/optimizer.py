@@ -1,0 +1,106 @@
+"""Updates, counted where they happen: by the optimizer's own step hooks.
+
+So accumulation and updates that a gradient scaler leaves out are seen in any loop, and the optimizer points fire there
+as well. A loop that emits `before_optimizer_step` and `after_optimizer_step` itself is not disturbed: each update has
+exactly one of each, whoever fires it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["OptimizerEvents"]
+
+
+class OptimizerEvents:
+    """Counts the updates of a run's optimizer and fires the points around them."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._optimizer: Any = None
+        self._pre: Any = None
+        self._post: Any = None
+        self._before_fired = False
+        self._after_fired = run.clock.steps_done  # the update whose `after` has been fired
+        self._loop_fires_after = False
+
+    @property
+    def attached(self) -> bool:
+        """Whether an optimizer is being watched."""
+        return self._post is not None
+
+    def attach(self) -> None:
+        """Watch the optimizer of the run; without one, nothing."""
+        self._optimizer = _innermost(self._run.optimizer)
+        if self._optimizer is None or self._run.counts_steps or self._post is not None:
+            return
+        self._post = self._optimizer.register_step_post_hook(self._after)
+        self.members_changed()
+
+    def members_changed(self) -> None:
+        """Somebody may listen before updates now: that takes a hook of its own, which is only there when needed."""
+        if self._post is not None and self._pre is None:
+            self._pre = self._optimizer.register_step_pre_hook(self._before)
+
+    def detach(self) -> None:
+        """Leave the optimizer as it was."""
+        for handle in (self._pre, self._post):
+            if handle is not None:
+                handle.remove()
+        self._pre = self._post = None
+
+    def explicit(self, point: str, emitter: Callable[..., None]) -> Callable[..., None]:
+        """An emitter for a loop that fires an optimizer point itself."""
+        if not self.attached:
+            return emitter
+
+        def before(*arguments: Any) -> None:
+            self._before_fired = self._pre is not None
+            emitter(*arguments)
+
+        def after(*arguments: Any) -> None:
+            self._loop_fires_after = True
+            if self._after_fired != self._run.clock.steps_done:
+                self._after_fired = self._run.clock.steps_done
+                emitter(*arguments)
+
+        return before if point == "before_optimizer_step" else after
+
+    def _before(self, optimizer: Any, *_: Any) -> None:
+        run = self._run
+        if _left_out_by_scaler(optimizer):
+            return
+        run.clock.stepped = False
+        if not self._before_fired and run.bus.calls.before_optimizer_step:
+            run.bus.calls.before_optimizer_step()
+        self._before_fired = False
+
+    def _after(self, optimizer: Any, *_: Any) -> None:
+        if _left_out_by_scaler(optimizer):
+            return
+        clock, calls = self._run.clock, self._run.bus.calls
+        clock.count_step()
+        if not self._loop_fires_after:
+            self._after_fired = clock.steps_done
+            if calls.after_optimizer_step:
+                calls.after_optimizer_step()
+        if self._pre is not None and calls.before_optimizer_step is None:
+            self._pre.remove()
+            self._pre = None
+
+
+def _innermost(optimizer: Any) -> Any:
+    """The torch optimizer inside wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
+    while getattr(optimizer, "optimizer", None) is not None:
+        optimizer = optimizer.optimizer
+    return optimizer if hasattr(optimizer, "register_step_post_hook") else None
+
+
+def _left_out_by_scaler(optimizer: Any) -> bool:
+    """Whether this call of `step` updates nothing: a fused optimizer is told so by the gradient scaler."""
+    found = optimizer.__dict__.get("found_inf")
+    return found is not None and bool(found.item())

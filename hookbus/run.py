@@ -1,0 +1,440 @@
+"""What hooks receive: one object with the clock, the model, services, metrics and requests of a run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookbus._dispatch import asking
+from hookbus.brackets import Brackets
+from hookbus.clock import Clock
+from hookbus.distributed import is_main
+from hookbus.errors import RequestError
+from hookbus.looping import Looping
+from hookbus.metrics import Metrics, MetricStore, Window
+from hookbus.optimizer import OptimizerEvents
+from hookbus.requests import Kind, Outcome, Queue, Record, Request, Saver, settle
+from hookbus.services import Services
+from hookbus.validations import Evaluator, Validations
+from hookbus.weights import Weights
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from hookbus.bus import HookBus
+    from hookbus.workdir import WorkDir
+
+__all__ = ["Best", "Mode", "Run"]
+
+Mode = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best result of one metric so far.
+
+    Attributes:
+        value: the score.
+        epoch, step: when it was reached, as counts of what was done.
+        weights: which weights earned it, "raw" or "averaged".
+        path: the file that holds them, None where none was written.
+    """
+
+    value: float
+    epoch: int
+    step: int
+    weights: str = "raw"
+    path: Path | None = None
+
+
+class Run:
+    """One run: everything a hook may look at or ask for.
+
+    Attributes:
+        bus: the bus whose events these are.
+        mode: "train", "val" or "test".
+        clock: counts and units.
+        metrics: the numbers; `run.log` writes into it.
+        weights: raw and averaged weights.
+        best: by metric, the best result so far.
+        model, optimizer, scheduler, scaler: what is trained, and how; None where the loop has none.
+        trainer: the Trainer, None in a custom loop.
+        config: the resolved configuration, {} where there is none.
+        seed: what data order and augmentation follow from.
+        device: where the model is.
+        outcome: "running", then how it ended.
+        validating: whether a validation or test is going on.
+        sanity_checking: whether it is the one before training, which counts for nothing.
+        stops: the requests on which the run agreed to stop.
+        exception: what ended a failed run.
+        accumulated: micro-batches that went into the gradients since the last update.
+        unclaimed: hook states of the checkpoint that no active hook claims; written back as they are.
+        should_skip_iter: whether a hook asked, at `before_train_iter`, not to train on this micro-batch.
+        counts_steps: whether the loop emits the optimizer points itself, and updates are counted by them.
+        keeps_brackets: whether brackets that the loop leaves out are opened and closed for it.
+    """
+
+    def __init__(
+        self,
+        bus: HookBus,
+        *,
+        mode: Mode = "train",
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        trainer: Any = None,
+        config: Any = None,
+        device: Any = None,
+        seed: int | None = None,
+        epochs: int | None = None,
+        iterations: int | None = None,
+        validate: Evaluator | None = None,
+        test: Evaluator | None = None,
+        work_dir: WorkDir | None = None,
+        counts_steps: bool = False,
+        keeps_brackets: bool = False,
+        continues: Run | None = None,
+    ) -> None:
+        self.bus, self.mode, self.trainer = bus, mode, trainer
+        self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
+        self.config: Any = config or {}
+        self.device = device
+        self.train_loader: Any = None
+        self.val_loader: Any = None
+        self.test_loader: Any = None
+        self.clock: Clock = continues.clock if continues else Clock()
+        self.metrics: MetricStore = continues.metrics if continues else MetricStore()
+        self.best: dict[str, Best] = continues.best if continues else {}
+        self.weights: Weights = continues.weights if continues else Weights(lambda: bus.current.model)
+        self.unclaimed: dict[str, Any] = continues.unclaimed if continues else {}
+        self.accumulated: int = continues.accumulated if continues else 0
+        self.seed: int = continues.seed if continues and seed is None else _seed(seed)
+        self.clock.max_epochs, self.clock.max_iters = epochs, iterations
+        self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
+        self.clock.counts_iterations = optimizer is None and not counts_steps
+        self.work_dir = work_dir
+        self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
+        self.optimizer_events = OptimizerEvents(self)
+        self.brackets = Brackets(bus.fire)
+        self.services = Services(self)
+        validated_at = continues.validations.validated_at if continues else -1
+        self.validations: Validations = Validations(self, {"val": validate, "test": test}, validated_at)
+        self.looping = Looping(self)
+        self.queue = Queue()
+        self.records: dict[tuple[str, str], Record] = {}
+        self.pending = False
+        self.outcome: Outcome = "running"
+        self.exception: BaseException | None = None
+        self.stops: list[Request] = []
+        self.validating = self.sanity_checking = self.should_skip_iter = False
+
+    # -- clock -------------------------------------------------------------------------------
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs that are complete."""
+        return self.clock.epochs_done
+
+    @property
+    def iters_done(self) -> int:
+        """Micro-batches that are done."""
+        return self.clock.iters_done
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer updates that are made: the axis on which everything is recorded."""
+        return self.clock.steps_done
+
+    @property
+    def samples_done(self) -> int:
+        """Samples that were trained on."""
+        return self.clock.samples_done
+
+    @property
+    def epoch(self) -> int:
+        """The index, from 0, of the epoch in progress or just completed."""
+        return self.clock.epoch
+
+    @property
+    def iter(self) -> int:
+        """The index, from 0, of the iteration in progress or just completed."""
+        return self.clock.iter
+
+    @property
+    def stepped(self) -> bool:
+        """Whether this iteration has made an optimizer update."""
+        return self.clock.stepped
+
+    @property
+    def epoch_complete(self) -> bool:
+        """Whether the epoch reached its end; False for one that a stop has cut."""
+        return self.clock.epoch_complete
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The limit in epochs, None where there is none."""
+        return self.clock.max_epochs
+
+    @property
+    def max_iters(self) -> int | None:
+        """The limit in iterations, None where there is none."""
+        return self.clock.max_iters
+
+    @property
+    def mid_accumulation(self) -> bool:
+        """Whether gradients wait for an update that has not been made yet."""
+        return self.optimizer is not None and self.clock.iters_since_step > 0
+
+    # -- services ----------------------------------------------------------------------------
+
+    def provide(self, name: str, service: Any) -> None:
+        """Offer an object to hooks under a name; it replaces what is there under this name."""
+        self.services.provide(name, service)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The service of this name, or `default` where nobody provides it."""
+        return self.services.get(name, default)
+
+    def require(self, name: str) -> Any:
+        """The service of this name.
+
+        Raises:
+            ServiceError: nobody provides it; the message lists what there is.
+        """
+        return self.services.require(name)
+
+    @property
+    def logger(self) -> logging.Logger:
+        """Where messages for people go."""
+        return self.services.provided("logger") or logging.getLogger("hookbus")
+
+    # -- metrics -----------------------------------------------------------------------------
+
+    def log(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Note values of this iteration, or of this validation batch. Does not wait for the device.
+
+        Args:
+            values: numbers or zero-dimensional tensors by name; a name without slash gets the prefix `train/`.
+            more: the same as keywords.
+
+        Raises:
+            MetricError: a value is not a single number.
+        """
+        self.metrics.log({**values, **more} if values else more)
+
+    def request_record(self, window: Window, deliver: Callable[[Metrics, int], None]) -> None:
+        """Ask for the means of a window once the iteration is complete; the window is reset.
+
+        Args:
+            window: of `run.metrics.window(name)`.
+            deliver: called with the means and the step. In an iteration without an update this waits for the next
+                one, so that records stand on steps that were made.
+        """
+        self.records[self._asker(), window.name] = Record(window, deliver)
+        self.pending = True
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def request_validation(self, reason: str = "") -> None:
+        """Ask for a validation after this event.
+
+        Raises:
+            RequestError: a validation is going on, or the run has no way to validate.
+        """
+        if self.validating:
+            raise RequestError(f"{self._asker()} asked for a validation inside a validation.")
+        self.validations.evaluator("val")
+        self._ask(Kind.VALIDATE, reason)
+
+    def request_save(self, reason: str = "", *, saver: Saver | None = None, **details: Any) -> None:
+        """Ask for a checkpoint at the next boundary.
+
+        Args:
+            reason: why, for people.
+            saver: who writes it; default the checkpoint hook.
+            details: for the saver.
+
+        Raises:
+            RequestError: nobody here writes checkpoints.
+        """
+        saver = saver or self.get("saver")
+        if saver is None:
+            raise RequestError(
+                f"{self._asker()} asked for a checkpoint, but no hook here writes any. Add the checkpoint hook "
+                "(pip install hookbus-checkpoint)."
+            )
+        self._ask(Kind.SAVE, reason, saver=saver, **details)
+
+    def request_stop(self, reason: str = "", *, outcome: Outcome = "stopped") -> None:
+        """Ask to end the run at the next boundary.
+
+        Args:
+            reason: why, for people.
+            outcome: what the run will say of itself: "stopped", "preempted" or "interrupted".
+        """
+        self._ask(Kind.STOP, reason, outcome=outcome)
+
+    def request_stop_epoch(self, reason: str = "") -> None:
+        """Ask to end this epoch, as if its loader had ended. The epoch counts."""
+        self._ask(Kind.STOP_EPOCH, reason)
+
+    def request_skip_iter(self, reason: str = "") -> None:
+        """Ask, at `before_train_iter`, not to train on this micro-batch."""
+        self.should_skip_iter = True
+        self.queue.history.append(self._request(Kind.SKIP_ITER, reason))
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to end. A loop with ranges of its own asks this once per iteration and epoch."""
+        if asking() is None:
+            if self.brackets.closing:
+                self.brackets.close_epoch()
+            if self.pending:
+                settle(self, "before_epoch")
+        return bool(self.stops) or self.clock.limit_reached
+
+    @property
+    def should_stop_epoch(self) -> bool:
+        """Whether the epoch is to end here."""
+        return self.looping.leaving_epoch or self.should_stop
+
+    @property
+    def stop_reasons(self) -> list[str]:
+        """Who stopped the run and why, sorted by name."""
+        return [str(request) for request in self.stops]
+
+    def agree_to_stop(self, stops: list[Request]) -> None:
+        """The run will end. Called by the settlement."""
+        self.stops += stops
+        self.clock.cut_epoch()
+
+    def leave_epoch(self) -> None:
+        """The epoch will end. Called by the settlement."""
+        self.looping.leaving_epoch = True
+
+    def _ask(self, kind: Kind, reason: str, **details: Any) -> None:
+        self.queue.add(self._request(kind, reason, **details))
+        self.pending = True
+
+    def _request(self, kind: Kind, reason: str, **details: Any) -> Request:
+        clock = self.clock
+        return Request(kind, self._asker(), reason, clock.epoch, clock.iter, clock.steps_done, details)
+
+    def _asker(self) -> str:
+        listener = asking()
+        return listener.hook if listener is not None else self.bus.hook_in(sys._getframe(1)) or "loop"
+
+    # -- validation --------------------------------------------------------------------------
+
+    def around_validation(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Surround every validation and test by a context: entered before `before_val`, left after `after_val`.
+
+        Args:
+            context: returns a fresh context manager each time it is called.
+        """
+        self.validations.surround(context)
+
+    def validate(self, *, sanity: bool = False) -> Metrics:
+        """Validate now. Module modes, gradient mode and random streams are as before afterwards.
+
+        Args:
+            sanity: this pass counts for nothing: no best score, no patience, no record.
+
+        Returns:
+            The results, `val/...`.
+
+        Raises:
+            RequestError: the run has no way to validate.
+        """
+        return self.validations.make("val", sanity=sanity)
+
+    def all_metrics(self) -> Metrics:
+        """The means of the epoch and the latest results of validations."""
+        return self.metrics.means(self.metrics.epoch) | self.metrics.results
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left, as indices from 0; ends when the run is to stop.
+
+        Raises:
+            LoopError: the run has no limit, so this would never end.
+        """
+        return self.looping.epochs()
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """The batches that are left of this epoch, with their indices; ends when epoch or run is to stop.
+
+        A resumed run goes on at its place. The order follows from the seed and the epoch.
+
+        Raises:
+            LoopError: the loader gives no batch at all.
+        """
+        return self.looping.batches(loader)
+
+    def members_changed(self) -> None:
+        """Hooks came or went: from now on somebody may watch the updates and the numbers."""
+        self.optimizer_events.members_changed()
+        self.metrics.watched = self.metrics.watched or self.clock.epoch_open
+
+    def serves(self, plugin: object) -> bool:
+        """Whether a hook takes part on this rank."""
+        return getattr(plugin, "ranks", "all") == "all" or is_main()
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def save(self, saver: Saver, requests: list[Request]) -> None:
+        """Write one checkpoint for these requests. Called by the settlement."""
+        from hookbus.state import collect
+
+        path = saver.plan(self, requests)
+        if path is None:
+            return
+        checkpoint = collect(self)
+        self.bus.fire("before_save_checkpoint", checkpoint=checkpoint)
+        is_best = saver.write(self, checkpoint)
+        if is_best is not None:
+            self.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=self.metrics.results)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loop's own part of a checkpoint."""
+        best = {
+            name: {**asdict(each), "path": str(each.path) if each.path else None} for name, each in self.best.items()
+        }
+        return {
+            "clock": self.clock.state_dict(),
+            "metrics": self.metrics.state_dict(),
+            "best": best,
+            "accumulated": self.accumulated,
+            "validated_at": self.validations.validated_at,
+            "seed": self.seed,
+            "data": self.looping.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.clock.load_state_dict(state["clock"])
+        self.clock.limit_reached = self.max_iters is not None and self.iters_done >= self.max_iters
+        self.metrics.load_state_dict(state["metrics"])
+        self.best.clear()
+        for name, each in state["best"].items():
+            self.best[name] = Best(**{**each, "path": Path(each["path"]) if each["path"] else None})
+        self.accumulated, self.seed = state["accumulated"], state["seed"]
+        self.validations.validated_at = state["validated_at"]
+        self.looping.load_state_dict(state["data"])
+        self.bus.changed()
+
+
+def _seed(seed: int | None) -> int:
+    """The given seed, else the one torch was seeded with, else 0 where there is no torch in the process."""
+    if seed is not None:
+        return seed
+    torch = sys.modules.get("torch")
+    return int(torch.initial_seed()) if torch is not None else 0

@@ -1,0 +1,136 @@
+"""Validations and tests of a run: what surrounds them, and the names of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookbus.clock import batch_size
+from hookbus.errors import RequestError
+from hookbus.metrics import Evaluation, Metrics, to_float
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["Evaluator", "Kind", "Validations"]
+
+Kind = Literal["val", "test"]
+Evaluator = Callable[["Run"], Mapping[str, Any] | None]
+
+
+class Validations:
+    """How a run validates and tests.
+
+    Args:
+        run: the run.
+        evaluators: by kind, the code that makes one; None where the run has none.
+
+    Attributes:
+        validated_at: the number of updates at the last validation that counted; -1 for none.
+    """
+
+    def __init__(self, run: Run, evaluators: Mapping[Kind, Evaluator | None], validated_at: int) -> None:
+        self._run = run
+        self._evaluators = evaluators
+        self._around: list[Callable[[], AbstractContextManager[Any]]] = []
+        self._entered = ExitStack()
+        self._evaluation = Evaluation()
+        self.validated_at = validated_at
+
+    def can_make(self, kind: Kind) -> bool:
+        """Whether there is a way to make one."""
+        return self._evaluators[kind] is not None
+
+    def evaluator(self, kind: Kind) -> Evaluator:
+        """The code that makes one.
+
+        Raises:
+            RequestError: there is none; the message says what to give.
+        """
+        found = self._evaluators[kind]
+        if found is not None:
+            return found
+        if kind == "val":
+            how = "This run has no way to validate: give val_loader= to the Trainer, or validate= to bus.run."
+        else:
+            how = "This run has no way to test: give test_loader= to the Trainer."
+        raise RequestError(how)
+
+    def surround(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Surround every validation and test by a context."""
+        self._around.append(context)
+
+    def make(self, kind: Kind, *, sanity: bool) -> Metrics:
+        """Validate or test now. Module modes, gradient mode and random streams are as before afterwards."""
+        from hookbus.evaluation import evaluating
+
+        run, evaluator, kept = self._run, self.evaluator(kind), self._run.metrics.results
+        run.validating, run.sanity_checking = True, sanity
+        try:
+            with evaluating(run.model):
+                run.brackets.open_automatically(kind, held=True)
+                if run.keeps_brackets:
+                    run.brackets.open_automatically(f"{kind}_epoch")
+                returned = evaluator(run)
+                run.brackets.close(f"{kind}_epoch", metrics=returned)
+                run.brackets.close(kind)
+            return self.results(kind)
+        finally:
+            self.leave()
+            run.brackets.forget(kind)
+            run.validating = run.sanity_checking = False
+            if sanity:
+                run.metrics.results = kept
+            elif kind == "val":
+                self.validated_at = run.clock.steps_done
+
+    def results(self, kind: Kind) -> Metrics:
+        """The latest results of one kind."""
+        return Metrics({n: v for n, v in self._run.metrics.results.items() if n.startswith(f"{kind}/")})
+
+    # -- called at the points ----------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Just before `before_val` and `before_test`: enter what surrounds a validation."""
+        self._entered.close()
+        for context in self._around:
+            self._entered.enter_context(context())
+
+    def leave(self) -> None:
+        """Just after `after_val` and `after_test`: leave what surrounds a validation. Idempotent."""
+        self._run.metrics.evaluate(None)
+        self._entered.close()
+
+    def begin_loader(self) -> None:
+        """Just before `before_val_epoch`: a loader begins."""
+        self._run.clock.batch = -1
+        self._evaluation = Evaluation()
+        self._run.metrics.evaluate(self._evaluation)
+
+    def begin_batch(self, batch_idx: int | None, batch: Any) -> None:
+        """Just before `before_val_iter`: a batch of it begins."""
+        self._run.clock.see_batch(batch_idx, opening=True)
+        self._evaluation.weight = batch_size(batch) or 1
+
+    def end_batch(self, batch_idx: int | None, batch: Any, outputs: Any, loss: Any) -> None:
+        """Just before `after_val_iter`: a batch of it is done, and its numbers count by its size."""
+        self._run.clock.see_batch(batch_idx, opening=False)
+        self._evaluation.weight = batch_size(batch) or 1
+        self._run.metrics.note(outputs, loss)
+
+    def end_loader(self, kind: Kind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
+        """Just before `after_val_epoch`: a loader is done, and its results get their full names.
+
+        Args:
+            kind: "val" or "test".
+            metrics: results that the loop has found; they win over the means of what was logged.
+            name: the name of the loader, where there are several.
+        """
+        store = self._run.metrics
+        store.evaluate(None)
+        found, self._evaluation = {**self._evaluation.results(), **(metrics or {})}, Evaluation()
+        prefix = f"{kind}/{name}/" if name else f"{kind}/"
+        named = {n if n.startswith(f"{kind}/") else prefix + n: to_float(value) for n, value in found.items()}
+        store.results = store.results | named
+        return Metrics(named)

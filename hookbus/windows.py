@@ -1,0 +1,216 @@
+"""Means of what is logged at every iteration, without waiting for the device and without growing.
+
+A column holds the last values of one metric, on the device they came from; a full column is summed into every window
+that is still open. Sums are made over fixed pieces of `CHUNK` values, so a mean does not depend on when it was read
+nor on whether the run was resumed in between.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["CHUNK", "Column", "Window", "column_of", "to_host", "wide"]
+
+CHUNK = 64
+"""So many values are kept before they are summed."""
+
+Sums = list[Any]
+"""[sum, how many, how many of them NaN or infinite]; the first and the last may be tensors on a device."""
+
+
+class Column(ABC):
+    """The last values of one metric.
+
+    Attributes:
+        name: its full name.
+        count: how many values there were in all.
+        row: the iteration of the last one; a second value in one iteration replaces the first.
+        on_host: whether the values are Python floats.
+    """
+
+    on_host: bool
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count, self.row = name, count, -1
+
+    @abstractmethod
+    def put(self, value: Any) -> None:
+        """Keep a value at place `count`, and count it."""
+
+    @abstractmethod
+    def sums(self, begin: int, end: int) -> Sums:
+        """Sum up the values from `begin` to `end`, places within the chunk."""
+
+    @abstractmethod
+    def last(self) -> Any:
+        """The newest value."""
+
+    @abstractmethod
+    def values(self) -> Any:
+        """The values of the chunk in progress, as a list or a tensor."""
+
+
+class FloatColumn(Column):
+    """Values that are on the host already."""
+
+    on_host = True
+
+    def __init__(self, name: str, values: Sequence[float], count: int) -> None:
+        super().__init__(name, count)
+        self._values = [*values, *[0.0] * (CHUNK - len(values))]
+
+    def put(self, value: Any) -> None:
+        self._values[self.count % CHUNK] = float(value)
+        self.count += 1
+
+    def sums(self, begin: int, end: int) -> Sums:
+        part = self._values[begin:end]
+        bad = sum(not math.isfinite(value) for value in part)
+        return [sum(part) if bad else math.fsum(part), len(part), bad]
+
+    def last(self) -> float:
+        return self._values[(self.count - 1) % CHUNK]
+
+    def values(self) -> list[float]:
+        return self._values[: _filled(self.count)]
+
+
+class TensorColumn(Column):
+    """Values that stay on their device: each is copied into a buffer there, since a loop may reuse its tensor."""
+
+    on_host = False
+
+    def __init__(self, name: str, values: Any, count: int, device: Any) -> None:
+        import torch
+
+        super().__init__(name, count)
+        with torch.inference_mode(False), torch.no_grad():
+            self._buffer = torch.zeros(CHUNK, dtype=_widest(device), device=device)
+            if len(values):
+                self._buffer[: len(values)] = torch.as_tensor(values).to(self._buffer)
+            self._places = list(self._buffer.unbind())
+
+    def put(self, value: Any) -> None:
+        place = self._places[self.count % CHUNK]
+        if hasattr(value, "detach"):
+            value = value.detach() if value.requires_grad else value
+            place.copy_(value if value.dim() == 0 else value.reshape(()))
+        else:
+            place.fill_(float(value))
+        self.count += 1
+
+    def sums(self, begin: int, end: int) -> Sums:
+        part = self._buffer[begin:end]
+        return [part.sum(), end - begin, (~part.isfinite()).sum()]
+
+    def last(self) -> Tensor:
+        return self._places[(self.count - 1) % CHUNK]
+
+    def values(self) -> Tensor:
+        return self._buffer[: _filled(self.count)].clone()
+
+
+class Window:
+    """The means of what was logged since the last reset. Made by `run.metrics.window(name)`."""
+
+    def __init__(self, name: str, columns: Mapping[str, Column]) -> None:
+        self.name = name
+        self._columns = columns
+        self._begins: dict[str, int] = {}
+        self._sums: dict[str, Sums] = {}
+        self.reset()
+
+    def __bool__(self) -> bool:
+        """Whether anything was logged since the last reset."""
+        return any(column.count > self._begins.get(name, 0) for name, column in self._columns.items())
+
+    def means(self) -> tuple[dict[str, float], dict[str, int]]:
+        """The mean of each value over the iterations that logged it, and how many values were not finite.
+
+        One copy from the device for all.
+        """
+        totals = {name: self._total(column) for name, column in self._columns.items()}
+        totals = {name: total for name, total in totals.items() if total[1]}
+        numbers = to_host([number for total in totals.values() for number in total])
+        means = {name: numbers[3 * i] / numbers[3 * i + 1] for i, name in enumerate(totals)}
+        return means, {name: int(numbers[3 * i + 2]) for i, name in enumerate(totals)}
+
+    def reset(self) -> None:
+        """Begin again."""
+        self._begins = {name: column.count for name, column in self._columns.items()}
+        self._sums = {}
+
+    def chunk_is_full(self, column: Column) -> None:
+        """The values of a column are about to be overwritten."""
+        self._sums[column.name] = self._total(column)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sums and beginnings, as plain values and tensors."""
+        return {"begins": dict(self._begins), "sums": {name: list(sums) for name, sums in self._sums.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._begins = dict(state["begins"])
+        self._sums = {name: list(sums) for name, sums in state["sums"].items()}
+
+    def _total(self, column: Column) -> Sums:
+        """What was summed before, and the part of the chunk in progress that belongs to this window."""
+        begun = column.count - _filled(column.count)
+        begin = max(self._begins.get(column.name, 0), begun)
+        before = self._sums.get(column.name, [0.0, 0, 0])
+        if begin >= column.count:
+            return before
+        return [a + b for a, b in zip(before, column.sums(begin - begun, column.count - begun), strict=True)]
+
+
+def column_of(name: str, values: Any, count: int, *, like: Any = None) -> Column:
+    """A column that holds values already.
+
+    Args:
+        name: its full name.
+        values: those of the chunk in progress, a list of floats or a tensor.
+        count: how many there were in all.
+        like: a value of the kind that will be put in; default one of `values`.
+    """
+    like = values if like is None else like
+    return (
+        TensorColumn(name, values, count, like.device) if hasattr(like, "detach") else FloatColumn(name, values, count)
+    )
+
+
+def to_host(values: Sequence[Any]) -> list[float]:
+    """All values as Python floats, with one copy per device."""
+    places: dict[Any, list[int]] = {}
+    for i, value in enumerate(values):
+        if hasattr(value, "detach"):
+            places.setdefault(value.device, []).append(i)
+    result = [math.nan if hasattr(value, "detach") else float(value) for value in values]
+    for indices in places.values():
+        import torch
+
+        copied = torch.stack([wide(values[i].detach()) for i in indices]).tolist()
+        for i, number in zip(indices, copied, strict=True):
+            result[i] = number
+    return result
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """In float64, or in float32 on devices that have nothing wider."""
+    return tensor.to(_widest(tensor.device))
+
+
+def _widest(device: Any) -> Any:
+    import torch
+
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _filled(count: int) -> int:
+    """How many values of the chunk in progress are there: from 1 to CHUNK, 0 where there was none at all."""
+    return (count - 1) % CHUNK + 1 if count else 0

@@ -1,0 +1,116 @@
+"""Writers: one small interface for everything that records.
+
+`run.writer` and `run.visualizer` do not write; they emit the `log_*` points, and every hook that listens there
+records. A back end of one's own subclasses `Writer` and is fed by a hook.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookbus.metrics import to_float
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["BusWriter", "Visualizer", "Writer"]
+
+
+class Writer(ABC):
+    """What a back end has to be able to write. `step` counts optimizer updates."""
+
+    @abstractmethod
+    def write_scalar(self, name: str, value: Any, step: int) -> None:
+        """One number under its full name."""
+
+    @abstractmethod
+    def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
+        """One picture: (H, W, C) or (C, H, W), uint8 from 0 to 255 or float from 0 to 1."""
+
+    @abstractmethod
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """The configuration of the run."""
+
+    def write_histogram(self, name: str, values: Any, step: int) -> None:  # noqa: B027 - may be left out
+        """The distribution of some values. A back end that cannot leaves it out."""
+
+    def write_text(self, name: str, text: str, step: int) -> None:  # noqa: B027 - may be left out
+        """A text. A back end that cannot leaves it out."""
+
+    def write_artifact(self, path: Path, name: str | None = None) -> None:  # noqa: B027 - may be left out
+        """A file. A back end that cannot leaves it out."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to do is the usual case
+        """Write what is still in memory. May be called twice."""
+
+
+class BusWriter(Writer):
+    """The `writer` service: hands everything to the `log_*` points."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def write_scalar(self, name: str, value: Any, step: int | None = None) -> None:
+        """One number under its full name; `step` None is the present one."""
+        self._run.bus.emit("log_scalars", values={name: to_float(value)}, step=step)
+
+    def write_image(self, name: str, image: Any, step: int | None = None, caption: str | None = None) -> None:
+        """One picture."""
+        self._run.bus.emit("log_images", tag=name, images=image, step=step, caption=caption)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """The configuration of the run."""
+        self._run.bus.emit("log_config", config=config)
+
+    def write_histogram(self, name: str, values: Any, step: int | None = None) -> None:
+        """The distribution of some values."""
+        self._run.bus.emit("log_histograms", tag=name, values=values, step=step)
+
+    def write_text(self, name: str, text: str, step: int | None = None) -> None:
+        """A text."""
+        self._run.bus.emit("log_text", tag=name, text=text, step=step)
+
+    def write_artifact(self, path: Path, name: str | None = None) -> None:
+        """A file."""
+        self._run.bus.emit("log_artifact", path=path, name=name)
+
+
+class Visualizer:
+    """The `visualizer` service: the `add_*` methods of a SummaryWriter, handed to the `log_*` points."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None, **_: Any) -> None:
+        """One number."""
+        self._run.bus.emit("log_scalars", values={tag: to_float(scalar_value)}, step=global_step)
+
+    def add_scalars(
+        self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: int | None = None, **_: Any
+    ) -> None:
+        """Several numbers under one head."""
+        values = {f"{main_tag}/{tag}": to_float(value) for tag, value in tag_scalar_dict.items()}
+        self._run.bus.emit("log_scalars", values=values, step=global_step)
+
+    def add_image(self, tag: str, img_tensor: Any, global_step: int | None = None, **_: Any) -> None:
+        """One picture."""
+        self._run.bus.emit("log_images", tag=tag, images=img_tensor, step=global_step)
+
+    def add_images(self, tag: str, img_tensor: Any, global_step: int | None = None, **_: Any) -> None:
+        """A batch of pictures."""
+        self._run.bus.emit("log_images", tag=tag, images=list(img_tensor), step=global_step)
+
+    def add_figure(self, tag: str, figure: Any, global_step: int | None = None, **_: Any) -> None:
+        """A matplotlib figure."""
+        self._run.bus.emit("log_figure", tag=tag, figure=figure, step=global_step)
+
+    def add_histogram(self, tag: str, values: Any, global_step: int | None = None, **_: Any) -> None:
+        """A distribution."""
+        self._run.bus.emit("log_histograms", tag=tag, values=values, step=global_step)
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None, **_: Any) -> None:
+        """A text."""
+        self._run.bus.emit("log_text", tag=tag, text=text_string, step=global_step)
