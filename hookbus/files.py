@@ -1,0 +1,226 @@
+"""Files that are either there and whole, or not there.
+
+Every file is written under a hidden temporary name in its own directory, flushed to the disk, renamed, and its
+directory flushed. A checkpoint gets a sidecar `<file>.json` with name, size, hash (XXH3) and generation. The
+sidecar is replaced first, and knows the file that is being replaced as well: whenever the process dies, the file
+under its final name is one that its sidecar vouches for. The hash finds damage; it is no defence against someone
+who edits both.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from hookbus.errors import CheckpointDamaged, CheckpointError
+
+if TYPE_CHECKING:
+    import xxhash
+
+__all__ = ["Sidecar", "commit", "hash_file", "link", "newest_first", "read_sidecar", "remove", "verify", "write_json"]
+
+SIDECAR = ".json"
+TEMPORARY = ".tmp-"
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """What is known of a committed file.
+
+    Attributes:
+        name: its file name.
+        size: bytes.
+        hash: the XXH3-128 hash of the bytes, in hex.
+        generation: grows with every save of a run; the newest file has the largest.
+        previous: the file that this one was replacing, while that was going on.
+    """
+
+    name: str
+    size: int
+    hash: str
+    generation: int
+    previous: tuple[Sidecar, ...] = ()
+
+    def vouches(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
+        """The entry that these bytes belong to, None if they are damaged."""
+        sizes = [entry for entry in (self, *self.previous) if entry.size == size]
+        return next((entry for entry in sizes if entry.hash == digest()), None)
+
+
+def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None) -> Sidecar:
+    """Write a file so that it is either there and whole, or not there; an older one stays until then.
+
+    Args:
+        path: the final name.
+        write: given a binary file to write to.
+        generation: makes a sidecar with this generation; None for a file without sidecar.
+
+    Returns:
+        Size and hash of what was written.
+
+    Raises:
+        OSError: the file could not be written; nothing changed under `path`.
+    """
+    with _temporary(path) as temporary:
+        with open(temporary, "wb") as file:
+            hashing = _Hashing(file)
+            write(hashing)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0)
+        _publish(temporary, path, sidecar if generation is not None else None)
+    return sidecar
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a committed file a second name: a hard link, or a copy where the file system has none.
+
+    Raises:
+        CheckpointError: the source has no sidecar.
+    """
+    sidecar = read_sidecar(source)
+    if sidecar is None:
+        raise CheckpointError(f"{source}: it has no sidecar, so it cannot be given the name {target.name}.")
+    with _temporary(target) as temporary:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            _copy(source, temporary)
+        _publish(temporary, target, replace(sidecar, name=target.name, previous=()))
+
+
+def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
+    """Put a complete temporary file in its place."""
+    old = read_sidecar(path) if sidecar is not None and path.exists() else None
+    if sidecar is not None:
+        replaced = (replace(old, previous=()), *old.previous) if old else ()
+        write_json(_sidecar_path(path), asdict(replace(sidecar, previous=replaced)))
+    os.replace(temporary, path)
+    _flush_directory(path.parent)
+    if sidecar is not None and old is not None:
+        write_json(_sidecar_path(path), asdict(sidecar))
+
+
+def remove(path: Path) -> None:
+    """Delete a file and its sidecar, the sidecar first: a file without one is never picked by itself."""
+    _sidecar_path(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small JSON file, whole or not at all."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    commit(path, lambda file: file.write(text.encode()))
+
+
+def read_sidecar(path: Path) -> Sidecar | None:
+    """The sidecar of a file; None where there is none or where it is not readable as one."""
+    try:
+        return _sidecar(json.loads(_sidecar_path(path).read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def verify(path: Path) -> Sidecar:
+    """Compare a file with its sidecar, byte for byte by its hash.
+
+    Raises:
+        CheckpointError: there is no such file, or no sidecar for it.
+        CheckpointDamaged: a byte is missing, too many or changed.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file.")
+    sidecar = read_sidecar(path)
+    if sidecar is None:
+        raise CheckpointError(f"{path}: {path.name}{SIDECAR} is missing or not readable, so it cannot be verified.")
+    size = path.stat().st_size
+    entry = sidecar.vouches(size, functools.cache(lambda: hash_file(path)))
+    if entry is None:
+        was = "its bytes are not those that were saved" if size == sidecar.size else f"{size} bytes, not {sidecar.size}"
+        raise CheckpointDamaged(f"{path}: damaged: {was}.")
+    return entry
+
+
+def newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
+    """The files of a directory that have a sidecar, the newest generation first; hidden names are ignored."""
+    found = [(sidecar.generation, path) for path in directory.glob(pattern) if (sidecar := _visible(path))]
+    return [path for _, path in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
+
+
+def hash_file(path: Path) -> str:
+    """The XXH3-128 hash of a file, in hex."""
+    digest = _digest()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class _Hashing:
+    """A file that hashes and counts what is written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = _digest()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self.size += len(memoryview(data).cast("B")) if not isinstance(data, bytes) else len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """A hidden name beside `path`, gone afterwards whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open(source, "rb") as read, open(target, "wb") as write:
+        while block := read.read(1 << 20):
+            write.write(block)
+        write.flush()
+        os.fsync(write.fileno())
+
+
+def _sidecar(fields: dict[str, Any]) -> Sidecar:
+    previous = tuple(_sidecar(each) for each in fields.get("previous", ()))
+    return Sidecar(fields["name"], int(fields["size"]), fields["hash"], int(fields["generation"]), previous)
+
+
+def _visible(path: Path) -> Sidecar | None:
+    return None if path.name.startswith(".") else read_sidecar(path)
+
+
+def _sidecar_path(path: Path) -> Path:
+    return path.with_name(path.name + SIDECAR)
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest() -> xxhash.xxh3_128:
+    import xxhash
+
+    return xxhash.xxh3_128()

@@ -1,0 +1,322 @@
+"""What a checkpoint holds: collecting it from a run, and putting it back.
+
+| key | what |
+|---|---|
+| meta | when, where, with what: counts, versions, host, hash of the config, scores |
+| state_dict | the raw weights, whatever is in the model right now |
+| ema_state_dict | the averaged weights, where somebody averages |
+| optimizer, scheduler, scaler | their own state dicts |
+| grads | gradients by parameter name, in the middle of an accumulation only |
+| hooks | by instance name: state, version of its layout, package, config |
+| rng | the random streams |
+| loop | clock, metric windows, best scores, place in the data |
+
+A checkpoint is data: plain values and tensors, read with `weights_only=True`, so no code can be in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+
+import hookbus
+from hookbus import files
+from hookbus._packages import package_of
+from hookbus.errors import CheckpointDamaged, CheckpointError, HookWarning
+from hookbus.hook import Hook
+from hookbus.rng import get_rng_state, set_rng_state
+from hookbus.weights import unwrapped
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["collect", "find_newest", "load_weights", "read_checkpoint", "restore", "write_checkpoint"]
+
+SCHEMA = 1
+PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
+
+
+def collect(run: Run) -> dict[str, Any]:
+    """Everything that is needed to go on exactly here. Tensors are references, not copies.
+
+    Raises:
+        CheckpointError: a hook's state holds something that is neither a plain value nor a tensor.
+    """
+    run.weights.wait()
+    checkpoint: dict[str, Any] = {"meta": _meta(run), "state_dict": dict(run.weights.raw())}
+    averaged = run.weights.averaged()
+    if averaged is not None:
+        checkpoint["ema_state_dict"] = dict(averaged)
+    for name in ("optimizer", "scheduler", "scaler"):
+        part = getattr(run, name)
+        if part is not None:
+            checkpoint[name] = part.state_dict()
+    if run.mid_accumulation and run.model is not None:
+        named = unwrapped(run.model).named_parameters()
+        checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
+    checkpoint["hooks"] = _hook_states(run)
+    checkpoint["rng"] = get_rng_state()
+    checkpoint["loop"] = run.state_dict()
+    return checkpoint
+
+
+def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Put a run where a checkpoint was taken: weights, optimizer, hooks, data order, random streams.
+
+    Raises:
+        CheckpointError: the checkpoint does not fit the run; the message says what does not.
+    """
+    _check_schema(checkpoint)
+    if run.model is not None:
+        _load_model(run, checkpoint["state_dict"])
+    for name in ("optimizer", "scheduler", "scaler"):
+        _load_part(run, name, checkpoint)
+    if run.model is not None:
+        _load_grads(run, checkpoint.get("grads", {}))
+    run.load_state_dict(checkpoint["loop"])
+    _load_hooks(run, checkpoint["hooks"])
+    set_rng_state(checkpoint["rng"])
+
+
+def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = False, strict: bool = True) -> None:
+    """Start from the weights of a checkpoint, and from nothing else of it.
+
+    Args:
+        run: the run whose model gets them.
+        checkpoint: a checkpoint, or a bare state dict.
+        averaged: take the averaged weights instead of the raw ones.
+        strict: every key must fit; otherwise those that do not are left out and reported.
+
+    Raises:
+        CheckpointError: a key does not fit, or there are no averaged weights.
+    """
+    weights = checkpoint.get("state_dict", checkpoint)
+    if averaged:
+        if "ema_state_dict" not in checkpoint:
+            raise CheckpointError("weights: averaged was asked for, but the file has no averaged weights.")
+        weights = {**weights, **checkpoint["ema_state_dict"]}
+    assert run.model is not None
+    if strict:
+        _load_model(run, weights)
+        return
+    model = unwrapped(run.model)
+    own = model.state_dict()
+    fitting = {k: v for k, v in weights.items() if k in own and own[k].shape == v.shape}
+    model.load_state_dict(fitting, strict=False)
+    left_out = sorted(set(weights) - set(fitting))
+    fresh = sorted(set(own) - set(fitting))
+    if left_out or fresh:
+        run.logger.warning("load_from: left out of the file: %s; kept as they were: %s", left_out, fresh)
+
+
+def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int) -> files.Sidecar:
+    """Write a checkpoint so that it is either there and whole, or not there.
+
+    torch's own checksum is left out: the sidecar's is faster, and is looked at when reading.
+
+    Raises:
+        OSError: it could not be written; an older file under this name is untouched.
+    """
+
+    def write(file: IO[bytes]) -> None:
+        crc32 = torch.serialization.get_crc32_options()
+        torch.serialization.set_crc32_options(False)
+        try:
+            torch.save(dict(checkpoint), file)
+        finally:
+            torch.serialization.set_crc32_options(crc32)
+
+    return files.commit(path, write, generation)
+
+
+def read_checkpoint(path: Path | str, *, map_location: Any = "cpu") -> dict[str, Any]:
+    """Read a checkpoint: verified against its sidecar, and without running any code from it.
+
+    A file without a sidecar, such as one from another program, is read with a warning.
+
+    Args:
+        path: the file.
+        map_location: where its tensors go.
+
+    Raises:
+        CheckpointError: there is no such file, or it is not a checkpoint.
+        CheckpointDamaged: its bytes are not those that were saved.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file.{_nearby(path)}")
+    if files.read_sidecar(path) is None:
+        warnings.warn(
+            f"{path}: it has no sidecar {path.name}.json, so damage would not be noticed.", HookWarning, stacklevel=2
+        )
+    else:
+        files.verify(path)
+    try:
+        content = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckpointDamaged(f"{path}: it cannot be read as data: {reason}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: it holds a {type(content).__name__}, not a checkpoint.")
+    return content
+
+
+def find_newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
+    """The newest checkpoint of a directory that is whole.
+
+    Returns:
+        Its path, its content, and a sentence for each newer one that is not; None where there is no file.
+
+    Raises:
+        CheckpointError: there are files, and none of them is whole.
+    """
+    troubles: list[str] = []
+    for path in files.newest_first(directory):
+        try:
+            return path, read_checkpoint(path), troubles
+        except CheckpointError as error:
+            troubles.append(str(error))
+    if troubles:
+        raise CheckpointError("No checkpoint can be used:\n" + "\n".join(troubles))
+    return None
+
+
+# -- parts -------------------------------------------------------------------------------------------
+
+
+def _meta(run: Run) -> dict[str, Any]:
+    clock = run.clock
+    return {
+        "schema": SCHEMA,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "epoch": clock.epochs_done,
+        "iter": clock.iters_done,
+        "step": clock.steps_done,
+        "samples": clock.samples_done,
+        "seed": run.seed,
+        "hookbus": hookbus.__version__,
+        "torch": str(torch.__version__),
+        "config_hash": config_hash(run.config),
+        "metrics": dict(run.metrics.results),
+    }
+
+
+def config_hash(config: object) -> str:
+    """A hash of the resolved configuration, in hex; "" where the run has none."""
+    if not config:
+        return ""
+    dump = getattr(config, "model_dump", None)
+    plain = dump(mode="json") if dump else config
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _hook_states(run: Run) -> dict[str, Any]:
+    states: dict[str, Any] = dict(run.unclaimed)
+    for name, hook in run.bus.hooks.items():
+        if not isinstance(hook, Hook):
+            continue
+        state = hook.state_dict()
+        _check_plain(name, state, "state_dict()")
+        states[name] = {
+            "state": state,
+            "version": hook.state_version,
+            "type": type(hook).__name__,
+            "package": package_of(hook),
+            "config": json.loads(json.dumps(hook.config.model_dump(exclude_unset=True), default=str)),
+        }
+    return states
+
+
+def _check_plain(hook: str, value: Any, where: str) -> None:
+    """Refuse what `weights_only=True` could not read back."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if not isinstance(key, (str, int, float, bool, tuple, type(None))):
+                raise CheckpointError(f"hook {hook!r}: {where} has the key {key!r}; keys are plain values.")
+            _check_plain(hook, each, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple, set):
+        for i, each in enumerate(value):
+            _check_plain(hook, each, f"{where}[{i}]")
+    elif not isinstance(value, torch.Tensor) and type(value) not in PLAIN:
+        raise CheckpointError(
+            f"hook {hook!r}: {where} is a {type(value).__name__}. A checkpoint holds plain Python values and tensors "
+            "only, so that reading it runs no code: convert it, for example by float(), str() or torch.as_tensor()."
+        )
+
+
+def _check_schema(checkpoint: Mapping[str, Any]) -> None:
+    missing = [key for key in ("meta", "state_dict", "hooks", "rng", "loop") if key not in checkpoint]
+    if missing:
+        raise CheckpointError(
+            f"This is not a checkpoint to resume from: it has no {', '.join(missing)}. To start from its weights "
+            "alone, say load_from instead of resume."
+        )
+    schema = checkpoint["meta"].get("schema")
+    if schema != SCHEMA:
+        raise CheckpointError(
+            f"The checkpoint has layout {schema}, and this hookbus {hookbus.__version__} reads layout {SCHEMA}. "
+            f"It was written by hookbus {checkpoint['meta'].get('hookbus')}: use that version."
+        )
+
+
+def _load_model(run: Run, weights: Mapping[str, Any]) -> None:
+    assert run.model is not None
+    try:
+        unwrapped(run.model).load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise CheckpointError(f"The weights do not fit the model: {error}") from None
+
+
+def _load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
+    part = getattr(run, name)
+    if part is None:
+        return
+    if name not in checkpoint:
+        run.logger.warning("The checkpoint holds no %s: it starts afresh.", name)
+        return
+    try:
+        part.load_state_dict(checkpoint[name])
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise CheckpointError(f"The {name} of the checkpoint does not fit this run's: {error}") from error
+
+
+def _load_grads(run: Run, grads: Mapping[str, Any]) -> None:
+    assert run.model is not None
+    for name, parameter in unwrapped(run.model).named_parameters():
+        grad = grads.get(name)
+        parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)
+
+
+def _load_hooks(run: Run, states: Mapping[str, Any]) -> None:
+    """Give each hook its part; what is missing or left over is reported, and what is left over is kept."""
+    hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
+    run.unclaimed = {name: record for name, record in states.items() if name not in hooks}
+    for name, hook in hooks.items():
+        record = states.get(name)
+        if record is None:
+            if not hook.state_dict():
+                continue
+            run.logger.warning("The checkpoint holds no state of hook %r: it starts afresh.", name)
+        elif record["version"] != hook.state_version:
+            raise CheckpointError(
+                f"hook {name!r}: the checkpoint holds version {record['version']} of its state ({record['package']}), "
+                f"and the installed {package_of(hook)} reads version {hook.state_version}."
+            )
+        else:
+            hook.load_state_dict(record["state"])
+    for name, record in run.unclaimed.items():
+        if not record["state"]:
+            continue
+        run.logger.warning("The checkpoint holds state of hook %r (%s), which is not active.", name, record["package"])
+
+
+def _nearby(path: Path) -> str:
+    there = sorted(each.name for each in path.parent.glob("*.pth")) if path.parent.is_dir() else []
+    return f" {path.parent} has {', '.join(there)}." if there else ""

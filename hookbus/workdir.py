@@ -1,0 +1,145 @@
+"""The work directory of a run: one run in it, one process writing, and a file that says how it ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from hookbus.errors import WorkDirError
+from hookbus.files import write_json
+
+__all__ = ["STATUS", "WorkDir", "claim", "read_status", "see"]
+
+STATUS = "status.json"
+LOCK = ".lock"
+OWN = ("checkpoints", "logs", "visualization", STATUS, "config.yaml")
+"""What hookbus itself puts into a work directory, and so may remove when told to overwrite."""
+
+
+class WorkDir:
+    """A directory that this process holds.
+
+    Attributes:
+        path: where it is.
+        moved_from: the directory that was asked for, where that one already held a run; else None.
+    """
+
+    def __init__(self, path: Path, lock: int, moved_from: Path | None = None) -> None:
+        self.path = path
+        self.moved_from = moved_from
+        self._lock: int | None = lock
+        self._started = time.time()
+
+    def directory(self, name: str) -> Path:
+        """A directory inside, made on first use."""
+        path = self.path / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write_status(self, **fields: Any) -> None:
+        """Say in `status.json` where the run stands."""
+        now = time.time()
+        host = {"pid": os.getpid(), "host": socket.gethostname()}
+        times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
+        write_json(self.path / STATUS, {**fields, **times, **host})
+
+    def release(self) -> None:
+        """Let other processes use the directory. May be called twice."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
+    """Take a work directory for a run.
+
+    A directory that already holds a run is never written over: a new run goes into the first free sibling
+    (`runs/x-2`), unless told to resume or to overwrite.
+
+    Args:
+        path: the directory that is wanted; made if it is not there.
+        resume: the run that is in it goes on.
+        overwrite: the run that is in it is removed (its checkpoints, logs and status; nothing else).
+
+    Raises:
+        WorkDirError: it cannot be written, or a live run is using it.
+    """
+    target, number = path, 1
+    while True:
+        lock = _lock(target, wait=resume or overwrite)
+        if lock is not None:
+            held = (target / STATUS).exists()
+            if held and overwrite:
+                _clear(target)
+            if not held or resume or overwrite:
+                return WorkDir(target, lock, path if number > 1 else None)
+            os.close(lock)
+        number += 1
+        target = path.with_name(f"{path.name}-{number}")
+
+
+def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
+    """Which directory `claim` would take, without taking it; and a sentence if it would fail.
+
+    Args:
+        path, resume, overwrite: as for `claim`.
+    """
+    target, number = path, 1
+    while (target / STATUS).exists() and not (resume or overwrite):
+        number += 1
+        target = path.with_name(f"{path.name}-{number}")
+    parent = next(each for each in (target, *target.absolute().parents) if each.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        return target, f"The work directory {target} cannot be written: {parent} does not allow it."
+    return target, ""
+
+
+def _lock(path: Path, *, wait: bool) -> int | None:
+    """Lock a directory; None if a live run has it. With `wait`, that is an error: no sibling will do."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WorkDirError(
+            f"The work directory {path} cannot be written: {error.strerror}. Give another work_dir."
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        if wait:
+            raise WorkDirError(
+                f"The work directory {path} is in use by a live run ({owner}). Stop that run, or give another work_dir."
+            ) from None
+        return None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+    return descriptor
+
+
+def _clear(path: Path) -> None:
+    for name in OWN:
+        target = path / name
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What `status.json` of a work directory says; empty where there is none."""
+    try:
+        return dict(json.loads((path / STATUS).read_text()))
+    except (OSError, ValueError):
+        return {}
