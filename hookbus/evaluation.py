@@ -1,0 +1,109 @@
+"""The Trainer's own validation and test.
+
+They leave no trace: module modes, gradient mode and random streams are as before afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from hookbus.errors import LoopError
+from hookbus.rng import preserved_rng
+from hookbus.scores import Score, targets_in
+from hookbus.steps import move
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["evaluating", "judge", "named_loaders", "update_scores"]
+
+
+@contextmanager
+def evaluating(model: nn.Module | None) -> Iterator[None]:
+    """The model in evaluation mode, without gradients; every module's own mode comes back afterwards.
+
+    Args:
+        model: what is evaluated; None where the loop has none.
+    """
+    modes = [(module, module.training) for module in model.modules()] if model is not None else []
+    with preserved_rng(), torch.no_grad():
+        try:
+            if model is not None:
+                model.eval()
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+def judge(
+    run: Run, kind: Literal["val", "test"], loaders: Any, scores: Mapping[str, Score], device: torch.device
+) -> None:
+    """Judge the model on each loader, and emit the events of it.
+
+    Args:
+        run: the run.
+        kind: what the events and results are called.
+        loaders: a loader, or a mapping of name to loader.
+        scores: what is measured besides what the model returns.
+        device: where the model is.
+
+    Raises:
+        LoopError: a loader gives no batch, or a score cannot be measured.
+    """
+    for name, loader in named_loaders(loaders):
+        run.bus.fire(f"before_{kind}_epoch", dataloader_name=name)
+        _judge_loader(run, kind, name, loader, scores, device)
+        results = {found: value for score in scores.items() for found, value in _results(*score)}
+        run.bus.fire(f"after_{kind}_epoch", metrics=results, dataloader_name=name)
+
+
+def named_loaders(loaders: Any) -> list[tuple[str | None, Iterable[Any]]]:
+    """(name, loader) of each; the name is None where there is only one."""
+    return list(loaders.items()) if isinstance(loaders, Mapping) else [(None, loaders)]
+
+
+def update_scores(scores: Mapping[str, Score], batch: Any, outputs: Any) -> None:
+    """Measure one batch.
+
+    Raises:
+        LoopError: the outputs or the targets are not where they are looked for.
+    """
+    output = outputs.get("output", outputs.get("logits")) if isinstance(outputs, Mapping) else outputs
+    targets = targets_in(batch)
+    if output is None or targets is None:
+        raise LoopError(
+            f"The metrics {', '.join(scores)} need the model's output and the targets. Batches are (inputs, targets) "
+            "or mappings with 'targets' or 'labels'; a model that returns a mapping names its output 'output' or "
+            "'logits'."
+        )
+    for score in scores.values():
+        score.update(output, targets)
+
+
+def _judge_loader(
+    run: Run, kind: str, name: str | None, loader: Iterable[Any], scores: Mapping[str, Score], device: torch.device
+) -> None:
+    fire, step, batch_idx = run.bus.fire, getattr(run.bus.calls, f"{kind}_step"), -1
+    for score in scores.values():
+        score.reset()
+    for batch_idx, batch in enumerate(loader):
+        if device.type != "cpu":
+            batch = move(batch, device)
+        fire(f"before_{kind}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)
+        outputs = step(run, batch)
+        if scores:
+            update_scores(scores, batch, outputs)
+        fire(f"after_{kind}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
+    if batch_idx < 0:
+        raise LoopError(f"The {kind}_loader{f' {name!r}' if name else ''} gave no batch, so nothing was measured.")
+
+
+def _results(name: str, score: Score) -> list[tuple[str, Any]]:
+    found = score.compute()
+    return list(found.items()) if isinstance(found, Mapping) else [(name, found)]

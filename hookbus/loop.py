@@ -1,0 +1,357 @@
+"""What does the loop do? The Trainer: a loop that emits events, and nothing else.
+
+    before_run
+      before_train
+        for each epoch:
+          before_epoch
+            before_train_epoch
+              for each batch: before_train_iter, train_step, after_train_iter
+            after_train_epoch            -> a validation, if one was asked for
+          after_epoch                    -> files, stops
+      after_train
+    after_run, cleanup
+
+Policy lives in hooks: when to validate, save, stop, log. The loop asks the run whether to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookbus._table import Order
+from hookbus.builder import get_default_hooks
+from hookbus.bus import HookBus
+from hookbus.checking import check_trainer
+from hookbus.data import length_of
+from hookbus.defaults import with_defaults
+from hookbus.errors import ConfigError, LoopError
+from hookbus.evaluation import judge
+from hookbus.hook import Hook
+from hookbus.metrics import Metrics
+from hookbus.rng import seed_everything
+from hookbus.run import Mode, Run
+from hookbus.scheduling import SchedulerSteps
+from hookbus.scores import scores_from
+from hookbus.session import claim_for, graceful_interrupts, living
+from hookbus.steps import Precision, Steps, move
+
+if TYPE_CHECKING:
+    from hookbus.config import RunConfig
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Trains a model and emits the events of the run.
+
+    Args:
+        model: what is trained.
+        optimizer: makes the updates: an optimizer, or a function of the parameters that returns one.
+        loss_fn: `loss_fn(output, target)`; None where the model returns its loss.
+        train_loader: batches for training; any iterable that can be iterated in every epoch.
+        val_loader: batches for validation; a mapping gives several loaders names.
+        test_loader: the same for `test`.
+        scheduler: a learning-rate scheduler.
+        scheduler_interval: when it is stepped: "epoch" or "step". One that needs a metric steps after validations.
+        scheduler_monitor: the metric that it needs; default the validation loss.
+        epochs, iterations: the limit; one of them.
+        work_dir: where files go; None for a run that writes none.
+        hooks: hooks to add. One of the same type as a default hook replaces it.
+        default_hooks: whether logger, progress, timer, checkpoint and preemption are added, as far as installed.
+        order: "nested" or "ascending", see `HookBus`.
+        metrics: what validations measure: names, functions, torchmetrics objects; a mapping gives names of its own.
+        step_fn: `step_fn(model, batch)` returns the loss, or a mapping with it; replaces the call of model and loss.
+        accumulate: micro-batches per update. Groups go on over the end of an epoch.
+        precision: "fp32", "bf16" or "fp16".
+        clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
+        validate_first: one validation before training, which counts for nothing but is shown.
+        device: "auto", or a device.
+        seed: seeds every random stream when training begins; default: left as they are.
+        resume: "never", "auto" (the newest checkpoint of the work directory, if any), or a file.
+        load_from: a file whose weights training starts from.
+        load_weights: which of them: "raw" or "averaged".
+        overwrite: a run that is in the work directory is removed.
+        config: recorded with the run.
+
+    Raises:
+        ConfigError: an argument does not hold.
+        RegistrationError: a hook was refused.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+        loss_fn: Callable[[Any, Any], Tensor] | None = None,
+        train_loader: Iterable[Any] | None = None,
+        val_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+        test_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+        *,
+        scheduler: Any = None,
+        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        scheduler_monitor: str | None = None,
+        epochs: int | None = None,
+        iterations: int | None = None,
+        work_dir: str | Path | None = "runs/train",
+        hooks: Iterable[object] = (),
+        default_hooks: bool = True,
+        order: Order = "nested",
+        metrics: Iterable[Any] | Mapping[str, Any] = (),
+        step_fn: Callable[[nn.Module, Any], Any] | None = None,
+        accumulate: int = 1,
+        precision: Precision = "fp32",
+        clip_grad_norm: float | None = None,
+        validate_first: bool = False,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+        resume: Literal["auto", "never"] | str | Path = "never",
+        load_from: str | Path | None = None,
+        load_weights: Literal["raw", "averaged"] = "raw",
+        overwrite: bool = False,
+        config: RunConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        self.device = _device(device)
+        self.model = model.to(self.device)
+        self.optimizer = _optimizer(optimizer, model)
+        self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
+        self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
+        self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
+        self.work_dir, self.resume, self.overwrite = work_dir, resume, overwrite
+        self.load_from, self.load_weights = load_from, load_weights
+        self.validate_first, self.seed, self.config = validate_first, seed, config
+        self.scores = scores_from(metrics)
+        self.steps = Steps(
+            model,
+            self.optimizer,
+            loss_fn=loss_fn,
+            step_fn=step_fn,
+            accumulate=accumulate,
+            precision=precision,
+            clip_grad_norm=clip_grad_norm,
+            device=self.device,
+            on_update=self.scheduler.after_update,
+        )
+        self._services: dict[str, Any] = {}
+        self.bus = HookBus(order=order)
+        self.bus.table.steps.update(
+            train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
+        )
+        for hook in with_defaults(hooks, get_default_hooks() if default_hooks else ()):
+            if work_dir is not None or not (default_hooks and isinstance(hook, Hook) and hook.needs_work_dir):
+                self.bus.register(hook)
+
+    @classmethod
+    def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Trainer:
+        """A trainer as a run file describes it.
+
+        Args:
+            path: the run file.
+            overrides: `a.b=value` and `~a.b`, as on the command line.
+
+        Raises:
+            ConfigError: the file does not hold; all mistakes are listed.
+        """
+        from hookbus.assemble import trainer_from_config
+        from hookbus.config import load_config
+
+        return trainer_from_config(cls, load_config(path, overrides))
+
+    # -- what users call -----------------------------------------------------------------------
+
+    def fit(self, *, epochs: int | None = None, iterations: int | None = None) -> Run:
+        """Train up to the limit. Called again, it goes on where it was.
+
+        Args:
+            epochs, iterations: a new limit, counted from the very beginning.
+
+        Returns:
+            The run; `run.outcome` tells how it ended.
+
+        Raises:
+            LoopError: there is nothing to train with, or no limit.
+            KeyboardInterrupt: Ctrl-C; a last checkpoint was written, where a hook writes any.
+        """
+        if epochs is not None or iterations is not None:
+            self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
+        self._check()
+        with self._living("train") as run, graceful_interrupts(run):
+            self._load(run)
+            self._train(run)
+        if run.outcome == "interrupted":
+            raise KeyboardInterrupt
+        return run
+
+    train = fit
+
+    def validate(self) -> Metrics:
+        """One validation on its own.
+
+        Returns:
+            The results, `val/...`.
+
+        Raises:
+            RequestError: there is no val_loader.
+        """
+        with self._living("val") as run:
+            self._load(run)
+            return run.validate()
+
+    def test(self) -> Metrics:
+        """One test on its own, with averaged weights where a hook averages.
+
+        Returns:
+            The results, `test/...`.
+
+        Raises:
+            RequestError: there is no test_loader.
+        """
+        with self._living("test") as run:
+            self._load(run)
+            return run.validations.make("test", sanity=False)
+
+    def check(self) -> list[str]:
+        """See what would go wrong, without training: one batch of each loader goes through the model.
+
+        Returns:
+            Lines that say what a training would do.
+
+        Raises:
+            HookbusError: something would go wrong.
+        """
+        self._check()
+        return check_trainer(self)
+
+    def register_hook(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
+        """Add a hook, see `HookBus.register`."""
+        return self.bus.register(hook, name, priority=priority)
+
+    def register_service(self, name: str, service: Any) -> None:
+        """Offer an object to hooks under a name: `run.get(name)`."""
+        self._services[name] = service
+        self.bus.current.provide(name, service)
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def _train(self, run: Run) -> None:
+        fire = self.bus.fire
+        if self.validate_first:
+            run.request_validation("before training")
+        fire("before_train")
+        for _ in run.epochs():
+            fire("before_epoch")
+            fire("before_train_epoch")
+            if not run.should_stop_epoch:
+                self._train_epoch(run)
+            if self._wants_validation(run):
+                run.request_validation("end of the epoch")
+            fire("after_train_epoch")
+            self.scheduler.after_epoch(run)
+            fire("after_epoch")
+        fire("after_train")
+
+    def _train_epoch(self, run: Run) -> None:
+        assert self.train_loader is not None
+        calls, moves = self.bus.calls, self.device.type != "cpu"
+        for batch_idx, batch in run.batches(self.train_loader):
+            if moves:
+                batch = move(batch, self.device)
+            calls.before_train_iter(batch_idx=batch_idx, batch=batch)
+            outputs = None if run.should_skip_iter else calls.train_step(run, batch)
+            calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
+            del batch, outputs  # nothing of this iteration may be alive in the next forward
+
+    # -- around the loop -------------------------------------------------------------------------
+
+    @contextmanager
+    def _living(self, mode: Mode) -> Iterator[Run]:
+        """One run from before_run to cleanup. A second one goes on where the first was."""
+        earlier = self.bus.current if self.bus.current.trainer is self else None
+        resume = self.resume if earlier is None and (mode == "train" or self.resume != "auto") else "never"
+        if earlier is None and self.seed is not None:
+            seed_everything(self.seed)
+        run = Run(
+            self.bus,
+            mode=mode,
+            model=self.model,
+            optimizer=self.optimizer,
+            scheduler=self.scheduler.scheduler,
+            scaler=self.steps.scaler,
+            trainer=self,
+            config=self.config,
+            device=self.device,
+            seed=self.seed,
+            epochs=self.epochs,
+            iterations=self.iterations,
+            validate=None if self.val_loader is None else self._validate,
+            test=None if self.test_loader is None else self._test,
+            work_dir=self._claim(earlier, mode, resume),
+            continues=earlier,
+        )
+        run.train_loader, run.val_loader, run.test_loader = self.train_loader, self.val_loader, self.test_loader
+        run.clock.epoch_length = length_of(self.train_loader)
+        for name, service in self._services.items():
+            run.provide(name, service)
+        with living(run, resume):
+            yield run
+
+    def _claim(self, earlier: Run | None, mode: Mode, resume: str | Path) -> Any:
+        if earlier is not None and earlier.work_dir is not None:
+            return claim_for(earlier.work_dir.path, "auto", False)
+        return claim_for(self.work_dir, resume if mode == "train" else "auto", self.overwrite and mode == "train")
+
+    def _validate(self, run: Run) -> None:
+        judge(run, "val", self.val_loader, self.scores, self.device)
+        if run.mode == "train" and not run.sanity_checking:
+            self.scheduler.after_validation(run)
+
+    def _test(self, run: Run) -> None:
+        judge(run, "test", self.test_loader, self.scores, self.device)
+
+    def _wants_validation(self, run: Run) -> bool:
+        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when."""
+        if self.val_loader is None or run.stops:
+            return False
+        return not any(isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values())
+
+    def _load(self, run: Run) -> None:
+        if self.load_from is None or run.iters_done or self.resume not in ("never", "auto"):
+            return
+        from hookbus import state
+
+        checkpoint = state.read_checkpoint(self.load_from)
+        self.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(self.load_from))
+        state.load_weights(run, checkpoint, averaged=self.load_weights == "averaged")
+
+    def _check(self) -> None:
+        if self.optimizer is None:
+            raise LoopError("fit needs an optimizer: give optimizer= to the Trainer.")
+        if self.train_loader is None:
+            raise LoopError("fit needs data: give train_loader= to the Trainer.")
+        if (self.epochs is None) == (self.iterations is None):
+            raise LoopError("fit needs one limit: give either epochs= or iterations=.")
+
+
+def _optimizer(given: Any, model: nn.Module) -> Optimizer | None:
+    """The optimizer, made from the parameters where a function was given."""
+    is_made = given is None or hasattr(given, "param_groups")
+    return given if is_made else given(model.parameters())  # type: ignore[no-any-return]
+
+
+def _limit(name: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ConfigError([f"{name}: {value!r} is not a whole number of at least 0."])
+    return value
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device != "auto":
+        return torch.device(device)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator if accelerator is not None else torch.device("cpu")

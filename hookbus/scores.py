@@ -1,0 +1,147 @@
+"""What a validation measures besides the loss: anything with update, compute and reset.
+
+torchmetrics objects are taken as they are; a plain function `(outputs, targets) -> number` is averaged over samples.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hookbus.clock import batch_size
+from hookbus.errors import ConfigError, did_you_mean
+
+__all__ = ["Accuracy", "MeanOf", "Score", "scores_from", "targets_in"]
+
+TARGET_KEYS = ("targets", "target", "labels", "label", "y")
+
+
+class Score(Protocol):
+    """What a validation can measure."""
+
+    def update(self, outputs: Any, targets: Any) -> Any:
+        """Take in one batch."""
+
+    def compute(self) -> Any:
+        """The result over all batches since the last reset: a number, or a mapping of them."""
+
+    def reset(self) -> Any:
+        """Begin again."""
+
+
+class Accuracy:
+    """The share of samples whose largest output is the target. Counts are whole numbers, so it is exact."""
+
+    def __init__(self) -> None:
+        self._hits: Any = 0
+        self._count = 0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in one batch.
+
+        Args:
+            outputs: scores of shape (N, C, ...), or classes of the targets' shape.
+            targets: classes of shape (N, ...), or one-hot of the outputs' shape.
+        """
+        if outputs.dim() == targets.dim() + 1:
+            outputs = outputs.argmax(1)
+        elif outputs.shape == targets.shape and outputs.is_floating_point() and outputs.dim() > 1:
+            outputs, targets = outputs.argmax(1), targets.argmax(1)
+        hits = outputs == targets
+        self._hits = self._hits + hits.sum()
+        self._count += hits.numel()
+
+    def compute(self) -> Tensor:
+        """Hits by count, as float64 on the device; NaN where there was no sample."""
+        return torch.as_tensor(self._hits, dtype=torch.float64) / self._count
+
+    def reset(self) -> None:
+        """Begin again."""
+        self._hits, self._count = 0, 0
+
+
+class MeanOf:
+    """A plain function, averaged over samples.
+
+    Args:
+        function: `(outputs, targets) -> number`, the mean over the batch.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+        self._total: Any = 0.0
+        self._weight = 0
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        """Take in one batch."""
+        value = self._function(outputs, targets)
+        weight = batch_size(targets) or batch_size(outputs) or 1
+        self._total = self._total + (value.double() if isinstance(value, Tensor) else float(value)) * weight
+        self._weight += weight
+
+    def compute(self) -> Any:
+        """The mean over samples; NaN where there was none."""
+        return self._total / self._weight if self._weight else float("nan")
+
+    def reset(self) -> None:
+        """Begin again."""
+        self._total, self._weight = 0.0, 0
+
+
+BUILT_IN: Mapping[str, Callable[[], Score]] = {"accuracy": Accuracy}
+
+
+def scores_from(metrics: Iterable[Any] | Mapping[str, Any]) -> dict[str, Score]:
+    """Scores by name.
+
+    Args:
+        metrics: names of built-in ones, dotted paths, functions or objects; a mapping gives names of its own.
+
+    Raises:
+        ConfigError: one of them is none of these.
+    """
+    if isinstance(metrics, Mapping):
+        return {name: _score(metric) for name, metric in metrics.items()}
+    return {_name_of(metric): _score(metric) for metric in metrics}
+
+
+def targets_in(batch: Any) -> Any:
+    """The targets of a batch: the last of a tuple, or the value under a usual key; None where there are none."""
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        return batch[-1]
+    if isinstance(batch, Mapping):
+        return next((batch[key] for key in TARGET_KEYS if key in batch), None)
+    return None
+
+
+def _score(metric: Any) -> Score:
+    if isinstance(metric, str):
+        return BUILT_IN[metric]() if metric in BUILT_IN else _score(_imported(metric))
+    if isinstance(metric, type):
+        metric = metric()
+    if all(hasattr(metric, name) for name in ("update", "compute", "reset")):
+        return metric  # type: ignore[no-any-return]
+    if callable(metric):
+        return MeanOf(metric)
+    raise ConfigError([f"metrics: {metric!r} is neither a name, a function nor an object with update and compute."])
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            [f"metrics: {path!r} is neither built in nor importable ({error}).{did_you_mean(path, BUILT_IN)}"]
+        ) from None
+
+
+def _name_of(metric: Any) -> str:
+    if isinstance(metric, str):
+        return metric.replace(":", ".").rpartition(".")[2]
+    name = getattr(metric, "__name__", None) or type(metric).__name__
+    return name.lower() if name[:1].isupper() else name

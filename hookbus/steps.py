@@ -1,0 +1,210 @@
+"""The default steps of the Trainer: forward, backward, update; and judging a batch.
+
+Everything here can be replaced or wrapped by a hook, through the actions `train_step`, `val_step` and `test_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hookbus.errors import ConfigError, LoopError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from hookbus.run import Run
+
+__all__ = ["Precision", "Steps", "move"]
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Steps:
+    """How one batch is trained on, and how it is judged.
+
+    Args:
+        model: called with the batch: `model(**batch)` for a mapping, `model(*inputs)` for a tuple whose last element is
+            the target where there is a `loss_fn`, `model(*batch)` or `model(batch)` otherwise.
+        optimizer: makes the updates; None for a model that is only judged.
+        loss_fn: `loss_fn(output, target)`; None where the model returns its loss.
+        step_fn: replaces all of this: `step_fn(model, batch)` returns the loss, or a mapping with it.
+        accumulate: micro-batches per update.
+        precision: "fp32", or autocast to "bf16" or "fp16" (with a gradient scaler).
+        clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
+        device: where the model is.
+        on_update: called after each update that was made.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        *,
+        loss_fn: Callable[[Any, Any], Tensor] | None,
+        step_fn: Callable[[nn.Module, Any], Any] | None,
+        accumulate: int,
+        precision: Precision,
+        clip_grad_norm: float | None,
+        device: torch.device,
+        on_update: Callable[[], None],
+    ) -> None:
+        if accumulate < 1:
+            raise ConfigError([f"accumulate: {accumulate} is less than 1 micro-batch per update."])
+        if precision not in ("fp32", *DTYPES):
+            raise ConfigError([f"precision: {precision!r} is none of fp32, bf16, fp16."])
+        self.model, self.optimizer = model, optimizer
+        self.loss_fn, self.step_fn = loss_fn, step_fn
+        self.accumulate, self.clip_grad_norm = accumulate, clip_grad_norm
+        self.device = device
+        self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self._dtype = DTYPES.get(precision)
+        self._plain = accumulate == 1 and self.scaler is None
+        self._on_update = on_update
+
+    def train_step(self, run: Run, batch: Any) -> dict[str, Any]:
+        """Forward, backward, and the update where it is due.
+
+        Returns:
+            The outputs, detached: "loss", and what the model returned.
+
+        Raises:
+            LoopError: there is no loss to train on.
+        """
+        assert self.optimizer is not None
+        calls = run.bus.calls
+        if run.accumulated == 0:
+            self.optimizer.zero_grad()
+        outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
+        loss = outputs.get("loss")
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            loss = outputs["loss"] = self._usable_loss(outputs)
+        if calls.after_forward:
+            calls.after_forward(batch=batch, outputs=outputs, loss=loss)
+        if self._plain:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+        run.accumulated += 1
+        if calls.after_backward:
+            calls.after_backward(batch=batch, outputs=outputs, loss=loss)
+        if run.accumulated >= self.accumulate:
+            self._update(run)
+        for name, value in outputs.items():
+            if isinstance(value, Tensor) and value.requires_grad:
+                outputs[name] = value.detach()
+        return outputs
+
+    def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
+        """Judge one batch: the outputs, the loss among them where there is one."""
+        return self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
+
+    def forward(self, batch: Any) -> dict[str, Any]:
+        """Call the model and name what it returns.
+
+        Returns:
+            A mapping's own items; {"output": ..., "loss": ...} for an output and a loss function; {"loss": ...} for a
+            single number.
+        """
+        if self.step_fn is not None:
+            return _named(self.step_fn(self.model, batch))
+        if not isinstance(batch, (tuple, list)):
+            return _named(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
+        if self.loss_fn is None:
+            return _named(self.model(*batch))
+        *inputs, target = batch
+        output = self.model(*inputs)
+        loss = self.loss_fn(output, target)
+        if isinstance(output, Tensor) or not isinstance(output, Mapping):
+            return {"loss": loss, "output": output}
+        return {**output, "loss": loss}
+
+    def _autocast_forward(self, batch: Any) -> dict[str, Any]:
+        with torch.autocast(self.device.type, dtype=self._dtype):
+            return self.forward(batch)
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        loss = loss / self.accumulate
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def _update(self, run: Run) -> None:
+        """One optimizer update; with a scaler it may be left out, and then counts for nothing."""
+        assert self.optimizer is not None
+        if self.clip_grad_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+            run.log(grad_norm=norm)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        run.accumulated = 0
+        if run.stepped:
+            self._on_update()
+
+    def check_loss(self, outputs: Mapping[str, Any]) -> Tensor:
+        """The loss among the outputs.
+
+        Raises:
+            LoopError: there is none, or it is not a single number.
+        """
+        loss = outputs.get("loss")
+        if not isinstance(loss, Tensor):
+            raise LoopError(_no_loss(outputs))
+        if loss.numel() != 1:
+            raise LoopError(
+                f"The loss has shape {tuple(loss.shape)}; training needs a single number: take its mean or sum."
+            )
+        return loss
+
+    def _usable_loss(self, outputs: Mapping[str, Any]) -> Tensor:
+        loss = self.check_loss(outputs)
+        if not loss.requires_grad:
+            raise LoopError(
+                "The loss does not depend on any parameter that requires a gradient: was it detached, or is every "
+                "parameter frozen?"
+            )
+        return loss.reshape(())
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """Every tensor of a batch on a device, without waiting for the copies."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: move(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(value, device) for value in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(move(value, device) for value in batch)
+    return batch
+
+
+def _named(output: Any) -> dict[str, Any]:
+    if isinstance(output, Mapping):
+        return dict(output)
+    if isinstance(output, Tensor) and output.numel() == 1:
+        return {"loss": output}
+    if isinstance(output, (tuple, list)) and len(output) == 2 and isinstance(output[0], Tensor):
+        first, second = output
+        if first.numel() == 1:
+            return {"loss": first, "output": second}
+    return {"output": output}
+
+
+def _no_loss(outputs: Mapping[str, Any]) -> str:
+    shown = ", ".join(f"{name}: {_shape(value)}" for name, value in outputs.items())
+    return (
+        f"There is no loss to train on; the model returned {{{shown}}}. Give loss_fn= (for example F.cross_entropy), "
+        "let the model return a single number or a mapping with 'loss', or give step_fn=."
+    )
+
+
+def _shape(value: Any) -> str:
+    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
