@@ -1,0 +1,208 @@
+"""From settings to hooks: `build_hook`, `build_hooks`, `get_default_hooks`, and the registry `HOOKS`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookbus import discovery
+from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
+from hookbus.hook import Hook, HookConfig, validated
+
+if TYPE_CHECKING:
+    from hookbus.bus import HookBus
+
+__all__ = ["DEFAULT_HOOKS", "HOOKS", "Registry", "build_hook", "build_hooks", "get_default_hooks", "hook_class"]
+
+C = TypeVar("C", bound=type)
+
+DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
+"""The hooks that a Trainer and a run file start from, as far as they are installed."""
+
+COMMON = tuple(HookConfig.model_fields)
+
+
+class Registry:
+    """Names for hook classes of one's own script: `@HOOKS.register("MyHook")`."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, type] = {}
+
+    def register(self, name: str | None = None, *, force: bool = False) -> Callable[[C], C]:
+        """Give a class a name that run files and `build_hook` understand.
+
+        Args:
+            name: the name; default the class's.
+            force: replace a class of the same name.
+
+        Raises:
+            RegistrationError: the name is taken, or what is decorated is not a class.
+        """
+
+        def add(cls: C) -> C:
+            if not isinstance(cls, type):
+                raise RegistrationError(f"HOOKS.register is for classes, not for {cls!r}.")
+            key = name or cls.__name__
+            there = self._classes.get(key)
+            if there is not None and not force and not _same_class(there, cls):
+                raise RegistrationError(
+                    f"{key!r} is the name of {there.__module__}.{there.__qualname__} already: choose another name, or "
+                    "say force=True."
+                )
+            self._classes[key] = cls
+            return cls
+
+        return add
+
+    register_module = register
+
+    def get(self, name: str) -> type | None:
+        """The class of this name, None where there is none."""
+        return self._classes.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._classes
+
+    def __iter__(self) -> Any:
+        return iter(self._classes)
+
+
+HOOKS = Registry()
+"""The hook classes of the user's own script."""
+
+
+def hook_class(name: str) -> type:
+    """The hook class that a `type` names.
+
+    Args:
+        name: a name in `HOOKS`, an entry point, a class name, `package/name`, or a path `module:Class`.
+
+    Raises:
+        PluginNotFound, PluginClash, PluginVersionError, PluginImportError: see `hookbus.discovery`.
+    """
+    own = HOOKS.get(name)
+    if own is not None:
+        return own
+    if ":" in name:
+        return _imported(name)
+    try:
+        found = discovery.load(discovery.find(name))
+    except PluginNotFound as error:
+        near = [each for each in HOOKS if each.lower() == name.lower()]
+        raise PluginNotFound(f"{error} Did you mean {near[0]!r}?" if near else str(error)) from None
+    if not isinstance(found, type):
+        raise PluginError(f"The entry point {name!r} is {found!r}; it must be a hook class.")
+    return found
+
+
+def build_hook(config: Mapping[str, Any] | object) -> Any:
+    """Build one hook from settings. The mapping is not changed.
+
+    Args:
+        config: `{"type": "ema", "momentum": 0.999}`; a hook that is built already is returned as it is.
+
+    Raises:
+        ConfigError: there is no type, or a setting does not hold.
+        PluginError: the type cannot be found or imported.
+    """
+    if not isinstance(config, Mapping):
+        return config
+    settings = dict(config)
+    kind = settings.pop("type", None)
+    if isinstance(kind, type):
+        return construct(kind, settings)
+    if not isinstance(kind, str):
+        raise ConfigError([f"A hook is given as {{'type': ..., ...}}; the type is missing in {dict(config)!r}."])
+    return construct(hook_class(kind), settings)
+
+
+def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any]) -> list[Any]:
+    """Build hooks, in the order of their priorities; those with `enabled: false` are left out.
+
+    Args:
+        configs: settings with types, or a mapping of instance name to settings.
+
+    Raises:
+        ConfigError, PluginError: as `build_hook`.
+    """
+    listed = _named(configs) if isinstance(configs, Mapping) else list(configs)
+    hooks = [build_hook(config) for config in listed]
+    active = [hook for hook in hooks if not isinstance(hook, Hook) or hook.config.enabled]
+    return sorted(active, key=_number)
+
+
+def get_default_hooks() -> list[Hook]:
+    """The hooks that a Trainer starts from: logger, progress, timer, checkpoint, preemption, as far as installed."""
+    there = {offer.name for offer in discovery.offers() if not offer.blocked}
+    return [build_hook({"type": name}) for name in DEFAULT_HOOKS if name in there]
+
+
+def construct(cls: type, settings: Mapping[str, Any]) -> Any:
+    """An instance of a hook class from settings: its own `__init__` decides whether as keywords or as a config.
+
+    Raises:
+        ConfigError: a setting is unknown or has a wrong value.
+    """
+    parameters = inspect.signature(cls).parameters
+    keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if issubclass(cls, Hook) and ("config" in parameters or keywords):
+        return cls(dict(settings))
+    common = {key: value for key, value in settings.items() if key in COMMON and key not in parameters}
+    own = {key: value for key, value in settings.items() if key not in common}
+    unknown = [key for key in own if key not in parameters]
+    if unknown and not keywords:
+        from hookbus.errors import did_you_mean
+
+        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{did_you_mean(key, parameters)}" for key in unknown)
+    try:
+        hook = cls(**own)
+    except TypeError as error:
+        raise ConfigError([f"{cls.__name__} cannot be built from {own!r}: {error}"]) from error
+    if common and isinstance(hook, Hook):
+        given = hook.config.model_dump(exclude_unset=True)
+        hook._config = validated(hook.Config, {**given, **common}, {}, cls.__name__)
+    return hook
+
+
+def bus_from_file(cls: type[HookBus], path: str | Path) -> HookBus:
+    """A bus with exactly the hooks of a run file."""
+    from hookbus.config import load_config
+
+    config = load_config(path)
+    return cls(config.build_hooks(), order=config.order)
+
+
+def _named(configs: Mapping[str, Any]) -> list[Any]:
+    """`{"ema": {...}}` as a list: the key is the instance name, and the type where none is given."""
+    listed = []
+    for name, settings in configs.items():
+        if settings is not None:
+            listed.append({"type": name, "name": name, **settings})
+    return listed
+
+
+def _number(hook: object) -> int:
+    if not isinstance(hook, Hook):
+        return 50
+    return hook.config.priority if hook.config.priority is not None else int(hook.priority)
+
+
+def _imported(path: str) -> type:
+    module, _, name = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise PluginNotFound(f"The hook {path!r} cannot be imported: {error}.") from error
+    if not isinstance(found, type):
+        raise PluginError(f"{path} is {found!r}; a hook is named by its class.")
+    return found
+
+
+def _same_class(left: type, right: type) -> bool:
+    return (left.__module__, left.__qualname__) == (right.__module__, right.__qualname__)

@@ -1,0 +1,201 @@
+"""How is my plugin found? Entry points, metadata first.
+
+1. Read the metadata of what is installed: names, packages, versions, requirements. Nothing is imported.
+2. Filter: only what was asked for by name, minus what `HOOKBUS_BLOCK=a,b` names.
+3. Check what the package itself requires of hookbus against the version that is running.
+4. Import, in the order of names.
+
+Being installed registers nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import hookbus
+from hookbus._packages import HOOKS_GROUP
+from hookbus.errors import PluginClash, PluginError, PluginImportError, PluginNotFound, PluginVersionError, did_you_mean
+
+__all__ = ["BLOCK_VARIABLE", "PUBLISHED", "Offer", "find", "load", "offers"]
+
+BLOCK_VARIABLE = "HOOKBUS_BLOCK"
+
+PUBLISHED = {
+    "hookbus-checkpoint": {"checkpoint": "CheckpointHook", "preemption": "PreemptionHook"},
+    "hookbus-early-stopping": {"early_stopping": "EarlyStoppingHook"},
+    "hookbus-ema": {"ema": "EMAHook"},
+    "hookbus-eval": {"dist_eval": "DistEvalHook", "eval": "EvalHook"},
+    "hookbus-gradient-flow": {"gradient_flow": "GradientFlowHook"},
+    "hookbus-guards": {"check_invalid_loss": "CheckInvalidLossHook", "num_class_check": "NumClassCheckHook"},
+    "hookbus-logger": {"jsonl": "JsonlHook", "logger": "LoggerHook", "progress": "ProgressHook"},
+    "hookbus-mlflow": {"mlflow": "MLflowHook"},
+    "hookbus-profiler": {"memory_profiler": "MemoryProfilerHook", "profiler": "ProfilerHook"},
+    "hookbus-runtime": {
+        "empty_cache": "EmptyCacheHook",
+        "gc": "GarbageCollectionHook",
+        "mean_teacher": "MeanTeacherHook",
+        "out_of_memory": "OutOfMemoryHook",
+        "runtime_info": "RuntimeInfoHook",
+        "time_limit": "TimeLimitHook",
+    },
+    "hookbus-schedule": {
+        "accumulation": "AccumulationHook",
+        "freeze": "FreezeHook",
+        "param_scheduler": "ParamSchedulerHook",
+        "pipeline_switch": "PipelineSwitchHook",
+        "set_epoch_info": "SetEpochInfoHook",
+        "yolox_lr": "YOLOXLrUpdaterHook",
+        "yolox_mode_switch": "YOLOXModeSwitchHook",
+    },
+    "hookbus-sync": {
+        "dist_sampler_seed": "DistSamplerSeedHook",
+        "sync_buffers": "SyncBuffersHook",
+        "sync_norm": "SyncNormHook",
+        "sync_random_size": "SyncRandomSizeHook",
+    },
+    "hookbus-system-monitor": {"system_monitor": "SystemMonitorHook"},
+    "hookbus-tensorboard": {"tensorboard": "TensorBoardHook"},
+    "hookbus-timer": {"iter_timer": "IterTimerHook", "time_tracking": "TimeTrackingHook"},
+    "hookbus-visualization": {
+        "det_visualization": "DetVisualizationHook",
+        "feature_map": "FeatureMapHook",
+        "seg_visualization": "SegVisualizationHook",
+        "visualization": "VisualizationHook",
+    },
+    "hookbus-wandb": {"wandb": "WandbHook"},
+}
+"""The packages of the hookbus project and the hooks in them, so that a missing one can be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One entry point of one installed package.
+
+    Attributes:
+        name: the entry point's name, the short type.
+        class_name: the class it stands for.
+        package: the distribution that offers it.
+        version: that distribution's version.
+        entry: the entry point itself.
+    """
+
+    name: str
+    class_name: str
+    package: str
+    version: str
+    entry: importlib.metadata.EntryPoint
+
+    @property
+    def full_name(self) -> str:
+        """`package/name`, which tells equal names apart."""
+        return f"{self.package}/{self.name}"
+
+    @property
+    def blocked(self) -> bool:
+        """Whether HOOKBUS_BLOCK names it."""
+        return bool(_blocked() & {self.name, self.class_name, self.full_name})
+
+
+def offers(group: str = HOOKS_GROUP) -> list[Offer]:
+    """What installed packages offer in a group, sorted by name. Nothing is imported."""
+    found = set()
+    for entry in importlib.metadata.entry_points(group=group):
+        if entry.dist is not None:
+            found.add(Offer(entry.name, entry.attr, normalized(entry.dist.name), entry.dist.version, entry))
+    return sorted(found, key=lambda offer: (offer.name, offer.package))
+
+
+def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:
+    """The one offer of this name.
+
+    Args:
+        name: an entry-point name, a class name, or `package/name`.
+        group: the entry-point group.
+        kind: what it is, for messages.
+
+    Raises:
+        PluginNotFound: nobody offers it; the message tells what would have to be installed.
+        PluginClash: two packages offer it.
+        PluginError: HOOKBUS_BLOCK names it.
+    """
+    there = offers(group)
+    matching = [offer for offer in there if name in (offer.name, offer.class_name, offer.full_name)]
+    if len({(offer.package, offer.entry.value) for offer in matching}) > 1:
+        who = " and ".join(f"{offer.package} {offer.version}" for offer in matching)
+        choices = " or ".join(repr(offer.full_name) for offer in matching)
+        raise PluginClash(f"The {kind} {name!r} is offered by {who}. Say which one you mean: {choices}.")
+    if not matching:
+        raise PluginNotFound(_not_found(name, kind, there))
+    if matching[0].blocked:
+        raise PluginError(f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}.")
+    return matching[0]
+
+
+def load(offer: Offer) -> Any:
+    """Import what an offer stands for, after checking what its package requires of hookbus.
+
+    Raises:
+        PluginVersionError: it requires another version.
+        PluginImportError: it cannot be imported; the cause is in the message.
+    """
+    check_version(offer)
+    try:
+        return offer.entry.load()
+    except Exception as error:
+        raise PluginImportError(
+            f"{offer.package} {offer.version} offers {offer.name!r}, but {offer.entry.value} cannot be imported: "
+            f"{type(error).__name__}: {error}. Repair or remove that package (hookbus doctor shows more)."
+        ) from error
+
+
+def check_version(offer: Offer) -> None:
+    """See that the package of an offer accepts the running hookbus.
+
+    Raises:
+        PluginVersionError: it does not.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    assert offer.entry.dist is not None
+    for text in offer.entry.dist.requires or ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if normalized(requirement.name) != "hookbus" or (requirement.marker and not requirement.marker.evaluate()):
+            continue
+        if not requirement.specifier.contains(hookbus.__version__, prereleases=True):
+            raise PluginVersionError(
+                f"{offer.package} {offer.version} requires hookbus{requirement.specifier}, and this is hookbus "
+                f"{hookbus.__version__}. Run: pip install --upgrade hookbus {offer.package}"
+            )
+
+
+def normalized(name: str) -> str:
+    """The name of a distribution as the index writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _not_found(name: str, kind: str, there: Iterable[Offer]) -> str:
+    if kind == "hook":
+        for package, hooks in PUBLISHED.items():
+            if name in hooks or name in hooks.values():
+                return f"The hook {name!r} is not installed. Run: pip install {package}"
+    names = [each for offer in there for each in (offer.name, offer.class_name)]
+    hint = did_you_mean(name, names)
+    published = [each for hooks in PUBLISHED.values() for pair in hooks.items() for each in pair]
+    if "Did you mean" not in hint and "Did you mean" in did_you_mean(name, published):
+        hint = did_you_mean(name, published)
+    return (
+        f"No installed package offers the {kind} {name!r}.{hint} A package that offers it is installed by "
+        "pip install <package>; a class of your own is named by its path, my_module:MyClass."
+    )
+
+
+def _blocked() -> set[str]:
+    return {name.strip() for name in os.environ.get(BLOCK_VARIABLE, "").split(",") if name.strip()}

@@ -1,0 +1,23 @@
+"""Any installed hook class by its name: `from hookbus.hooks import EMAHook`. Found through its entry point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from hookbus.discovery import find, load
+    from hookbus.errors import PluginError
+
+    try:
+        return load(find(name))
+    except PluginError as error:
+        raise AttributeError(str(error)) from error
+
+
+def __dir__() -> list[str]:
+    from hookbus.discovery import offers
+
+    return sorted({offer.class_name for offer in offers()})
