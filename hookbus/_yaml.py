@@ -5,22 +5,27 @@ Only plain values: tags are refused, aliases may not blow up, and what is wrong 
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
-__all__ = ["Document", "Path", "parse_value", "read"]
+__all__ = ["Document", "Path", "Place", "dump", "parse_value", "read"]
 
 Path = tuple[str | int, ...]
+Place = tuple[int, int] | str
+"""Line and column from 1, or the text of the override that put something there."""
 
 MAX_NODES = 100_000
 MAX_DEPTH = 60
-PLAIN_TAGS = {
-    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")
-}
+STANDARD = "tag:yaml.org,2002:"
+PLAIN_TAGS = {STANDARD + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
 
 
 @dataclass
@@ -30,34 +35,39 @@ class Document:
     Attributes:
         name: of the file, for messages.
         data: mappings, lists and plain values.
-        keys: by path, line and column of the key (from 1), or the text of the override that put it there.
-        values: the same for the value.
+        keys: by path, where the key stands.
+        values: by path, where the value stands.
         problems: what is wrong with the file itself, complete sentences with their places.
+        refused: the paths of values that could not be read; they are None in `data`.
     """
 
     name: str
     data: Any = None
-    keys: dict[Path, tuple[int, int] | str] = field(default_factory=dict)
-    values: dict[Path, tuple[int, int] | str] = field(default_factory=dict)
+    keys: dict[Path, Place] = field(default_factory=dict)
+    values: dict[Path, Place] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    refused: set[Path] = field(default_factory=set)
 
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
         """A complete sentence about a place: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`."""
-        dotted = ".".join(map(str, path))
-        return f"{self.place(path, at_key=at_key)}: {f'{dotted}: ' if dotted else ''}{message}"
+        return self._sentence(self._place(path, self.keys if at_key else self.values), path, message)
 
-    def place(self, path: Path, *, at_key: bool = False) -> str:
-        """`file:line:column`, or `command line: <override>`; of the nearest thing above where it is not there."""
-        places = self.keys if at_key else self.values
-        at: tuple[int, int] | str | None = None
+    def problem_at(self, place: Place, message: str, path: Path = ()) -> str:
+        """The same for a place that is known."""
+        return self._sentence(place, path, message)
+
+    def _place(self, path: Path, places: dict[Path, Place]) -> Place:
+        """Of the nearest thing above where it is not there itself."""
         for end in range(len(path), -1, -1):
-            at = places.get(path[:end]) or self.values.get(path[:end])
-            if at is not None:
-                break
-        if isinstance(at, str):
-            return f"command line: {at}"
-        line, column = at or (1, 1)
-        return f"{self.name}:{line}:{column}"
+            found = places.get(path[:end]) or self.values.get(path[:end])
+            if found is not None:
+                return found
+        return 1, 1
+
+    def _sentence(self, place: Place, path: Path, message: str) -> str:
+        where = f"command line: {place}" if isinstance(place, str) else f"{self.name}:{place[0]}:{place[1]}"
+        dotted = ".".join(map(str, path))
+        return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
 
 
 def read(text: str, name: str) -> Document:
@@ -70,31 +80,54 @@ def read(text: str, name: str) -> Document:
     document = Document(name)
     try:
         node = YAML(typ="safe", pure=True).compose(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
-        document.problems.append(f"{name}:{at}: this is not YAML: {_reason(error, text, mark)}.")
-        return document
-    except (YAMLError, RecursionError, ValueError) as error:
-        document.problems.append(f"{name}:1:1: this is not YAML: {str(error).strip() or type(error).__name__}.")
-        return document
-    if node is None:
-        document.problems.append(f"{name}:1:1: the file is empty.")
-        return document
-    document.data = _Reader(document).value(node, (), 0)
+        if node is None:
+            document.problems.append(document.problem((), "the file is empty."))
+        else:
+            document.data = _Reader(document).value(node, (), 0)
+    except _Refused as refused:
+        document.problems.append(document.problem_at(refused.place, str(refused)))
+    except RecursionError:
+        document.problems.append(document.problem((), f"nested deeper than {MAX_DEPTH} levels."))
+    except YAMLError as error:
+        place, reason = _described(error, text)
+        document.problems.append(document.problem_at(place, f"this is not YAML: {reason}."))
     return document
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML reads it: `1e-3` is a number, `on` a word, `[1, 2]` a list.
+    """One value as YAML reads it: `1e-3` is a number, `on` a word, `[1, 2]` a list, nothing is null.
 
     Raises:
         ValueError: it is not YAML.
     """
+    if not text.strip():
+        return None
+    if text.lstrip().startswith("#"):
+        raise ValueError(f"{text!r} is a comment in YAML; put it in quotes.")
     document = read(text, "value")
-    if document.problems and text.strip():
+    if document.problems:
         raise ValueError(document.problems[0].partition(": ")[2])
     return document.data
+
+
+def dump(data: Any) -> str:
+    """Plain data as YAML that `read` gives back as it was; mappings keep their order."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.allow_unicode = True
+    yaml.width = 1_000_000
+    stream = io.StringIO()
+    yaml.dump(data, stream)
+    return stream.getvalue()
+
+
+class _Refused(Exception):
+    """The whole file is refused."""
+
+    def __init__(self, node: Node, message: str) -> None:
+        super().__init__(message)
+        self.place = _place(node)
 
 
 class _Reader:
@@ -108,72 +141,105 @@ class _Reader:
 
     def value(self, node: Node, path: Path, depth: int) -> Any:
         self._document.values[path] = _place(node)
-        self._left -= 1
-        if self._left < 0 or depth > MAX_DEPTH or id(node) in self._inside:
-            return self._refuse_size(node, path, depth)
+        self._count(node)
         if node.tag not in PLAIN_TAGS:
-            self._wrong(path, f"the tag {node.tag!r} is refused: a run file is plain data.")
-            return None
+            return self._refuse(path, f"the tag {_short(node.tag)} is refused: a run file is plain data.")
         if isinstance(node, ScalarNode):
-            return self._scalar(node)
-        self._inside.add(id(node))
-        try:
+            return self._scalar(node, path)
+        if id(node) in self._inside:
+            return self._refuse(path, "the alias stands inside what it refers to.")
+        with self._entered(node, depth):
             if isinstance(node, SequenceNode):
                 return [self.value(each, (*path, i), depth + 1) for i, each in enumerate(node.value)]
-            assert isinstance(node, MappingNode)
-            return self._mapping(node, path, depth)
-        finally:
-            self._inside.discard(id(node))
+            result: dict[str, Any] = {}
+            self._fill(result, node, path, depth)
+            return result
 
-    def _mapping(self, node: MappingNode, path: Path, depth: int) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
+    def _fill(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
+        """Add the pairs of a mapping; what an earlier one gave stays. What it merges in by `<<` comes last."""
+        own: dict[str, Node] = {}
+        merged: list[Node] = []
         for key_node, value_node in node.value:
-            key = self._scalar(key_node) if isinstance(key_node, ScalarNode) else None
-            if key == "<<":
-                self._merge(merged, self.value(value_node, (*path, "<<"), depth + 1))
-                continue
-            key = str(key)
-            here = (*path, key)
-            if key in result:
-                first = self._document.keys[here]
-                line = f"line {first[0]}" if isinstance(first, tuple) else first
-                self._document.values[here] = _place(key_node)
-                self._wrong(here, f"this key stands here a second time; the first is in {line}.")
-                continue
+            if key_node.tag == STANDARD + "merge":
+                merged += value_node.value if isinstance(value_node, SequenceNode) else [value_node]
+            elif not isinstance(key_node, ScalarNode):
+                self._wrong(_place(key_node), path, "a key is a word, not a list or a mapping.")
+            elif key_node.value in own:
+                first = _place(own[key_node.value])[0]
+                again = f"this key stands here a second time; the first is in line {first}."
+                self._wrong(_place(key_node), (*path, key_node.value), again)
+            else:
+                own[key_node.value] = key_node
+                self._add(result, key_node, value_node, path, depth)
+        for each in merged:
+            self._merge(result, each, path, depth)
+
+    def _add(self, result: dict[str, Any], key_node: Node, value_node: Node, path: Path, depth: int) -> None:
+        if key_node.value not in result:
+            here = (*path, key_node.value)
             self._document.keys[here] = _place(key_node)
-            result[key] = self.value(value_node, here, depth + 1)
-        return {**merged, **result}
+            result[key_node.value] = self.value(value_node, here, depth + 1)
 
-    def _merge(self, merged: dict[str, Any], value: Any) -> None:
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, dict):
-                merged.update({key: item for key, item in each.items() if key not in merged})
-
-    def _scalar(self, node: ScalarNode) -> Any:
-        if str(node.tag).endswith("timestamp"):
-            return node.value
-        return self._constructor.construct_object(node)
-
-    def _refuse_size(self, node: Node, path: Path, depth: int) -> None:
+    def _merge(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
+        self._count(node)
         if id(node) in self._inside:
-            self._wrong(path, "the alias stands inside what it refers to.")
-        elif depth > MAX_DEPTH:
-            self._wrong(path, f"nested deeper than {MAX_DEPTH} levels.")
-        elif self._left == -1:
-            self._wrong(path, f"aliases blow this file up to more than {MAX_NODES} values.")
+            self._wrong(_place(node), path, "the alias stands inside what it refers to.")
+        elif not isinstance(node, MappingNode):
+            self._wrong(_place(node), path, "<< merges mappings, and this is none.")
+        else:
+            with self._entered(node, depth):
+                self._fill(result, node, path, depth + 1)
 
-    def _wrong(self, path: Path, message: str) -> None:
+    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+        if str(node.tag) == STANDARD + "timestamp":
+            return node.value
+        try:
+            return self._constructor.construct_object(node)
+        except (ValueError, KeyError, YAMLError):
+            return self._refuse(path, f"{node.value[:40]!r} cannot be read as {_short(node.tag)}.")
+
+    @contextmanager
+    def _entered(self, node: Node, depth: int) -> Iterator[None]:
+        if depth >= MAX_DEPTH:
+            raise _Refused(node, f"nested deeper than {MAX_DEPTH} levels.")
+        self._inside.add(id(node))
+        yield
+        self._inside.discard(id(node))
+
+    def _count(self, node: Node) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _Refused(node, f"this file holds more than {MAX_NODES} values; aliases count each time they are used.")
+
+    def _refuse(self, path: Path, message: str) -> None:
+        """A value that cannot be had: reported here, so that nobody needs to say that it is missing."""
+        self._document.refused.add(path)
         self._document.problems.append(self._document.problem(path, message))
+
+    def _wrong(self, place: Place, path: Path, message: str) -> None:
+        self._document.problems.append(self._document.problem_at(place, message, path))
 
 
 def _place(node: Node) -> tuple[int, int]:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-def _reason(error: MarkedYAMLError, text: str, mark: Any) -> str:
-    problem = str(error.problem or error.context or "it cannot be parsed").strip()
-    lines = text.splitlines()
-    if mark is not None and mark.line < len(lines) and lines[mark.line][: mark.column + 1].endswith("\t"):
-        return "a tab stands where only spaces may indent"
-    return problem
+def _short(tag: object) -> str:
+    return str(tag).replace(STANDARD, "!!")
+
+
+def _described(error: YAMLError, text: str) -> tuple[Place, str]:
+    """Where a YAML error is, and what it says."""
+    if isinstance(error, ReaderError):
+        before = text[: error.position]
+        place = before.count("\n") + 1, len(before) - before.rfind("\n")
+        return place, f"the character U+{ord(text[error.position]):04X} is not allowed"
+    if not isinstance(error, MarkedYAMLError):
+        return (1, 1), str(error).strip()
+    mark = error.problem_mark or error.context_mark
+    place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    lines = text.split("\n")
+    if mark and mark.line < len(lines) and lines[mark.line][: mark.column + 1].endswith("\t"):
+        return place, "a tab stands here, where only spaces may indent and separate"
+    problem = str(error.problem or error.context).strip()
+    return place, f"{error.context}, {problem}" if problem.startswith("but ") else problem

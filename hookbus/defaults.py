@@ -11,9 +11,9 @@ def with_defaults(given: Iterable[object], defaults: Iterable[object]) -> list[o
     """The default hooks that none of the given ones replaces, then the given ones.
 
     Args:
-        given: hooks; one of the same type as a default, even a disabled one, replaces it.
+        given: hooks; one of the type of a default (or of a subclass of it), even a disabled one, replaces it.
         defaults: of `get_default_hooks()`.
     """
     own = list(given)
-    types = {type(hook) for hook in own}
-    return [*(hook for hook in defaults if type(hook) not in types), *own]
+    kept = [hook for hook in defaults if not any(isinstance(each, type(hook)) for each in own)]
+    return [*kept, *own]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hookbus._imports import nearest
 from hookbus._packages import class_of_entry
 from hookbus._yaml import Document, Path, parse_value
+from hookbus.builder import DEFAULT_HOOKS
 
 __all__ = ["apply_overrides"]
 
@@ -14,11 +16,11 @@ __all__ = ["apply_overrides"]
 def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
     """Change the data of a document; every value remembers which override put it there.
 
-    A hook is named by its instance name or its type. One that the file does not have is added (`~` of one that the file
-    does not have switches off the default hook of this name).
+    A hook is named by its instance name, its type, or its number in the list from 0. One that the file does not have is
+    added; `~` switches a hook off, a default one as well.
 
     Args:
-        document: changed in place.
+        document: its data is a mapping; changed in place.
         overrides: `a.b=value` sets, `~a.b` deletes.
 
     Returns:
@@ -26,101 +28,161 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
     """
     problems = []
     for text in overrides:
-        problem = _delete(document, text) if text.startswith("~") else _set(document, text)
-        if problem:
-            problems.append(f"command line: {text}: {problem}")
+        try:
+            _Override(document, text).apply()
+        except ValueError as error:
+            problems.append(document.problem_at(text, str(error)))
     return problems
 
 
-def _set(document: Document, text: str) -> str:
-    dotted, equals, written = text.partition("=")
-    if not equals:
-        return "an override is written key=value, or ~key to delete."
-    if not all(dotted.split(".")):
-        return f"{dotted!r} is not a key; keys are joined by single dots."
-    try:
-        value = parse_value(written)
-    except ValueError as error:
-        return str(error)
-    path = _resolved(document, dotted.split("."), add=True)
-    target = document.data
-    for key in path[:-1]:
-        if isinstance(target, dict) and key not in target:
-            target[key] = {}
-            _mark(document, path[: path.index(key) + 1], text)
-        target = target[key]
-        if not isinstance(target, (dict, list)):
-            return f"{key!r} has the value {target!r}, which has no keys inside."
-    target[path[-1]] = value
-    _mark(document, path, text)
-    return ""
+class _Override:
+    """One override; what it cannot do is a ValueError."""
+
+    def __init__(self, document: Document, text: str) -> None:
+        self._document, self._text = document, text
+
+    def apply(self) -> None:
+        text = self._text
+        if text.startswith("~"):
+            self._delete(_keys(text[1:]))
+            return
+        dotted, equals, written = text.partition("=")
+        if not equals:
+            raise ValueError("an override is written key=value, or ~key to delete.")
+        keys, value = _keys(dotted), parse_value(written)
+        if keys[0] != "hooks" or len(keys) == 1:
+            self._put(keys, value)
+        elif len(keys) == 2 and value is None:
+            self._delete(keys)
+        else:
+            self._set_hook(keys, value)
+
+    def _set_hook(self, keys: list[str], value: Any) -> None:
+        index = self._find_hook(keys[1])
+        index = self._add_hook({"type": keys[1]}) if index is None else index
+        if len(keys) == 2 and isinstance(value, dict):
+            value = {**self._kept(index), **value}
+        self._put(["hooks", index, *keys[2:]], value)
+
+    def _put(self, keys: list[Any], value: Any) -> None:
+        target, path = self._document.data, []
+        for key in keys[:-1]:
+            path.append(_inside(target, key))
+            if target.get(key) is None if isinstance(target, dict) else target[path[-1]] is None:
+                target[path[-1]] = {}
+                self._mark((*path,))
+            target = target[path[-1]]
+            if not isinstance(target, (dict, list)):
+                raise ValueError(f"{'.'.join(map(str, path))} is {target!r}, which has no keys inside.")
+        last = _inside(target, keys[-1])
+        target[last] = value
+        self._mark((*path, last))
+
+    def _delete(self, keys: list[str]) -> None:
+        if keys[0] == "hooks" and len(keys) > 1:
+            index = self._find_hook(keys[1])
+            if len(keys) == 2:
+                self._switch_off(keys[1], index)
+                return
+            keys = ["hooks", keys[1] if index is None else index, *keys[2:]]  # type: ignore[list-item]
+        target: Any = self._document.data
+        path: list[str | int] = []
+        for key in keys:
+            if not isinstance(target, (dict, list)) or (isinstance(target, dict) and key not in target):
+                known = target if isinstance(target, dict) else ()
+                raise ValueError(f"there is nothing of this name to delete.{nearest(str(key), map(str, known))}")
+            path.append(_inside(target, key))
+            parent, target = target, target[path[-1]]
+        del parent[path[-1]]
+        if isinstance(parent, list):
+            self._mark(tuple(path[:-1]))
+
+    def _switch_off(self, name: str, index: str | int | None) -> None:
+        """A hook that is switched off stays in the file, so that no default takes its place."""
+        if index is not None:
+            self._put(["hooks", index], {**self._kept(index), "enabled": False})
+        elif {name, *class_of_entry(name)} & set(DEFAULT_HOOKS):
+            self._add_hook({"type": name, "enabled": False})
+        else:
+            known = [each for _, entry in self._entries() for each in _names(entry)]
+            known += [str(key) for key, _ in self._entries() if isinstance(key, str)]
+            hint = nearest(name, [*known, *DEFAULT_HOOKS])
+            raise ValueError(f"neither the file nor the default hooks have a hook {name!r} to switch off.{hint}")
+
+    def _find_hook(self, name: str) -> str | int | None:
+        """The place of a hook among the file's hooks: by instance name, else by type, else by number."""
+        entries = list(self._entries())
+        for found in (
+            [key for key, entry in entries if name in (key, entry.get("name"))],
+            [key for key, entry in entries if name in _names(entry)],
+        ):
+            if len(found) > 1:
+                which = ", ".join(f"hooks.{key}" for key in found)
+                raise ValueError(f"{name!r} means more than one hook; say which one: {which}.")
+            if found:
+                return found[0]
+        if name.isdigit() and isinstance(self._document.data.get("hooks"), list):
+            return _inside(self._document.data["hooks"], name)
+        return None
+
+    def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
+        """The hooks of the file that are mappings or names, by their keys."""
+        hooks = self._document.data.get("hooks")
+        if isinstance(hooks, dict):
+            yield from ((key, entry or {}) for key, entry in hooks.items() if isinstance(entry or {}, dict))
+        elif isinstance(hooks, list):
+            for i, entry in enumerate(hooks):
+                if isinstance(entry, str):
+                    hooks[i] = entry = {"type": entry}
+                if isinstance(entry, dict):
+                    yield i, entry
+        elif hooks is not None:
+            raise ValueError(f"hooks is {hooks!r}, which has no hooks inside.")
+
+    def _add_hook(self, entry: dict[str, Any]) -> str | int:
+        """Put a hook into the file's hooks; returns its key there."""
+        hooks = self._document.data.get("hooks")
+        if hooks is None:
+            hooks = self._document.data["hooks"] = []
+        key: str | int = entry["type"] if isinstance(hooks, dict) else len(hooks)
+        if isinstance(hooks, dict):
+            hooks[entry["type"]] = entry
+        else:
+            hooks.append(entry)
+        self._mark(("hooks", key))
+        return key
+
+    def _kept(self, index: str | int) -> dict[str, Any]:
+        """What a hook keeps when all its settings are replaced: its type and its name."""
+        entry = self._document.data["hooks"][index]
+        kept = {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
+        return kept or ({"type": index} if isinstance(index, str) else {})
+
+    def _mark(self, path: Path) -> None:
+        """From now on this place is the override's."""
+        for places in (self._document.keys, self._document.values):
+            for known in [known for known in places if known[: len(path)] == path]:
+                del places[known]
+            places[path] = self._text
 
 
-def _delete(document: Document, text: str) -> str:
-    keys = text[1:].split(".")
-    path = _resolved(document, keys, add=False)
-    target: Any = document.data
-    for key in path[:-1]:
-        target = target.get(key) if isinstance(target, dict) else target[key]
-        if not isinstance(target, (dict, list)):
-            target = None
-            break
-    if isinstance(target, dict) and path[-1] in target:
-        del target[path[-1]]
-    elif isinstance(target, list) and isinstance(path[-1], int):
-        target[path[-1]] = {"type": target[path[-1]]["type"], "enabled": False}
-        _mark(document, path, text)
-    elif len(keys) == 2 and keys[0] == "hooks":
-        _add_hook(document, {"type": keys[1], "enabled": False}, text)
-    else:
-        return "there is nothing of this name to delete."
-    return ""
+def _keys(dotted: str) -> list[str]:
+    keys = dotted.split(".")
+    if not all(keys):
+        raise ValueError(f"{dotted!r} is not a key; keys are joined by single dots.")
+    return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
 
 
-def _resolved(document: Document, keys: list[str], *, add: bool) -> Path:
-    """The path that dotted keys mean: an entry of a hook list is found by its name or type."""
-    if keys[0] != "hooks" or len(keys) < 2:
-        return tuple(keys)
-    hooks = document.data.get("hooks")
-    if isinstance(hooks, dict):
-        return tuple(keys)
-    for i, entry in enumerate(hooks or []):
-        if isinstance(entry, str):
-            hooks[i] = entry = {"type": entry}
-        if isinstance(entry, dict) and keys[1] in _names(entry):
-            return ("hooks", i, *keys[2:])
-    if keys[1].isdigit() and hooks and int(keys[1]) < len(hooks):
-        return ("hooks", int(keys[1]), *keys[2:])
-    if not add:
-        return tuple(keys)
-    index = _add_hook(document, {"type": keys[1]}, ".".join(keys))
-    return ("hooks", index, *keys[2:])
-
-
-def _add_hook(document: Document, entry: dict[str, Any], text: str) -> int | str:
-    """Put a hook into the file's hooks; returns its key there."""
-    hooks = document.data.setdefault("hooks", [])
-    if isinstance(hooks, dict):
-        hooks[entry["type"]] = entry
-        key: int | str = entry["type"]
-    else:
-        hooks.append(entry)
-        key = len(hooks) - 1
-    _mark(document, ("hooks", key), text)
-    return key
+def _inside(target: Any, key: Any) -> Any:
+    """A key as its container wants it: a number from 0 for a list."""
+    if not isinstance(target, list):
+        return key
+    if not str(key).isdigit() or int(key) >= len(target):
+        raise ValueError(f"{key!r} is not the number of an item: there are {len(target)}, counted from 0.")
+    return int(key)
 
 
 def _names(entry: dict[str, Any]) -> set[str]:
-    """The names by which an override can mean a hook."""
+    """The names of a hook's type by which an override can mean it."""
     kind = entry.get("type")
-    if not isinstance(kind, str):
-        return {str(entry.get("name"))}
-    return {str(entry.get("name")), kind, *class_of_entry(kind)}
-
-
-def _mark(document: Document, path: Path, text: str) -> None:
-    """From now on this place is the override's."""
-    for places in (document.keys, document.values):
-        for known in [known for known in places if known[: len(path)] == path]:
-            del places[known]
-        places[path] = text
+    return {kind, *class_of_entry(kind)} if isinstance(kind, str) else set()

@@ -152,8 +152,7 @@ def _save_and_stop(run: Run, queue: Queue) -> None:
         _save(run, saves)
     if queue.take(Kind.STOP_EPOCH):
         run.leave_epoch()
-    if stops := queue.take(Kind.STOP):
-        run.agree_to_stop(stops)
+    run.agree_to_stop(queue.take(Kind.STOP))
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:

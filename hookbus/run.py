@@ -18,7 +18,7 @@ from hookbus.errors import RequestError
 from hookbus.looping import Looping
 from hookbus.metrics import Metrics, MetricStore, Window
 from hookbus.optimizer import OptimizerEvents
-from hookbus.requests import Kind, Outcome, Queue, Record, Request, Saver, settle
+from hookbus.requests import Kind, Outcome, Queue, Record, Request, Saver
 from hookbus.services import Services
 from hookbus.validations import Evaluator, Validations
 from hookbus.weights import Weights
@@ -296,8 +296,8 @@ class Run:
         if asking() is None:
             if self.brackets.closing:
                 self.brackets.close_epoch()
-            if self.pending:
-                settle(self, "before_epoch")
+            if self.queue:
+                self.agree_to_stop(self.queue.take(Kind.STOP))
         return bool(self.stops) or self.clock.limit_reached
 
     @property
@@ -312,8 +312,9 @@ class Run:
 
     def agree_to_stop(self, stops: list[Request]) -> None:
         """The run will end. Called by the settlement."""
-        self.stops += stops
-        self.clock.cut_epoch()
+        if stops:
+            self.stops += stops
+            self.clock.cut_epoch()
 
     def leave_epoch(self) -> None:
         """The epoch will end. Called by the settlement."""

@@ -1,0 +1,51 @@
+"""What does `my_module:name` name? The one way in which run files reach code that no package offers."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from hookbus.errors import did_you_mean
+
+__all__ = ["cause_of", "import_path", "nearest"]
+
+
+def import_path(path: str) -> Any:
+    """Import what a path names. Modules in the current directory are found as well.
+
+    Args:
+        path: `package.module:name`, or `package.module.name`.
+
+    Raises:
+        ImportError: there is no such module or name, or the module cannot be imported; a complete sentence.
+    """
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    if "" not in sys.path:  # a console script looks only where it is installed
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise ImportError(f"{path!r} cannot be imported: {cause_of(error)}.") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ImportError(f"{path!r} cannot be imported: {module} has no {name!r}.{nearest(part, dir(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def cause_of(error: BaseException) -> str:
+    """An error in one line, with the place in the code that raised it, unless that is the import system itself."""
+    text = f"{type(error).__name__}: {error}".strip().rstrip(".")
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or "importlib" in frames[-1].filename:
+        return text
+    return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """As `did_you_mean`, but silent where nothing is near: for long lists."""
+    hint = did_you_mean(name, known)
+    return hint if hint.startswith(" Did you mean") else ""

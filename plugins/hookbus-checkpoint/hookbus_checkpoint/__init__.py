@@ -1,0 +1,7 @@
+"""Checkpoints for hookbus: periodic, best and last files, retention, exact resume, preemption."""
+
+from hookbus_checkpoint.config import CheckpointConfig, PreemptionConfig
+from hookbus_checkpoint.hook import CheckpointHook
+from hookbus_checkpoint.preemption import PreemptionHook
+
+__all__ = ["CheckpointConfig", "CheckpointHook", "PreemptionConfig", "PreemptionHook"]

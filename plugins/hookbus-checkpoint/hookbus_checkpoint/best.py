@@ -1,0 +1,90 @@
+"""Which results are the best so far."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hookbus.errors import ConfigError, HookWarning, MetricError
+from hookbus.metrics import Metrics, resolve
+from hookbus.run import Best, Run
+from hookbus_checkpoint.config import CheckpointConfig
+from hookbus_checkpoint.rules import Rule, file_stem, infer_rule, is_better
+
+__all__ = ["BestKeeper"]
+
+
+class BestKeeper:
+    """Compares results with the best so far, which the run keeps.
+
+    Args:
+        config: which metrics, and which direction.
+    """
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config = config
+        self._names: dict[str, str] = {}  # what the user wrote, by full name
+        self._warned = False
+
+    def improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, Best]]:
+        """The metrics that are better than ever, by full name, with their scores.
+
+        A metric that was there before and is missing now is passed over.
+
+        Raises:
+            MetricError: a metric that was asked for has never been there; the message lists what there is.
+            ConfigError: `auto` chose a metric whose name does not tell the direction.
+        """
+        for written in self._wanted(metrics):
+            full = self._full_name(written, metrics)
+            if full is None:
+                continue
+            self._names[full] = written
+            best = run.best.get(full)
+            if is_better(metrics[full], None if best is None else best.value, self._rule(written)):
+                weights = "raw" if run.weights.averaged() is None else "averaged"
+                yield full, Best(metrics[full], run.epochs_done, run.steps_done, weights)
+
+    def file_name(self, metric: str) -> str:
+        """The name of a best file, `best_accuracy.pth`."""
+        return f"best_{file_stem(self._names.get(metric, metric))}.pth"
+
+    def with_path(self, best: Best, path: Path) -> Best:
+        """The same result, with the file that holds it."""
+        return replace(best, path=path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which metrics have been seen, and whether a missing one was reported."""
+        return {"names": dict(self._names), "warned": self._warned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._names, self._warned = dict(state["names"]), state["warned"]
+
+    def _wanted(self, metrics: Metrics) -> list[str]:
+        if self._config.save_best != "auto":
+            return self._config.metrics
+        return list(self._names.values())[:1] or list(metrics)[:1]
+
+    def _full_name(self, written: str, metrics: Metrics) -> str | None:
+        try:
+            return resolve(written, metrics)
+        except MetricError as error:
+            if written in self._names.values():
+                return None
+            chosen = "best_metric" in self._config.model_fields_set or not isinstance(self._config.save_best, bool)
+            if chosen:
+                raise
+            if not self._warned:
+                self._warned = True
+                warnings.warn(f"{error} No best checkpoint is kept: set best_metric.", HookWarning, stacklevel=2)
+            return None
+
+    def _rule(self, metric: str) -> Rule:
+        rule = self._config.rule or infer_rule(metric)
+        if rule is None:
+            raise ConfigError([f"save_best: auto chose {metric!r}, which does not tell a direction: set rule."])
+        return rule

@@ -1,0 +1,63 @@
+"""The settings of the hooks, and what is refused."""
+
+import pytest
+
+from hookbus.errors import ConfigError
+from hookbus_checkpoint import CheckpointHook, PreemptionHook
+
+
+def test_defaults_are_those_of_the_hooks_document() -> None:
+    config = CheckpointHook().config
+
+    assert config.interval == 1
+    assert config.by_epoch is True
+    assert config.save_optimizer is True
+    assert config.save_scheduler is True
+    assert config.max_keep_ckpts == 5
+    assert config.save_last is True
+    assert config.metrics == ["accuracy"]
+    assert config.out_dir is None
+    assert config.template == "epoch_{}.pth"
+    assert CheckpointHook(by_epoch=False).config.template == "iter_{}.pth"
+
+
+@pytest.mark.parametrize(
+    ("save_best", "metrics"),
+    [(True, ["accuracy"]), (False, []), ("val_loss", ["val_loss"]), (["acc", "loss"], ["acc", "loss"]), ("auto", [])],
+)
+def test_save_best_is_a_switch_a_metric_a_list_or_auto(save_best: object, metrics: list[str]) -> None:
+    assert CheckpointHook(save_best=save_best).config.metrics == metrics
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"interval": 0}, "interval: should be greater than or equal to 1"),
+        ({"interval": -1}, "interval: should be greater than or equal to 1"),
+        ({"interval": True}, "interval: should be a valid integer"),
+        ({"max_keep_ckpts": 0}, "max_keep_ckpts: should be greater than or equal to 1"),
+        ({"save_bset": True}, "save_bset: unknown key. Did you mean 'save_best'"),
+        ({"rule": "grater"}, "rule: should be 'greater' or 'less'"),
+        ({"filename_tmpl": "model.pth"}, "one {} for the number"),
+        ({"filename_tmpl": "a_{}_{}.pth"}, "one {} for the number"),
+        ({"filename_tmpl": "sub/epoch_{}.pth"}, "must be a file name"),
+        ({"filename_tmpl": "epoch_{}.pt"}, "ends in .pth"),
+        ({"best_metric": "0_hmean-iou:recall"}, "does not tell whether greater or less is better: say rule"),
+        ({"save_best": ["accuracy", "stop_rate"]}, "'stop_rate' does not tell"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_hook_is_built(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CheckpointHook(settings)
+
+    assert message in str(caught.value)
+
+
+def test_a_metric_without_direction_is_fine_with_a_rule() -> None:
+    assert CheckpointHook(best_metric="0_hmean-iou:recall", rule="greater").config.metrics == ["0_hmean-iou:recall"]
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGNOTHING"])
+def test_only_signals_that_can_be_handled_are_accepted(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        PreemptionHook(signals=[name])

@@ -1,0 +1,368 @@
+"""Which files a training leaves, and what is in them."""
+
+import errno
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookbus import Hook, HookBus
+from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus.files import verify
+from hookbus.run import Run
+from hookbus.state import read_checkpoint
+from hookbus.testing import check_hook, fake_training
+from hookbus_checkpoint import CheckpointHook
+
+
+def train(
+    directory: Path, *hooks: object, scores: Sequence[float | None] = (), name: str = "accuracy", **options: Any
+) -> Run:
+    """A training of one epoch per score; None is an epoch whose validation does not find the metric."""
+
+    def results(epoch: int) -> Mapping[str, float]:
+        score = scores[epoch - 1]
+        return {"other": 1.0} if score is None else {name: score}
+
+    options.setdefault("epochs", len(scores) or 2)
+    return fake_training(hooks, scores=results if scores else None, work_dir=directory, **options).run
+
+
+def files(directory: Path) -> set[str]:
+    """The checkpoints of a work directory; each of them is whole."""
+    paths = list((directory / "checkpoints").glob("*.pth"))
+    for path in paths:
+        verify(path)
+    return {path.name for path in paths}
+
+
+def epoch_of(path: Path) -> int:
+    return int(read_checkpoint(path)["meta"]["epoch"])
+
+
+def test_it_keeps_what_every_hook_promises() -> None:
+    check_hook(CheckpointHook)
+
+
+def test_a_file_per_epoch_the_best_and_the_last(tmp_path: Path) -> None:
+    run = train(tmp_path, CheckpointHook(), scores=[0.5, 0.9, 0.7])
+
+    assert files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "epoch_3.pth", "best_accuracy.pth", "last.pth"}
+    assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 2
+    assert epoch_of(tmp_path / "checkpoints/last.pth") == 3
+    assert run.best["val/accuracy"].path == tmp_path / "checkpoints/best_accuracy.pth"
+
+
+def test_best_and_last_are_further_names_of_one_file(tmp_path: Path) -> None:
+    train(tmp_path, CheckpointHook(), scores=[0.5])
+
+    inodes = {path.stat().st_ino for path in (tmp_path / "checkpoints").glob("*.pth")}
+    assert len(inodes) == 1
+
+
+class TestRetention:
+    def test_numbers_are_compared_as_numbers(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(max_keep_ckpts=3, save_best=False, save_last=False), epochs=12)
+
+        assert files(tmp_path) == {"epoch_10.pth", "epoch_11.pth", "epoch_12.pth"}
+
+    def test_the_best_is_kept_however_old_it_is(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(max_keep_ckpts=1), scores=[0.2, 0.9, 0.5, 0.4])
+
+        assert files(tmp_path) == {"epoch_4.pth", "best_accuracy.pth", "last.pth"}
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 2
+
+    def test_the_newest_file_is_there_after_every_save(self, tmp_path: Path) -> None:
+        seen = []
+
+        class Watch(Hook):
+            def after_save_checkpoint(self, run: Run, path: Path) -> None:
+                verify(path)
+                seen.append((path.name, len(list(path.parent.glob("epoch_*.pth")))))
+
+        train(tmp_path, CheckpointHook(max_keep_ckpts=2), Watch(), scores=[0.9, 0.5, 0.4, 0.3, 0.2, 0.1])
+
+        assert [name for name, _ in seen] == [f"epoch_{n}.pth" for n in range(1, 7)]
+        assert max(count for _, count in seen) == 2
+
+    def test_a_resumed_run_removes_the_files_of_its_first_part(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(max_keep_ckpts=2), epochs=3)
+        train(tmp_path, CheckpointHook(max_keep_ckpts=2), epochs=5, resume="auto")
+
+        assert {name for name in files(tmp_path) if name.startswith("epoch")} == {"epoch_4.pth", "epoch_5.pth"}
+
+    def test_files_of_the_run_that_was_resumed_from_are_left_alone(self, tmp_path: Path) -> None:
+        first, second = tmp_path / "a", tmp_path / "b"
+        train(first, CheckpointHook(), epochs=3)
+        train(second, CheckpointHook(max_keep_ckpts=1), epochs=5, resume=first / "checkpoints/epoch_3.pth")
+
+        assert "epoch_3.pth" in files(first)
+        assert {name for name in files(second) if name.startswith("epoch")} == {"epoch_5.pth"}
+
+    def test_files_of_others_in_the_folder_are_left_alone(self, tmp_path: Path) -> None:
+        foreign = tmp_path / "elsewhere" / "epoch_0.pth"
+        foreign.parent.mkdir()
+        foreign.write_bytes(b"not ours")
+        train(tmp_path / "run", CheckpointHook(max_keep_ckpts=1, out_dir=str(foreign.parent)), epochs=3)
+
+        assert foreign.read_bytes() == b"not ours"
+        assert (foreign.parent / "epoch_3.pth").exists()
+        assert not (foreign.parent / "epoch_2.pth").exists()
+
+    def test_null_keeps_all(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(max_keep_ckpts=None, save_last=False), epochs=7)
+
+        assert files(tmp_path) == {f"epoch_{n}.pth" for n in range(1, 8)}
+
+
+class TestBest:
+    def test_the_best_of_the_first_part_is_remembered_after_resume(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.5, 0.9])
+        run = train(tmp_path, CheckpointHook(), scores=[0.5, 0.9, 0.6, 0.7], resume="auto")
+
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 2
+        assert run.best["val/accuracy"].value == 0.9
+
+    def test_the_last_file_knows_the_newest_best(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.5, 0.9])
+
+        best = read_checkpoint(tmp_path / "checkpoints/last.pth")["loop"]["best"]["val/accuracy"]
+        assert best["value"] == 0.9
+        assert best["epoch"] == 2
+        assert Path(best["path"]).name == "best_accuracy.pth"
+
+    def test_the_best_is_tracked_when_nothing_is_ever_removed(self, tmp_path: Path) -> None:
+        run = train(tmp_path, CheckpointHook(max_keep_ckpts=None), scores=[0.3, 0.8, 0.5])
+
+        assert run.best["val/accuracy"].epoch == 2
+        assert len([name for name in files(tmp_path) if name.startswith("epoch")]) == 3
+
+    def test_a_second_loop_on_the_same_bus_goes_on(self, tmp_path: Path) -> None:
+        bus = HookBus([CheckpointHook()])
+        scores = [0.9, 0.5, 0.6]
+        results = lambda epoch: {"accuracy": scores[epoch - 1]}  # noqa: E731
+        fake_training(bus=bus, epochs=1, scores=results, work_dir=tmp_path / "a")
+        second = fake_training(bus=bus, epochs=3, scores=results, work_dir=tmp_path / "b").run
+        fresh = fake_training(
+            bus=bus, epochs=3, scores=lambda epoch: {"accuracy": 0.1}, work_dir=tmp_path / "c", fresh=True
+        )
+
+        assert (second.best["val/accuracy"].value, second.best["val/accuracy"].epoch) == (0.9, 1)
+        assert fresh.run.best["val/accuracy"].value == 0.1
+
+    def test_nan_is_never_the_best(self, tmp_path: Path) -> None:
+        run = train(tmp_path, CheckpointHook(best_metric="loss"), scores=[float("nan"), 0.5, 0.4], name="loss")
+
+        assert (run.best["val/loss"].value, run.best["val/loss"].epoch) == (0.4, 3)
+        assert epoch_of(tmp_path / "checkpoints/best_loss.pth") == 3
+
+    def test_only_nan_gives_no_best_file(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), scores=[float("nan")] * 2)
+
+        assert "best_accuracy.pth" not in files(tmp_path)
+
+    def test_a_tie_keeps_the_older_file(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.5, 0.5])
+
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 1
+
+    def test_a_score_of_zero_counts(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.0])
+
+        assert "best_accuracy.pth" in files(tmp_path)
+
+    def test_a_metric_that_is_missing_now_and_then_is_passed_over(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(best_metric="accuracy"), scores=[0.5, None, 0.7])
+
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 3
+
+    def test_a_metric_that_was_asked_for_and_never_was_there_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(MetricError, match="no metric 'accuracy'. There are: val/other"):
+            train(tmp_path, CheckpointHook(best_metric="accuracy"), scores=[None])
+
+    def test_without_the_default_metric_there_is_one_warning_and_no_best_file(self, tmp_path: Path) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            train(tmp_path, CheckpointHook(), scores=[None, None])
+
+        assert [str(each.message) for each in caught if each.category is HookWarning] == [
+            "There is no metric 'accuracy'. There are: val/other. No best checkpoint is kept: set best_metric."
+        ]
+        assert files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
+
+    def test_several_metrics_have_a_best_file_each(self, tmp_path: Path) -> None:
+        results = [{"acc": 0.9, "loss": 0.5}, {"acc": 0.8, "loss": 0.4}]
+        fake_training(
+            [CheckpointHook(save_best=["acc", "loss"])], epochs=2, scores=lambda e: results[e - 1], work_dir=tmp_path
+        )
+
+        assert epoch_of(tmp_path / "checkpoints/best_acc.pth") == 1
+        assert epoch_of(tmp_path / "checkpoints/best_loss.pth") == 2
+
+    def test_auto_takes_the_first_metric_of_the_first_validation(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(save_best="auto"), scores=[0.5, 0.6])
+
+        assert "best_val_accuracy.pth" in files(tmp_path)
+
+    def test_auto_with_a_metric_that_tells_no_direction_says_what_to_set(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="set rule"):
+            train(tmp_path, CheckpointHook(save_best="auto"), scores=[0.5], name="recall")
+
+    def test_a_metric_with_slashes_stays_in_the_folder(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(save_best="../up/acc", save_last=False), scores=[0.5], name="../up/acc")
+
+        assert files(tmp_path) == {"epoch_1.pth", "best_up_acc.pth"}
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()] == []
+
+    def test_the_validation_before_training_counts_for_nothing(self, tmp_path: Path) -> None:
+        class Early(Hook):
+            def before_run(self, run: Run) -> None:
+                run.request_validation("before training")
+
+        scores = {0: 0.99, 1: 0.5, 2: 0.6}
+        run = fake_training(
+            [CheckpointHook(), Early()], epochs=2, scores=lambda e: {"accuracy": scores[e]}, work_dir=tmp_path
+        ).run
+
+        assert (run.best["val/accuracy"].value, run.best["val/accuracy"].epoch) == (0.6, 2)
+
+
+class TestWhen:
+    def test_every_second_epoch_and_the_last_file_is_the_end(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(interval=2), epochs=5)
+
+        assert files(tmp_path) == {"epoch_2.pth", "epoch_4.pth", "last.pth"}
+        assert epoch_of(tmp_path / "checkpoints/last.pth") == 5
+
+    def test_by_iteration(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(interval=4, by_epoch=False, save_last=False), epochs=3, batches=3)
+
+        assert files(tmp_path) == {"iter_4.pth", "iter_8.pth"}
+
+    def test_no_periodic_files_leaves_best_and_last(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(interval=None), scores=[0.5, 0.4])
+
+        assert files(tmp_path) == {"best_accuracy.pth", "last.pth"}
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 1
+
+    def test_an_early_stop_leaves_a_last_file_of_its_place(self, tmp_path: Path) -> None:
+        class Stop(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done == 2:
+                    run.request_stop("enough")
+
+        train(tmp_path, CheckpointHook(interval=50), Stop(), epochs=3)
+
+        loop = read_checkpoint(tmp_path / "checkpoints/last.pth")["loop"]["clock"]
+        assert (loop["epochs_done"], loop["iters_done"], loop["epoch_open"]) == (0, 2, True)
+
+    def test_a_save_that_another_hook_asks_for_is_the_last_file(self, tmp_path: Path) -> None:
+        class Ask(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done == 2:
+                    run.request_save("please")
+
+        train(tmp_path, CheckpointHook(interval=None, save_best=False, save_last=False), Ask(), epochs=1)
+
+        assert files(tmp_path) == {"epoch_0.pth"}
+
+    def test_requests_of_one_boundary_are_one_file(self, tmp_path: Path) -> None:
+        saved: list[tuple[str, bool]] = []
+
+        class Watch(Hook):
+            def after_save_checkpoint(self, path: Path, is_best: bool) -> None:
+                saved.append((path.name, is_best))
+
+        train(tmp_path, CheckpointHook(), Watch(), scores=[0.5, 0.4])
+
+        assert saved == [("epoch_1.pth", True), ("epoch_2.pth", False)]
+
+    def test_nothing_is_saved_when_only_validating(self, tmp_path: Path) -> None:
+        from torch import nn
+
+        from hookbus.loop import Trainer
+
+        trainer = Trainer(
+            nn.Linear(2, 2),
+            loss_fn=nn.functional.cross_entropy,
+            val_loader=[(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))],
+            metrics=["accuracy"],
+            hooks=[CheckpointHook()],
+            default_hooks=False,
+            work_dir=tmp_path,
+        )
+        metrics = trainer.validate()
+
+        assert metrics["accuracy"] >= 0
+        assert not (tmp_path / "checkpoints").exists()
+
+    def test_without_a_work_dir_it_says_what_to_give(self) -> None:
+        with pytest.raises(CheckpointError, match="give work_dir to the run, or out_dir to this hook"):
+            fake_training([CheckpointHook()])
+
+
+class TestContent:
+    def test_optimizer_and_scheduler_can_be_left_out(self, tmp_path: Path) -> None:
+        train(tmp_path / "with", CheckpointHook(), epochs=1)
+        train(tmp_path / "without", CheckpointHook(save_optimizer=False), epochs=1)
+
+        assert "optimizer" in read_checkpoint(tmp_path / "with/checkpoints/last.pth")
+        assert "optimizer" not in read_checkpoint(tmp_path / "without/checkpoints/last.pth")
+
+    def test_a_best_file_can_be_resumed(self, tmp_path: Path) -> None:
+        train(tmp_path / "a", CheckpointHook(), scores=[0.9, 0.1])
+        run = train(
+            tmp_path / "b",
+            CheckpointHook(),
+            scores=[0.9, 0.1, 0.2],
+            resume=tmp_path / "a/checkpoints/best_accuracy.pth",
+        )
+
+        assert (run.epochs_done, run.outcome) == (3, "finished")
+
+
+class TestTrouble:
+    def test_a_save_that_fails_leaves_the_older_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, count = torch.save, 0
+
+        def full_disk(value: Any, file: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == 2:
+                file.write(b"half of it")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(value, file)
+
+        monkeypatch.setattr(torch, "save", full_disk)
+        with pytest.raises(CheckpointError, match="epoch_2.pth could not be written: .*No space left.*untouched"):
+            train(tmp_path, CheckpointHook(max_keep_ckpts=1), scores=[0.5, 0.9])
+
+        assert files(tmp_path) == {"epoch_1.pth", "best_accuracy.pth", "last.pth"}
+        assert epoch_of(tmp_path / "checkpoints/last.pth") == 1
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")] == []
+
+    def test_a_damaged_newest_file_is_passed_over_and_reported(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        train(tmp_path, CheckpointHook(save_last=False, save_best=False), epochs=3)
+        path = tmp_path / "checkpoints/epoch_3.pth"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+        with caplog.at_level("WARNING", logger="hookbus"):
+            run = train(tmp_path, CheckpointHook(save_last=False, save_best=False), epochs=4, resume="auto")
+
+        assert run.iters_done == 12
+        assert "epoch_3.pth: damaged" in caplog.text
+
+    def test_a_damaged_file_that_was_named_is_an_error(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), epochs=1)
+        path = tmp_path / "checkpoints/epoch_1.pth"
+        path.write_bytes(path.read_bytes()[:-1])
+
+        with pytest.raises(CheckpointError, match="damaged"):
+            train(tmp_path / "again", CheckpointHook(), epochs=2, resume=path)

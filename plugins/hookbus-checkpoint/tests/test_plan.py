@@ -1,0 +1,56 @@
+"""Names, generations and retention, without a training."""
+
+from pathlib import Path
+
+from hookbus.files import commit, read_sidecar
+from hookbus_checkpoint.plan import Folder
+
+
+def save(folder: Folder, periodic: str | None, best: list[str], last: str | None, keep: int | None = None) -> None:
+    plan = folder.plan(periodic, best, last)
+    folder.begin(plan)
+    commit(plan.path, lambda file: file.write(plan.path.name.encode()), folder.generation)
+    folder.finish(plan, keep)
+
+
+def test_the_periodic_name_comes_first_and_the_others_are_links(tmp_path: Path) -> None:
+    plan = Folder(tmp_path).plan("epoch_1.pth", ["best_a.pth"], "last.pth")
+
+    assert plan.path == tmp_path / "epoch_1.pth"
+    assert plan.links == (tmp_path / "best_a.pth", tmp_path / "last.pth")
+    assert plan.is_periodic
+    assert plan.is_best
+
+
+def test_without_a_periodic_file_the_best_is_written_itself(tmp_path: Path) -> None:
+    plan = Folder(tmp_path).plan(None, ["best_a.pth"], None)
+
+    assert plan.path == tmp_path / "best_a.pth"
+    assert not plan.is_periodic
+
+
+def test_generations_grow_beyond_those_that_are_there(tmp_path: Path) -> None:
+    commit(tmp_path / "epoch_9.pth", lambda file: file.write(b"older run"), 41)
+    folder = Folder(tmp_path)
+    save(folder, "epoch_1.pth", [], None)
+
+    sidecar = read_sidecar(tmp_path / "epoch_1.pth")
+    assert sidecar is not None
+    assert sidecar.generation == 42
+
+
+def test_saving_the_same_name_again_counts_once(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    for _ in range(3):
+        save(folder, "epoch_1.pth", [], "last.pth", keep=1)
+
+    assert folder.periodic == ["epoch_1.pth"]
+    assert (tmp_path / "epoch_1.pth").exists()
+
+
+def test_names_that_are_not_in_the_directory_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "epoch_2.pth").touch()
+    folder = Folder(tmp_path, ["epoch_1.pth", "epoch_2.pth"])
+    folder.forget_missing()
+
+    assert folder.periodic == ["epoch_2.pth"]

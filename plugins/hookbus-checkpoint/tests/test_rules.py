@@ -1,0 +1,62 @@
+"""Directions and names of metrics."""
+
+import math
+
+import pytest
+
+from hookbus_checkpoint.rules import file_stem, infer_rule, is_better
+
+
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        ("accuracy", "greater"),
+        ("val/accuracy", "greater"),
+        ("val_acc", "greater"),
+        ("bbox_mAP", "greater"),
+        ("top1", "greater"),
+        ("loss", "less"),
+        ("val_loss", "less"),
+        ("word-error", "less"),
+        ("RMSE", "less"),
+    ],
+)
+def test_whole_words_of_a_name_tell_the_direction(metric: str, rule: str) -> None:
+    assert infer_rule(metric) == rule
+
+
+@pytest.mark.parametrize(
+    "metric", ["inaccuracy", "topology_err0r", "stop_rate", "accuracy_loss", "0_hmean-iou:recall", "lossless", ""]
+)
+def test_a_name_that_says_nothing_or_both_tells_no_direction(metric: str) -> None:
+    assert infer_rule(metric) is None
+
+
+def test_better_is_strict() -> None:
+    assert is_better(0.9, 0.8, "greater")
+    assert not is_better(0.8, 0.8, "greater")
+    assert is_better(0.4, 0.5, "less")
+    assert not is_better(0.5, 0.5, "less")
+    assert is_better(0.1, None, "greater")
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("best", [None, 0.5])
+def test_a_score_that_is_not_finite_is_never_better(score: float, best: float | None) -> None:
+    assert not is_better(score, best, "greater")
+    assert not is_better(score, best, "less")
+
+
+@pytest.mark.parametrize(
+    ("metric", "stem"),
+    [
+        ("accuracy", "accuracy"),
+        ("val/acc", "val_acc"),
+        ("../../etc/passwd", "etc_passwd"),
+        ("acc,top1: a b", "acc_top1_a_b"),
+        ("...", "metric"),
+        ("Genauigkeit äöü", "Genauigkeit"),
+    ],
+)
+def test_a_metric_never_becomes_a_path(metric: str, stem: str) -> None:
+    assert file_stem(metric) == stem

@@ -1,0 +1,6 @@
+"""Demo models and data sets for hookbus run files."""
+
+from hookbus_zoo.data import cifar10, digits
+from hookbus_zoo.models import cnn, mlp
+
+__all__ = ["cifar10", "cnn", "digits", "mlp"]
