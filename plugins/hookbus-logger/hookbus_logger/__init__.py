@@ -1,0 +1,17 @@
+"""What a training tells: console lines, strict JSON lines, a progress bar."""
+
+from hookbus_logger.config import JsonlConfig, LoggerConfig, ProgressConfig
+from hookbus_logger.jsonl import JsonlHook
+from hookbus_logger.lines import read_jsonl
+from hookbus_logger.logger import LoggerHook
+from hookbus_logger.progress import ProgressHook
+
+__all__ = [
+    "JsonlConfig",
+    "JsonlHook",
+    "LoggerConfig",
+    "LoggerHook",
+    "ProgressConfig",
+    "ProgressHook",
+    "read_jsonl",
+]

@@ -1,0 +1,126 @@
+"""One console for all who print, and the messages of a run on it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from hookbus import Run
+
+__all__ = ["ConsoleHandler", "console_of", "messages_on", "say", "show_below"]
+
+LOGGER = "hookbus"
+PIPED_WIDTH = 160
+STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
+
+
+def console_of(run: Run) -> Console:
+    """The service `console` of a run. Whoever asks first makes it, unless the run was given one."""
+    console = run.get("console")
+    if console is None:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = PIPED_WIDTH
+        run.provide("console", console)
+    return console  # type: ignore[no-any-return]
+
+
+def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
+    """Print one line, headed by the time; it is never broken by us, however long.
+
+    Args:
+        console: where to.
+        parts: texts, or pairs of text and style.
+    """
+    console.print(Text.assemble((_stamp(console), "dim"), "  ", *parts), soft_wrap=True)
+
+
+def show_below(console: Console, renderable: RenderableType) -> None:
+    """Print something that has several lines, under the text of the lines above.
+
+    Args:
+        console: where to.
+        renderable: what.
+    """
+    console.print(Padding(renderable, (0, 0, 0, len(_stamp(console)) + 2), expand=False))
+
+
+def _stamp(console: Console) -> str:
+    return time.strftime("%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S")
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints log messages as lines on a console, so that they appear above a progress bar.
+
+    Args:
+        console: where to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        try:
+            head = f"{record.levelname.lower()}  " if record.levelno != logging.INFO else ""
+            say(self.console, (head, STYLES.get(record.levelno, "dim")), self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+@contextmanager
+def messages_on(console: Console) -> Iterator[None]:
+    """While this lasts, what is logged under "hookbus" appears on the console, and on no other terminal handler.
+
+    Handlers that write elsewhere go on as before. A level that the user has set stays.
+
+    Args:
+        console: where to.
+    """
+    logger, handler, quiet = logging.getLogger(LOGGER), ConsoleHandler(console), _Shown()
+    silenced = [each for each in _handlers_of(logger) if _writes_to_terminal(each)]
+    level = logger.level
+    for each in silenced:
+        each.addFilter(quiet)
+    logger.addHandler(handler)
+    if level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        for each in silenced:
+            each.removeFilter(quiet)
+
+
+class _Shown(logging.Filter):
+    """Holds back the messages that are on the console already."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] != LOGGER
+
+
+def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
+    """The handlers that see the messages of a logger."""
+    found, current = list(logger.handlers), logger
+    while current.propagate and current.parent is not None:
+        current = current.parent
+        found += current.handlers
+    return found
+
+
+def _writes_to_terminal(handler: Any) -> bool:
+    """Whether a handler, of logging or of rich, writes to standard output or standard error."""
+    stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
+    standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return stream is not None and stream in [getattr(each, "rich_proxied_file", each) for each in standard]

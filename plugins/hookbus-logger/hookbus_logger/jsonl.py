@@ -1,0 +1,152 @@
+"""The JSON lines hook: everything that a run reports, in one file that any program can read."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hookbus import Run
+from hookbus.errors import ConfigError
+from hookbus.metrics import Metrics
+from hookbus_logger.config import JsonlConfig
+from hookbus_logger.lines import JsonLines, Row
+from hookbus_logger.records import RecordingHook, epoch_of
+from hookbus_logger.rows import order_of, plain, scalars
+
+__all__ = ["JsonlHook"]
+
+
+class JsonlHook(RecordingHook):
+    """Writes records of training, results, and what other hooks report, as one JSON object per line.
+
+    A resumed run goes on where its checkpoint was taken: rows that came later are cut away, and come again.
+    """
+
+    Config = JsonlConfig
+    needs_work_dir = True
+    config: JsonlConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._file: JsonLines | None = None
+        self._opened_for: Run | None = None
+        self._rows = self._rows_before = 0
+        self._resumed_rows: int | None = None
+        self._reported: set[str] = set()
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def before_run(self, run: Run, mode: str) -> None:
+        """Open the file.
+
+        Raises:
+            ConfigError: there is nowhere to write.
+        """
+        super().before_run(run, mode)
+        self._resumed_rows = None
+        self._open(run)
+
+    def before_train(self, run: Run) -> None:
+        """Cut away what a run before this one has written beyond the place from which this one goes on."""
+        super().before_train(run)
+        count, self._resumed_rows = self._resumed_rows, None
+        if self._file is None or (count is None and self.config.path is not None):
+            return
+        limit, step = math.inf if count is None else count, run.steps_done
+
+        def wanted(number: int, row: Row) -> bool:
+            foreign = number >= self._rows_before or row.get("mode", "train") != "train"
+            return foreign or (number < limit and row.get("step", 0) <= step)
+
+        self._file.keep(wanted)
+        self._rows = self._file.rows
+
+    def cleanup(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    # -- what is written -----------------------------------------------------------------------
+
+    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+        """Write the means over an interval, and the learning rates."""
+        self._write_numbers(run, "train", {**metrics, **rates}, step, metrics.nonfinite)
+
+    def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
+        """Write the results of a validation loader."""
+        self._write_numbers(run, "val", metrics, run.steps_done)
+
+    def after_test_epoch(self, run: Run, metrics: Metrics) -> None:
+        """Write the results of a test loader."""
+        self._write_numbers(run, "test", metrics, run.steps_done)
+
+    def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
+        """Write numbers that another hook, or the loop, reports."""
+        self._write_numbers(run, "scalars", values, step)
+
+    def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
+        """Write a text."""
+        self._write(run, "text", step, tag=tag, text=text)
+
+    def log_config(self, run: Run, config: Any) -> None:
+        """Write the configuration."""
+        self._write(run, "config", run.steps_done, config=plain(config))
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rows there are, besides what decides on the next one."""
+        if self._file is not None:
+            self._file.close_moment()
+        return {**super().state_dict(), "rows": self._rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        super().load_state_dict(state)
+        self._rows = self._resumed_rows = state["rows"]
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _open(self, run: Run) -> JsonLines | None:
+        """The file of the run, opened when it is first needed; None if that has failed."""
+        if self._opened_for is not run:
+            self._opened_for = run
+            self.cleanup()
+            self._file = JsonLines(self._path(run))
+            self._rows = self._rows_before = self._file.rows
+        return self._file
+
+    def _path(self, run: Run) -> Path:
+        if self.config.path is not None:
+            return self.config.path
+        directory = run.get("logs_dir")
+        if directory is None:
+            raise ConfigError(
+                [
+                    "JSON lines are written into the work directory, and this run has none: give work_dir= to the "
+                    "run, or path= to this hook. Nothing is written."
+                ]
+            )
+        return Path(directory) / "metrics.jsonl"
+
+    def _write_numbers(
+        self, run: Run, kind: str, values: Mapping[str, Any], step: int, counts: Mapping[str, int] | None = None
+    ) -> None:
+        fields, problems = scalars(values, counts)
+        for problem in set(problems) - self._reported:
+            run.logger.warning("%s: %s; it is left out of %s.", self.name, problem, kind)
+        self._reported.update(problems)
+        self._write(run, kind, step, **fields)
+
+    def _write(self, run: Run, kind: str, step: int, **fields: Any) -> None:
+        file = self._open(run)
+        if file is None or run.sanity_checking:
+            return
+        place = {"mode": run.mode, "step": int(step), "epoch": epoch_of(run), "iteration": run.iters_done}
+        row = {"kind": kind, **place, "time": round(time.time(), 3), **fields}
+        file.write(row, moment=place, key=order_of(row))
+        self._rows = file.rows

@@ -1,0 +1,159 @@
+"""A file of JSON lines that survives a kill at any instant. Knows nothing of trainings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any, NoReturn
+
+__all__ = ["JsonLines", "read_jsonl"]
+
+Row = dict[str, Any]
+
+
+class JsonLines:
+    """A file with one JSON object per line, open for appending.
+
+    Each row is written at once and whole; a torn last line, which a kill in the middle of a write has left, is cut off
+    when the file is opened. Rows of one moment stand in the order of their keys, whatever the order in which they come.
+
+    Args:
+        path: the file; it and its directory are made if they are not there.
+
+    Attributes:
+        path: the file.
+        rows: how many rows there are.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    rows: int
+    _file: FileIO
+    _moment: object
+    _begin: int
+    _keys: list[Any]
+    _lines: list[bytes]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._open()
+
+    def write(self, row: Mapping[str, Any], *, moment: object = None, key: Any = 0) -> None:
+        """Add a row.
+
+        Args:
+            row: plain values; NaN and infinities are refused.
+            moment: what it belongs to. As long as this stays the same, rows are kept in the order of their keys.
+            key: its place among the rows of the moment; equal ones stand in the order in which they came.
+
+        Raises:
+            ValueError: a value is NaN or infinite.
+            TypeError: a value is not plain.
+            OSError: it could not be written; the file is as it was before.
+        """
+        text = json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
+        line = text.encode("utf-8", "backslashreplace")
+        if moment != self._moment:
+            self.close_moment()
+            self._moment = moment
+        place = bisect_right(self._keys, key)
+        if place < len(self._lines):
+            self._file.truncate(self._begin)
+            self._append(b"".join([*self._lines[:place], line, *self._lines[place:]]))
+        else:
+            self._append(line)
+        self._keys.insert(place, key)
+        self._lines.insert(place, line)
+        self.rows += 1
+
+    def close_moment(self) -> None:
+        """What is there stays where it is; rows that come later stand behind it."""
+        self._moment, self._begin = None, self._size()
+        self._keys, self._lines = [], []
+
+    def keep(self, wanted: Callable[[int, Row], bool]) -> None:
+        """Cut away the rows that are not wanted: the file is replaced by one without them.
+
+        Args:
+            wanted: given the number of a row, from 0, and the row; {} for a line that is not JSON.
+        """
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        kept = [line for i, line in enumerate(lines) if wanted(i, _row_in(line))]
+        if len(kept) == len(lines):
+            return
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        with open(temporary, "wb") as file:
+            file.writelines(kept)
+            file.flush()
+            os.fsync(file.fileno())
+        self.close()
+        os.replace(temporary, self.path)
+        self._open()
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        self._file.close()
+
+    def _open(self) -> None:
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            self._file.truncate(whole)
+        self.rows = content.count(b"\n")
+        self.close_moment()
+
+    def _append(self, data: bytes) -> None:
+        before, rest = self._size(), data
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+            raise
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+
+def read_jsonl(path: str | Path) -> list[Row]:
+    """The rows of a file of JSON lines. A torn last line, as a kill leaves it, is left out.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is not an object of strict JSON (NaN and Infinity are not); the message names the line.
+    """
+    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line, parse_constant=_refuse)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: this is not strict JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: a row is an object, and this is a {type(row).__name__}.")
+        rows.append(row)
+    return rows
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number in JSON")
+
+
+def _row_in(line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}

@@ -1,0 +1,138 @@
+"""The console hook: one line per record of training, one per validation, a table per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from rich.text import Text
+
+from hookbus import Priority, Run, hookimpl
+from hookbus.metrics import Metrics
+from hookbus.run import Best
+from hookbus_logger.config import LoggerConfig
+from hookbus_logger.console import console_of, messages_on, say, show_below
+from hookbus_logger.format import Cell, clock_time, count, epoch_table, is_time, joined, values_text
+from hookbus_logger.records import RecordingHook, epoch_of
+
+__all__ = ["LoggerHook"]
+
+STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
+OUTCOMES = {"finished": "bold green", "failed": "bold red"}
+
+
+class LoggerHook(RecordingHook):
+    """Tells on the console what happens: records of training, results, and the messages of other hooks.
+
+    What is due to be told of an epoch as a whole waits until everything that belongs to the epoch is done, its
+    checkpoints included, so that the best score is the one that counts.
+    """
+
+    Config = LoggerConfig
+    config: LoggerConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._messages = ExitStack()
+        self._timing: dict[str, float] = {}
+        self._cells: dict[str, Cell] = {}
+        self._table: tuple[int, str, dict[str, Cell]] | None = None
+
+    @hookimpl(priority=Priority.HIGHEST)
+    def before_run(self, run: Run, mode: str) -> None:
+        """Take over the messages of the run."""
+        super().before_run(run, mode)
+        self.cleanup()
+        self._messages.enter_context(messages_on(console_of(run)))
+        self._timing, self._cells, self._table = {}, {}, None
+
+    @hookimpl(priority=Priority.HIGHEST)
+    def cleanup(self) -> None:
+        """Leave the logger as it was found."""
+        self._messages.close()
+
+    # -- training ------------------------------------------------------------------------------
+
+    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+        """One line: where the run stands, learning rates, means, times."""
+        distinct = dict.fromkeys(f"{rate:.3g}" for rate in rates.values())
+        lr = [Text.assemble(("lr ", "dim"), ", ".join(distinct))] if distinct else []
+        values = values_text({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
+        self._say(run, "train", Text(self._place(run)), *lr, values)
+
+    def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
+        """Keep times that others report at iterations, for the lines of training."""
+        if run.clock.epoch_open and not run.validating:
+            self._timing.update({name: float(value) for name, value in values.items() if is_time(name)})
+
+    # -- results -------------------------------------------------------------------------------
+
+    def after_val_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
+        """One line: the results of a validation loader."""
+        self._results(run, "val", metrics, dataloader_name)
+
+    def after_test_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
+        """One line: the results of a test loader."""
+        self._results(run, "test", metrics, dataloader_name)
+
+    def after_epoch(self, run: Run, metrics: Metrics) -> None:
+        """Put the results of the epoch together."""
+        own = {name: value for name, value in metrics.items() if name.startswith("train/")}
+        cells = {name: Cell(name.removeprefix("train/"), "train", value) for name, value in own.items()}
+        title = f"epoch {count(epoch_of(run), run.max_epochs)}{'' if run.epoch_complete else ', cut'}"
+        self._table, self._cells = (epoch_of(run), title, {**cells, **self._cells}), {}
+
+    @hookimpl(priority=Priority.HIGHEST)
+    def before_epoch(self, run: Run) -> None:
+        """The epoch before is done with."""
+        self._show_table(run)
+
+    def after_run(self, run: Run, mode: str) -> None:
+        """The last table, and how the run ended."""
+        self._show_table(run)
+        if mode == "train":
+            error = run.exception
+            why = f"{type(error).__name__}: {error}" if error is not None else "; ".join(run.stop_reasons)
+            outcome = Text(run.outcome, style=OUTCOMES.get(run.outcome, "yellow"))
+            epoch, seconds = count(epoch_of(run), run.max_epochs), clock_time(run.clock.seconds)
+            done = Text(f"epoch {epoch}, iteration {run.iters_done}, {seconds}")
+            say(console_of(run), joined(outcome, done, Text(why)))
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _say(self, run: Run, kind: str, *parts: Text) -> None:
+        head = Text(f"{kind:<5}", style=STYLES[kind])
+        say(console_of(run), joined(head, *parts))
+
+    def _place(self, run: Run) -> str:
+        clock = run.clock
+        if not self.config.by_epoch:
+            return f"iteration {count(run.iters_done, clock.limit('iter'))}"
+        within = count(clock.epoch_iter + 1, clock.epoch_length)
+        return f"epoch {count(epoch_of(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{within}"
+
+    def _results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
+        by_epoch = self.config.log_metric_by_epoch
+        where = f"epoch {count(epoch_of(run), run.max_epochs)}" if by_epoch else f"iteration {run.iters_done}"
+        where = "before training" if run.sanity_checking else where if run.iters_done else ""
+        prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
+        self._say(run, kind, Text(where), Text(loader or ""), values_text(metrics, prefix=prefix))
+        if not run.sanity_checking:
+            column = f"{kind} {loader}" if loader else kind
+            self._cells |= {name: Cell(name.removeprefix(prefix), column, value) for name, value in metrics.items()}
+
+    def _show_table(self, run: Run) -> None:
+        if self._table is None:
+            return
+        (epoch, title, cells), self._table = self._table, None
+        with_best = [_with_best(cell, run.best.get(name), epoch) for name, cell in cells.items()]
+        show_below(console_of(run), epoch_table(title, with_best))
+
+
+def _with_best(cell: Cell, best: Best | None, epoch: int) -> Cell:
+    """The same cell, and the best score of its metric so far."""
+    if best is None:
+        return cell
+    return replace(cell, best=(best.value, best.epoch), is_best=(best.value, best.epoch) == (cell.value, epoch))

@@ -1,0 +1,142 @@
+"""Pace, one line of progress, and the thread that draws it."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+from rich.console import Console, Group
+
+from hookbus_logger.bar import Pace, Ticker, View, bar, line, speed
+
+
+def drawn(view: View, width: int = 100) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(Group(bar(view, width)))
+    return captured.get()
+
+
+def test_the_pace_is_what_was_done_by_the_time_it_took() -> None:
+    pace = Pace()
+    for done, now in ((80, 100.0), (85, 105.0), (90, 110.0)):
+        pace.see(done, now)
+
+    assert pace.per_second == 1.0
+
+
+def test_a_pause_does_not_slow_the_pace() -> None:
+    pace = Pace()
+    pace.see(0, 0.0)
+    pace.pause(5.0)
+    pace.see(10, 12.0)
+    pace.go_on(25.0)
+    pace.see(20, 30.0)
+
+    assert pace.per_second == 20 / 10
+
+
+def test_only_the_last_while_counts() -> None:
+    pace = Pace(span=10.0)
+    pace.see(0, 0.0)
+    for second in range(1, 31):
+        pace.see(100 * second, float(second))
+    for second in range(31, 41):
+        pace.see(3000 + second - 30, float(second))
+
+    assert pace.per_second == 1.0
+
+
+def test_two_looks_that_are_far_apart_are_enough() -> None:
+    pace = Pace(span=10.0)
+    pace.see(0, 0.0)
+    pace.see(50, 100.0)
+
+    assert pace.per_second == 0.5
+
+
+def test_there_is_no_pace_before_something_has_moved() -> None:
+    pace = Pace()
+    assert pace.per_second is None
+    pace.see(7, 1.0)
+    assert pace.per_second is None
+    pace.see(7, 2.0)
+    assert pace.per_second is None
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"), [(1234.5, "1234 it/s"), (46.94, "46.9 it/s"), (1.0, "1.0 it/s"), (0.25, "4.0 s/it")]
+)
+def test_the_speed_is_in_the_unit_that_people_read(per_second: float, text: str) -> None:
+    assert speed(per_second) == text
+
+
+def test_a_plain_line_says_it_all() -> None:
+    view = View("epoch 2/5", 150, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+
+    assert line(view) == "epoch 2/5  150/450  loss 0.4213  12.3 it/s  eta 0:00:24"
+    assert line(View("validating", 3)) == "validating  3 it"
+
+
+def test_a_bar_is_one_line_in_any_terminal() -> None:
+    view = View("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+
+    assert drawn(view).split() == [
+        *("epoch", "2/5", "━" * 16, "225/450"),
+        *("loss", "0.4213", "12.3", "it/s", "eta", "0:00:24"),
+    ]
+    for width in range(10, 100):
+        assert drawn(view, width).count("\n") == 1
+        assert len(drawn(view, width).rstrip("\n")) <= width
+
+
+def test_a_narrow_terminal_has_no_bar_but_the_numbers() -> None:
+    view = View("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+
+    assert drawn(view, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
+    assert drawn(view, 30) == "epoch 2/5  225/450  loss 0.42…\n"
+
+
+def test_a_bar_without_a_total_shows_the_count() -> None:
+    assert "━" in drawn(View("validating", 3))
+    assert drawn(View("validating", 3)).split()[-2:] == ["3", "it"]
+
+
+def test_a_ticker_calls_until_it_is_stopped_and_leaves_no_thread() -> None:
+    called, threads = threading.Event(), threading.active_count()
+
+    ticker = Ticker(0.001, called.set)
+    assert called.wait(60)
+    ticker.stop()
+    called.clear()
+
+    assert threading.active_count() == threads
+    assert not called.is_set()
+
+
+FORKS = """
+    import os, threading
+    from hookbus_logger.bar import Ticker
+
+    lock, ticked = threading.Lock(), threading.Event()
+
+    def tick():
+        with lock:
+            for _ in range(200_000):
+                pass
+        ticked.set()
+
+    ticker = Ticker(0.0001, tick)
+    ticked.wait(60)
+    for _ in range(20):
+        child = os.fork()
+        if not child:
+            os._exit(not lock.acquire(timeout=5))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child hangs"
+    ticker.stop()
+"""
+
+
+def test_a_worker_process_never_inherits_a_lock_that_the_thread_holds() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKS)], check=True, timeout=100)

@@ -1,0 +1,120 @@
+"""How numbers, durations and results look."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from hookbus_logger.format import Cell, clock_time, count, duration, epoch_table, joined, number, values_text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.5, "0.5000"),
+        (1.0, "1.000"),
+        (12.345, "12.35"),
+        (-0.25, "-0.2500"),
+        (1234.0, "1234"),
+        (123456.0, "123456"),
+        (1.5e12, "1.500e+12"),
+        (0.001, "0.001000"),
+        (1.2346e-5, "1.235e-05"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_a_number_has_four_significant_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@given(st.floats(-1e300, 1e300))
+def test_a_number_is_never_far_from_what_is_shown(value: float) -> None:
+    assert math.isclose(float(number(value)), value, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00035, "0.350 ms"),
+        (0.0121, "12.1 ms"),
+        (0.25, "250 ms"),
+        (3.4, "3.40 s"),
+        (125.0, "0:02:05"),
+        (math.nan, "nan"),
+    ],
+)
+def test_a_duration_has_a_fitting_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0:00:00"),
+        (59.6, "0:01:00"),
+        (3725.0, "1:02:05"),
+        (90000.0, "25:00:00"),
+        (-3.0, "0:00:00"),
+        (math.inf, "unknown"),
+    ],
+)
+def test_a_time_left_is_in_hours_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert clock_time(seconds) == text
+
+
+def test_a_count_is_as_wide_as_its_total() -> None:
+    assert [count(5, 100), count(5, None)] == ["  5/100", "5"]
+
+
+def test_values_stand_under_short_names_and_times_come_last() -> None:
+    values = {"time/iter": 0.012, "train/loss": 0.5, "eta": 65.0, "grad/norm": 2.0, "time/eta": 3.0}
+
+    text = values_text(values, prefix="train/")
+
+    assert text.plain == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
+
+
+def test_what_is_not_finite_stands_out_with_its_count() -> None:
+    text = values_text({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
+
+    assert text.plain == "loss nan (2 not finite)  acc 0.5000"
+    red = [text.plain[span.start : span.end] for span in text.spans if span.style == "bold red"]
+    assert red == ["nan", " (2 not finite)"]
+
+
+def test_empty_parts_leave_no_gap() -> None:
+    assert joined(Text("a"), Text(""), Text("b")).plain == "a  b"
+
+
+def shown(*cells: Cell) -> list[str]:
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        console.print(epoch_table("epoch 2/3", cells))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_an_epoch_has_a_row_per_metric_and_a_column_per_place() -> None:
+    lines = shown(Cell("loss", "train", 0.5), Cell("loss", "val", 0.25), Cell("accuracy", "val", 0.75))
+
+    assert lines == [
+        "epoch 2/3    train      val",
+        "───────────────────────────",
+        "loss        0.5000   0.2500",
+        "accuracy             0.7500",
+    ]
+
+
+def test_the_best_so_far_is_marked_and_told() -> None:
+    lines = shown(Cell("accuracy", "val", 0.75, best=(0.75, 2), is_best=True), Cell("f1", "val", 0.5, best=(0.625, 1)))
+
+    assert lines == [
+        "epoch 2/3       val   best",
+        "─────────────────────────────────────",
+        "accuracy    *0.7500   0.7500  epoch 2",
+        "f1           0.5000   0.6250  epoch 1",
+    ]

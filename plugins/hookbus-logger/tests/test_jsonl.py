@@ -1,0 +1,437 @@
+"""What is in the file of JSON lines, after runs of every kind."""
+
+import itertools
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hookbus import Hook, HookBus, Priority, Trainer, every, hookimpl
+from hookbus.errors import HookWarning
+from hookbus.run import Run
+from hookbus.testing import check_hook, fake_training
+from hookbus_logger import JsonlHook, read_jsonl
+
+Row = dict[str, Any]
+
+
+def rows_of(directory: Path, *kinds: str) -> list[Row]:
+    rows = read_jsonl(directory / "logs" / "metrics.jsonl")
+    return [row for row in rows if not kinds or row["kind"] in kinds]
+
+
+def without_time(rows: list[Row]) -> list[Row]:
+    return [{key: value for key, value in row.items() if key != "time"} for row in rows]
+
+
+def steps(directory: Path, kind: str = "train") -> list[int]:
+    return [row["step"] for row in rows_of(directory, kind)]
+
+
+class Emits(Hook):
+    """Reports something at some point."""
+
+    def __init__(self, point: str, **arguments: Any) -> None:
+        super().__init__(name=arguments.pop("name", "emits"), priority=arguments.pop("number", 50))
+        self.point, self.arguments = point, arguments
+
+    def after_epoch(self, run: Run) -> None:
+        run.bus.emit(self.point, **self.arguments)  # type: ignore[arg-type]
+
+
+class Fails(Hook):
+    """Ends the run with an error after some iterations."""
+
+    def __init__(self, iteration: int, error: type[BaseException] = RuntimeError) -> None:
+        super().__init__()
+        self.iteration, self.error = iteration, error
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.iters_done == self.iteration:
+            raise self.error("the power went")
+
+
+def test_it_keeps_what_every_hook_promises() -> None:
+    check_hook(JsonlHook)
+
+
+# -- rows ------------------------------------------------------------------------------------------------
+
+
+def test_a_row_tells_what_when_and_where(tmp_path: Path) -> None:
+    fake_training([JsonlHook(interval=2)], epochs=1, batches=2, losses=float, work_dir=tmp_path)
+
+    (row,) = rows_of(tmp_path)
+    assert row.pop("time") > 1.7e9
+    assert row == {
+        "kind": "train",
+        "mode": "train",
+        "step": 2,
+        "epoch": 1,
+        "iteration": 2,
+        "values": {"train/loss": 1.5, "lr": 0.1},
+    }
+
+
+def test_results_stand_behind_the_training_that_they_judge(tmp_path: Path) -> None:
+    fake_training([JsonlHook(interval=2)], batches=2, scores=lambda epoch: {"accuracy": epoch / 4}, work_dir=tmp_path)
+
+    rows = rows_of(tmp_path)
+    assert [(row["kind"], row["epoch"], row["step"]) for row in rows] == [
+        *(("train", 1, 2), ("val", 1, 2)),
+        *(("train", 2, 4), ("val", 2, 4)),
+    ]
+    assert [row["values"] for row in rows if row["kind"] == "val"] == [{"val/accuracy": 0.25}, {"val/accuracy": 0.5}]
+
+
+def test_a_broken_loss_is_in_the_record_of_its_window(tmp_path: Path) -> None:
+    fake_training([JsonlHook(interval=3)], epochs=1, losses=lambda i: math.nan if i == 2 else 1.0, work_dir=tmp_path)
+
+    (row,) = rows_of(tmp_path)
+    assert row["values"] == {"train/loss": None, "lr": 0.1}
+    assert row["nonfinite"] == {"train/loss": "nan"}
+    assert row["nonfinite_counts"] == {"train/loss": 1}
+
+
+def test_numbers_of_any_library_are_plain_in_the_file(tmp_path: Path) -> None:
+    values = {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(0.25), "d": torch.tensor(True), "e": -math.inf}
+
+    fake_training([JsonlHook(), Emits("log_scalars", values=values, step=7)], epochs=1, work_dir=tmp_path)
+
+    (row,) = rows_of(tmp_path, "scalars")
+    assert row["values"] == {"a": 0.5, "b": 3, "c": 0.25, "d": 1, "e": None}
+    assert (row["step"], row["nonfinite"]) == (7, {"e": "-inf"})
+
+
+def test_what_is_no_number_is_left_out_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    values = {"boxes": [1, 2], "good": 1.0}
+
+    fake_training([JsonlHook(), Emits("log_scalars", values=values)], epochs=4, work_dir=tmp_path)
+
+    assert [row["values"] for row in rows_of(tmp_path, "scalars")] == [{"good": 1.0}] * 4
+    assert [record.getMessage() for record in caplog.records] == [
+        "jsonl: 'boxes' is a list, not a single number; it is left out of scalars."
+    ]
+
+
+def test_texts_and_the_configuration_are_rows(tmp_path: Path) -> None:
+    text, config = Emits("log_text", tag="note", text="zwölf"), Emits("log_config", config={"lr": 0.1}, name="config")
+
+    fake_training([JsonlHook(interval=10), text, config], epochs=1, work_dir=tmp_path)
+
+    rows = rows_of(tmp_path)
+    assert [row["kind"] for row in rows] == ["config", "train", "text"]
+    assert (rows[0]["config"], rows[2]["tag"], rows[2]["text"]) == ({"lr": 0.1}, "note", "zwölf")
+
+
+def test_the_order_of_rows_does_not_depend_on_the_order_of_hooks(tmp_path: Path) -> None:
+    found = []
+    for number, (order, numbers) in enumerate(
+        itertools.product(("nested", "ascending"), itertools.permutations([10, 50, 90]))
+    ):
+        mine, first, second = numbers
+        hooks = [
+            JsonlHook(interval=2, priority=mine),
+            Emits("log_scalars", values={"b": 1.0}, name="x", number=first),
+            Emits("log_scalars", values={"a": 1.0}, name="y", number=second),
+            AtValidation(number=second),
+        ]
+        directory = tmp_path / str(number)
+        bus = HookBus(hooks, order=order)
+        fake_training(bus=bus, scores=lambda epoch: {"accuracy": 0.5}, work_dir=directory)
+        found.append(without_time(rows_of(directory)))
+
+    assert all(rows == found[0] for rows in found)
+    names = [next(iter(row["values"])) for row in found[0]]
+    of_epoch = ["val/accuracy", "a", "at_val", "b"]
+    assert names == ["train/loss", *of_epoch, "train/loss", "train/loss", *of_epoch]
+
+
+class AtValidation(Hook):
+    """Reports something in the middle of a validation."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(priority=number)
+
+    def after_val_epoch(self, run: Run) -> None:
+        run.bus.emit("log_scalars", values={"at_val": 1.0})
+
+
+def test_evaluations_of_a_run_counted_in_iterations_stand_at_their_steps(tmp_path: Path) -> None:
+    class Asks(Hook):
+        @hookimpl(when=every(3))
+        def after_train_iter(self, run: Run) -> None:
+            run.request_validation()
+
+    bus = HookBus([JsonlHook(by_epoch=False), Asks()])
+    with bus.run(iterations=6, work_dir=tmp_path, validate=lambda: {"accuracy": 0.5}) as run:
+        for _ in run.epochs():
+            for i, batch in run.batches(range(6)):
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
+
+    assert steps(tmp_path, "val") == [3, 6]
+    assert steps(tmp_path) == [6]
+
+
+def test_several_loaders_have_a_row_each(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
+    loaders = {"clean": [torch.tensor([1.0])], "noisy": [torch.tensor([3.0])]}
+
+    trainer(JsonlHook(), losses=[1.0], val_loader=loaders, work_dir=tmp_path).fit()
+
+    assert [row["values"] for row in rows_of(tmp_path, "val")] == [{"val/clean/loss": 1.0}, {"val/noisy/loss": 3.0}]
+
+
+def test_the_validation_before_training_leaves_no_row(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
+    made = trainer(
+        JsonlHook(), AtValidation(50), losses=[1.0], val_loader=[torch.tensor([2.0])], validate_first=True,
+        work_dir=tmp_path,
+    )  # fmt: skip
+    made.fit()
+
+    assert [(row["kind"], row["step"]) for row in rows_of(tmp_path)] == [("train", 1), ("val", 1), ("scalars", 1)]
+
+
+# -- where it is written -----------------------------------------------------------------------------------
+
+
+def test_without_a_work_dir_it_says_what_to_do_and_the_run_goes_on() -> None:
+    with pytest.warns(HookWarning, match="give work_dir= to the run, or path= to this hook") as caught:
+        training = fake_training([JsonlHook(), Emits("log_scalars", values={"a": 1.0})], epochs=5)
+
+    assert training.run.outcome == "finished"
+    assert len(caught) == 1
+
+
+def test_a_file_of_the_users_needs_no_work_dir_and_keeps_what_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    for _ in range(2):
+        fake_training([JsonlHook(path=path, interval=3)], epochs=1)
+
+    assert [row["step"] for row in read_jsonl(path)] == [3, 3]
+
+
+def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hook = JsonlHook(path=tmp_path / "mine.jsonl")
+    bus = HookBus([hook])
+    with bus.run():
+        bus.emit("log_scalars", values={"a": 1.0}, step=0)
+
+    assert not (tmp_path / "mine.jsonl").exists()
+
+
+def test_a_test_alone_and_a_validation_alone_have_their_own_mode(
+    tmp_path: Path, trainer: Callable[..., Trainer]
+) -> None:
+    made = trainer(
+        JsonlHook(interval=1), losses=[1.0], val_loader=[torch.tensor([2.0])], test_loader=[torch.tensor([4.0])],
+        work_dir=tmp_path,
+    )  # fmt: skip
+    made.fit()
+    made.validate()
+    made.test()
+
+    assert [(row["kind"], row["mode"], row["step"]) for row in rows_of(tmp_path)] == [
+        *(("train", "train", 1), ("val", "train", 1)),
+        *(("val", "val", 1), ("test", "test", 1)),
+    ]
+
+
+def test_a_second_run_on_the_same_bus_writes_into_its_own_file(tmp_path: Path) -> None:
+    bus = HookBus([JsonlHook(interval=3)])
+    for name in ("a", "b"):
+        fake_training(bus=bus, epochs=1, work_dir=tmp_path / name, fresh=True)
+
+    assert [steps(tmp_path / name) for name in ("a", "b")] == [[3], [3]]
+
+
+def test_every_row_is_there_after_a_very_short_run(tmp_path: Path) -> None:
+    hook = JsonlHook(interval=1)
+    fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
+
+    assert steps(tmp_path) == [1, 2, 3, 4, 5]
+    assert hook._file is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_interrupt_closes_the_file_and_leaves_the_call(tmp_path: Path, error: type[BaseException]) -> None:
+    hook = JsonlHook(interval=1)
+
+    with pytest.raises(error):
+        fake_training([hook, Fails(3, error)], epochs=1, batches=5, work_dir=tmp_path)
+
+    assert steps(tmp_path) == [1, 2]
+    assert hook._file is None
+
+
+# -- resume ------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_and_resumed_run_has_each_step_once(tmp_path: Path, save_at: Any) -> None:
+    checkpoints, options = tmp_path / "checkpoints", {"batches": 50, "work_dir": tmp_path}
+    with pytest.raises(RuntimeError):
+        fake_training([JsonlHook(interval=10), save_at(checkpoints, 100), Fails(155)], epochs=4, **options)
+    assert steps(tmp_path)[-1] == 150
+
+    fake_training([JsonlHook(interval=10)], epochs=4, resume="auto", **options)
+
+    assert steps(tmp_path) == list(range(10, 201, 10))
+
+
+def test_more_epochs_go_on_in_the_same_file(tmp_path: Path, save_at: Any) -> None:
+    options = {"scores": lambda epoch: {"accuracy": epoch / 10}, "work_dir": tmp_path}
+    fake_training([JsonlHook(), save_at(tmp_path / "checkpoints", 9)], epochs=3, **options)
+
+    fake_training([JsonlHook()], epochs=5, resume="auto", **options)
+
+    for kind in ("train", "val"):
+        assert [row["epoch"] for row in rows_of(tmp_path, kind)] == [1, 2, 3, 4, 5]
+
+
+class ReportsEachIteration(Hook):
+    """Reports something at each iteration, which stands behind the results of the same moment."""
+
+    def after_train_iter(self, run: Run) -> None:
+        run.bus.emit("log_scalars", values={"iteration": run.iters_done})
+
+
+@pytest.mark.parametrize(("place", "killed_at"), [(1, 5), (3, 3), (3, 4), (5, 9), (6, 12), (9, 12)])
+def test_the_file_is_that_of_the_uninterrupted_run(tmp_path: Path, save_at: Any, place: int, killed_at: int) -> None:
+    def train(directory: Path, *hooks: object, **more: Any) -> None:
+        saves = save_at(directory / "checkpoints", place)
+        scores = {"scores": lambda epoch: {"accuracy": epoch / 10}}
+        hooks = (JsonlHook(interval=2), saves, ReportsEachIteration(), *hooks)
+        fake_training(hooks, epochs=4, work_dir=directory, losses=float, **scores, **more)
+
+    train(tmp_path / "whole")
+    with pytest.raises(RuntimeError):
+        train(tmp_path / "killed", Fails(killed_at))
+    train(tmp_path / "killed", resume="auto")
+
+    assert without_time(rows_of(tmp_path / "killed")) == without_time(rows_of(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("number", [10, 90])
+def test_what_is_reported_before_the_resume_stays(tmp_path: Path, save_at: Any, number: int) -> None:
+    class Reports(Hook):
+        priority = number
+
+        def before_run(self, run: Run) -> None:
+            run.bus.emit("log_config", config={"start": self.config.name})
+
+    saves = save_at(tmp_path / "checkpoints", 2)
+    fake_training([Reports(name="first"), JsonlHook(interval=1), saves], epochs=1, work_dir=tmp_path)
+    fake_training([Reports(name="second"), JsonlHook(interval=1)], epochs=1, work_dir=tmp_path, resume="auto")
+
+    assert [row["config"]["start"] for row in rows_of(tmp_path, "config")] == ["first", "second"]
+    assert steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_its_file_again(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        fake_training([JsonlHook(interval=1), Fails(3)], work_dir=tmp_path)
+
+    fake_training([JsonlHook(interval=1)], work_dir=tmp_path, resume="auto")
+
+    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_torn_line_is_cut_before_the_run_goes_on(tmp_path: Path, save_at: Any) -> None:
+    fake_training([JsonlHook(interval=1), save_at(tmp_path / "checkpoints", 3)], epochs=1, work_dir=tmp_path)
+    with open(tmp_path / "logs" / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "tra')
+
+    fake_training([JsonlHook(interval=1)], epochs=2, work_dir=tmp_path, resume="auto")
+
+    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_test_of_an_older_checkpoint_cuts_nothing_and_survives_a_resume(
+    tmp_path: Path, trainer: Callable[..., Trainer], save_at: Any
+) -> None:
+    options: dict[str, Any] = {"losses": [1.0, 2.0, 3.0, 4.0], "work_dir": tmp_path}
+    trainer(JsonlHook(interval=1), save_at(tmp_path / "checkpoints", 2), **options).fit()
+    tester = trainer(JsonlHook(), test_loader=[torch.tensor([5.0])], **options)
+    tester.resume = tmp_path / "checkpoints" / "2.pth"
+    tester.test()
+    assert steps(tmp_path) == [1, 2, 3, 4]
+
+    trainer(JsonlHook(interval=1), resume="auto", **options).fit()
+
+    assert sorted(steps(tmp_path)) == [1, 2, 3, 4]
+    assert [row["values"] for row in rows_of(tmp_path, "test")] == [{"test/loss": 5.0}]
+
+
+def test_a_hook_that_was_not_there_before_goes_on_from_the_clock(tmp_path: Path, save_at: Any) -> None:
+    fake_training([JsonlHook(interval=1, name="old"), save_at(tmp_path / "checkpoints", 2)], work_dir=tmp_path)
+
+    fake_training([JsonlHook(interval=1, name="new")], work_dir=tmp_path, resume="auto")
+
+    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from hookbus import Hook, Trainer
+    from hookbus.state import write_checkpoint
+    from hookbus.testing import fake_training
+    from hookbus_logger import JsonlHook
+
+    directory, resume = Path(sys.argv[1]), sys.argv[2]
+
+    class Dies(Hook):
+        def after_train_iter(self, run):
+            if run.iters_done == 100 and resume == "never":
+                run.request_save(saver=self)
+            if run.iters_done == 155 and resume == "never":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def plan(self, run, requests):
+            (directory / "checkpoints").mkdir()
+            return directory / "checkpoints" / "100.pth"
+
+        def write(self, run, checkpoint):
+            write_checkpoint(directory / "checkpoints" / "100.pth", checkpoint, 1)
+            return False
+
+    fake_training([JsonlHook(interval=10), Dies()], epochs=4, batches=50, work_dir=directory, resume=resume)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_was_killed_goes_on_where_its_checkpoint_was_taken(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
+
+    killed = subprocess.run([*command, "never"], env=os.environ)
+    assert killed.returncode == -signal.SIGKILL
+    assert steps(tmp_path)[-1] == 150
+    subprocess.run([*command, "auto"], check=True)
+
+    assert steps(tmp_path) == list(range(10, 201, 10))
+
+
+def test_no_priority_is_needed_for_the_rows_of_one_update(trainer: Callable[..., Trainer], tmp_path: Path) -> None:
+    class Rates(Hook):
+        priority = Priority.LOWEST
+
+        def after_train_iter(self, run: Run) -> None:
+            if run.stepped:
+                run.bus.emit("log_scalars", values={"own": 1.0})
+
+    trainer(JsonlHook(interval=1), Rates(), losses=[1.0] * 16, accumulate=8, work_dir=tmp_path).fit()
+
+    assert [(row["kind"], row["step"]) for row in rows_of(tmp_path)] == [
+        *(("train", 1), ("scalars", 1)),
+        *(("train", 2), ("scalars", 2)),
+    ]

@@ -1,0 +1,227 @@
+"""A file of JSON lines: whole rows in a fixed order, whatever happens."""
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookbus_logger.lines import JsonLines, read_jsonl
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "metrics.jsonl"
+
+
+def test_each_row_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
+    lines = JsonLines(path)
+
+    lines.write({"a": 1})
+    assert path.read_text() == '{"a": 1}\n'
+    lines.write({"a": "zwölf\n"})
+    assert path.read_text(encoding="utf-8") == '{"a": 1}\n{"a": "zwölf\\n"}\n'
+
+    assert lines.rows == 2
+    lines.close()
+
+
+def test_opening_again_goes_on_behind_what_is_there(path: Path) -> None:
+    for number in range(3):
+        lines = JsonLines(path)
+        lines.write({"n": number})
+        lines.close()
+
+    assert read_jsonl(path) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_a_torn_last_line_is_cut_wherever_it_was_torn(path: Path) -> None:
+    whole = b'{"n": 0}\n{"n": 1}\n'
+    path.parent.mkdir()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        lines = JsonLines(path)
+        lines.write({"n": 2})
+        lines.close()
+
+        before = whole[:length].count(b"\n")
+        assert read_jsonl(path) == [{"n": n} for n in range(before)] + [{"n": 2}]
+
+
+def test_nan_is_refused_and_nothing_is_written(path: Path) -> None:
+    lines = JsonLines(path)
+
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        lines.write({"a": float("nan")})
+
+    assert (path.read_bytes(), lines.rows) == (b"", 0)
+    lines.close()
+
+
+def test_text_that_no_encoding_can_hold_is_escaped(path: Path) -> None:
+    lines = JsonLines(path)
+    lines.write({"a": "\udc80"})
+    lines.close()
+
+    assert json.loads(path.read_text(encoding="utf-8")) == {"a": "\udc80"}
+
+
+def test_a_full_disk_leaves_no_half_line(path: Path) -> None:
+    lines = JsonLines(path)
+    lines.write({"n": 0})
+    lines._file = FullDisk(lines._file, room=4)
+
+    with pytest.raises(OSError, match="No space left"):
+        lines.write({"n": 1})
+    assert read_jsonl(path) == [{"n": 0}]
+    lines._file = lines._file.file
+    lines.write({"n": 2})
+
+    assert read_jsonl(path) == [{"n": 0}, {"n": 2}]
+    assert lines.rows == 2
+    lines.close()
+
+
+class FullDisk:
+    """A file on a disk that takes a few bytes more."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.room = file, room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written = self.file.write(data[: self.room])
+        self.room -= written
+        return int(written)
+
+
+def test_a_write_that_comes_in_pieces_is_finished(path: Path) -> None:
+    class Slow(FullDisk):
+        def write(self, data: bytes) -> int:
+            return int(self.file.write(data[:3]))
+
+    lines = JsonLines(path)
+    lines._file = Slow(lines._file, room=0)
+    lines.write({"n": "some more than three bytes"})
+
+    assert read_jsonl(path) == [{"n": "some more than three bytes"}]
+    lines.close()
+
+
+# -- order -----------------------------------------------------------------------------------------------
+
+
+def test_rows_of_one_moment_stand_in_the_order_of_their_keys(path: Path) -> None:
+    for order in itertools.permutations([1, 2, 3]):
+        lines = JsonLines(path)
+        lines.write({"key": 9}, moment="before", key=9)
+        for key in order:
+            lines.write({"key": key}, moment="now", key=key)
+        lines.write({"key": 0}, moment="after", key=0)
+        lines.close()
+
+        assert [row["key"] for row in read_jsonl(path)] == [9, 1, 2, 3, 0]
+        path.unlink()
+
+
+def test_rows_with_the_same_key_stand_as_they_came(path: Path) -> None:
+    lines = JsonLines(path)
+    for value in (3, 1, 2):
+        lines.write({"value": value}, moment="now", key="a")
+    lines.close()
+
+    assert [row["value"] for row in read_jsonl(path)] == [3, 1, 2]
+
+
+def test_a_closed_moment_is_not_touched_any_more(path: Path) -> None:
+    lines = JsonLines(path)
+    lines.write({"key": 2}, moment="now", key=2)
+    lines.close_moment()
+    lines.write({"key": 1}, moment="now", key=1)
+    lines.close()
+
+    assert [row["key"] for row in read_jsonl(path)] == [2, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3))))
+def test_any_rows_are_all_there_sorted_within_each_moment(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "log.jsonl"
+    lines = JsonLines(path)
+    for number, (moment, key) in enumerate(rows):
+        lines.write({"number": number}, moment=moment, key=key)
+    lines.close()
+
+    numbers = [row["number"] for row in read_jsonl(path)]
+    groups = [list(group) for _, group in itertools.groupby(range(len(rows)), key=lambda n: rows[n][0])]
+    assert numbers == [n for group in groups for n in sorted(group, key=lambda n: rows[n][1])]
+    assert lines.rows == len(rows)
+
+
+# -- cutting ---------------------------------------------------------------------------------------------
+
+
+def test_rows_that_are_not_wanted_are_cut_away_and_writing_goes_on(path: Path) -> None:
+    lines = JsonLines(path)
+    for number in range(5):
+        lines.write({"n": number})
+
+    lines.keep(lambda number, row: number < 2 or row["n"] == 4)
+    lines.write({"n": 5})
+
+    assert read_jsonl(path) == [{"n": 0}, {"n": 1}, {"n": 4}, {"n": 5}]
+    assert lines.rows == 4
+    assert os.listdir(path.parent) == [path.name]
+    lines.close()
+
+
+def test_a_file_that_stays_as_it_is_is_not_replaced(path: Path) -> None:
+    lines = JsonLines(path)
+    lines.write({"n": 0})
+    before = path.stat().st_ino
+
+    lines.keep(lambda number, row: True)
+
+    assert path.stat().st_ino == before
+    lines.close()
+
+
+def test_a_line_that_is_no_json_is_shown_as_an_empty_row(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"n": 0}\nnonsense\n[1]\n')
+    seen: list[tuple[int, dict[str, Any]]] = []
+    lines = JsonLines(path)
+
+    lines.keep(lambda number, row: bool(seen.append((number, row))) or number == 1)
+
+    assert seen == [(0, {"n": 0}), (1, {}), (2, {})]
+    assert path.read_text() == "nonsense\n"
+    lines.close()
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def test_a_reader_leaves_out_a_torn_last_line(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"n": 0}\n{"n": 1')
+
+    assert read_jsonl(path) == [{"n": 0}]
+
+
+@pytest.mark.parametrize("line", ["nonsense", '{"a": NaN}', '{"a": -Infinity}', "[1]", ""])
+def test_a_reader_names_the_line_that_is_no_row(path: Path, line: str) -> None:
+    path.parent.mkdir()
+    path.write_text(f'{{"n": 0}}\n{line}\n{{"n": 1}}\n')
+
+    with pytest.raises(ValueError, match="metrics.jsonl, line 2: "):
+        read_jsonl(path)

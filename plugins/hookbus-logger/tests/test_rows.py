@@ -1,0 +1,102 @@
+"""Whatever a training reports becomes plain numbers and strict JSON."""
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from hookbus_logger.rows import KINDS, order_of, plain, plain_number, scalars
+
+
+def strictly(text: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (3, 3),
+        (0.5, 0.5),
+        (True, 1),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(False), 0),
+        (np.array([[2.5]]), 2.5),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor([3]), 3),
+        (torch.tensor(True), 1),
+        (torch.tensor(0.1, dtype=torch.bfloat16), 0.10009765625),
+        (torch.tensor(1.5, requires_grad=True), 1.5),
+        (Fraction(1, 4), 0.25),
+    ],
+)
+def test_every_single_number_becomes_a_plain_one(value: Any, number: float) -> None:
+    found = plain_number(value)
+
+    assert found == number
+    assert type(found) is type(number)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1.0], 1 + 2j, torch.zeros(2), np.zeros(2), torch.zeros(0)])
+def test_what_is_no_single_number_is_left_out_and_told(value: Any) -> None:
+    fields, problems = scalars({"good": 1.0, "bad": value})
+
+    assert fields == {"values": {"good": 1.0}}
+    assert problems == [f"'bad' is a {type(value).__name__}, not a single number"]
+
+
+def test_what_is_not_finite_is_null_and_named() -> None:
+    fields, problems = scalars({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}, {"a": 2})
+
+    assert fields == {
+        "values": {"a": None, "b": None, "c": None, "d": 1.0},
+        "nonfinite": {"a": "nan", "b": "inf", "c": "-inf"},
+        "nonfinite_counts": {"a": 2},
+    }
+    assert problems == []
+
+
+@given(st.dictionaries(st.text(), st.floats() | st.integers() | st.booleans()))
+def test_any_numbers_pass_a_strict_parser(values: dict[str, float]) -> None:
+    fields, _ = scalars(values)
+
+    back = strictly(json.dumps(fields, allow_nan=False))
+
+    expected = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    assert back["values"] == expected
+    assert set(back.get("nonfinite", {})) == {name for name, value in values.items() if not math.isfinite(value)}
+
+
+def test_a_configuration_becomes_strict_json() -> None:
+    class Section(BaseModel):
+        lr: float = 0.1
+        path: Path = Path("runs/x")
+
+    config = {"model": Section(), "betas": (0.9, math.inf), 3: {Path("a")}, "on": True, "none": None}
+
+    assert strictly(json.dumps(plain(config), allow_nan=False)) == {
+        "model": {"lr": 0.1, "path": "runs/x"},
+        "betas": [0.9, "inf"],
+        "3": ["a"],
+        "on": True,
+        "none": None,
+    }
+
+
+def test_rows_of_one_moment_stand_by_kind_and_then_by_name() -> None:
+    rows = [{"kind": kind, "values": {name: 1}} for kind in KINDS[:-1] for name in "ab"]
+    rows += [{"kind": "text", "tag": tag} for tag in "ab"]
+
+    rows.reverse()
+    assert sorted(rows, key=order_of) == rows[::-1]
