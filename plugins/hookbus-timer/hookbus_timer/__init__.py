@@ -1,0 +1,7 @@
+"""Timers for hookbus: data and iteration time, throughput, time left, epoch times and the finish time."""
+
+from hookbus_timer.config import IterTimerConfig, TimeTrackingConfig
+from hookbus_timer.iter_timer import IterTimerHook
+from hookbus_timer.time_tracking import TimeTrackingHook
+
+__all__ = ["IterTimerConfig", "IterTimerHook", "TimeTrackingConfig", "TimeTrackingHook"]

@@ -1,0 +1,34 @@
+"""The settings of the hooks."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from hookbus import HookConfig
+
+__all__ = ["IterTimerConfig", "TimeTrackingConfig"]
+
+
+class IterTimerConfig(HookConfig):
+    """How often iterations are reported, and over how many of them."""
+
+    interval: int = Field(
+        default=50, gt=0, description="Record every this many iterations; means are taken over the last so many."
+    )
+    log_eta: bool = Field(default=True, description="Whether the time left is recorded as well.")
+
+    @field_validator("frequency")
+    @classmethod
+    def _sees_every_iteration(cls, value: int | None) -> int | None:
+        if value not in (None, 1):
+            raise ValueError("the timer has to see every iteration. Say interval for how often it records.")
+        return value
+
+
+class TimeTrackingConfig(HookConfig):
+    """Where epoch times are written besides the log; the common key `frequency` says how often."""
+
+    log_to_file: bool = Field(default=False, description="Whether each line is appended to a file as well.")
+    log_path: str = Field(
+        default="time_tracking.log", min_length=1, description="That file; a relative path is below the logs_dir."
+    )

@@ -1,0 +1,140 @@
+"""Time tracking: how long epochs take, how long the rest will take, and when it will be done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hookbus import Hook, Priority
+from hookbus.errors import HookError
+from hookbus.run import Run
+from hookbus_timer.config import TimeTrackingConfig
+from hookbus_timer.durations import UNKNOWN, format_duration
+from hookbus_timer.epochs import EpochTimes
+from hookbus_timer.lines import append_line
+
+__all__ = ["TimeTrackingHook"]
+
+SECONDS_PER_HOUR = 3600
+
+
+class TimeTrackingHook(Hook):
+    """Logs and records the time of an epoch, the mean, the time remaining and the finish time.
+
+    An epoch lasts from the end of the one before to its own end: training, validation and checkpoints. The mean goes on
+    after a resume; the time in between counts for nothing, and neither does an epoch that was cut.
+
+    Attributes:
+        timer: returns seconds; only differences are used.
+        wall_clock: returns seconds since 1970.
+    """
+
+    Config = TimeTrackingConfig
+    priority = Priority.HIGHEST
+    observer = True
+    ranks = "main"
+    unit = "epoch"
+    config: TimeTrackingConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self.timer: Callable[[], float] = time.perf_counter
+        self.wall_clock: Callable[[], float] = time.time
+        self._times = EpochTimes()
+        self._file: Path | None = None
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def before_run(self, run: Run) -> None:
+        """Forget the epochs of an earlier run, where this one begins afresh."""
+        if not run.iters_done:
+            self._times = EpochTimes()
+
+    def before_train(self, run: Run) -> None:
+        """Begin to measure, and see that the file has a place."""
+        clock = run.clock
+        at_border = not clock.epoch_open or run.iters_done == clock.epoch_first_iter
+        self._times.start(self.timer(), run.epochs_done, run.iters_done, at_border=at_border)
+        self._file = self._path(run) if self.config.log_to_file else None
+
+    def after_val(self, run: Run) -> None:
+        """The validation before training counts for nothing."""
+        if run.sanity_checking:
+            self._times.skip(self.timer())
+
+    def after_epoch(self, run: Run) -> None:
+        """Log and record the epoch, unless it was cut."""
+        if not run.epoch_complete:
+            return
+        seconds = self._times.end_epoch(self.timer(), run.epochs_done, run.iters_done)
+        if seconds is not None:
+            self._report(run, seconds)
+
+    def after_run(self) -> None:
+        """Time stands still until the next run."""
+        self._times.stop(self.timer())
+
+    # -- reporting -----------------------------------------------------------------------------
+
+    def _report(self, run: Run, seconds: float) -> None:
+        remaining = self._times.remaining(
+            epochs=None if run.max_epochs is None else run.max_epochs - run.epochs_done,
+            iterations=None if run.max_iters is None else run.max_iters - run.iters_done,
+        )
+        values = {"time/epoch": seconds, "time/epoch_mean": self._times.mean}
+        if remaining is not None:
+            values["time/remaining_hours"] = remaining / SECONDS_PER_HOUR
+        run.bus.emit("log_scalars", values=values)
+        line = self._line(run, seconds, remaining)
+        run.logger.info("%s", line)
+        if self._file is not None:
+            self._write(self._file, line)
+
+    def _line(self, run: Run, seconds: float, remaining: float | None) -> str:
+        limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
+        finish = UNKNOWN if remaining is None else _stamp(self.wall_clock() + remaining)
+        return (
+            f"epoch {run.epochs_done}{limit}: {format_duration(seconds)}, mean {format_duration(self._times.mean)}, "
+            f"remaining {format_duration(remaining)}, finish {finish}"
+        )
+
+    def _write(self, path: Path, line: str) -> None:
+        try:
+            append_line(path, f"{_stamp(self.wall_clock())} {line}")
+        except OSError as error:
+            raise HookError(
+                f"{self.name}: the line for this epoch could not be added to {path} ({error}); it is only in the log. "
+                "Make room there, or give another log_path."
+            ) from error
+
+    def _path(self, run: Run) -> Path:
+        """Where the file is.
+
+        Raises:
+            HookError: it has no place.
+        """
+        directory, path = run.get("logs_dir"), Path(self.config.log_path)
+        if directory is None and not path.is_absolute():
+            raise HookError(
+                f"{self.name}: log_to_file is on, and this run has no place for {path}. Give work_dir to the run, or "
+                "an absolute log_path to this hook."
+            )
+        return path if directory is None else Path(directory) / path
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many epochs were timed and how long they took, and the part of the one in progress."""
+        return self._times.state_dict(self.timer())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self._times.load_state_dict(state)
+
+
+def _stamp(seconds: float) -> str:
+    """Local time, to the second."""
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
