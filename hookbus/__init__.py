@@ -9,31 +9,53 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookbus.builder import HOOKS as HOOKS
+    from hookbus.builder import build_hook as build_hook
+    from hookbus.builder import build_hooks as build_hooks
+    from hookbus.builder import get_default_hooks as get_default_hooks
     from hookbus.bus import HookBus as HookBus
+    from hookbus.config import RunConfig as RunConfig
+    from hookbus.config import load_config as load_config
     from hookbus.hook import BaseHook as BaseHook
     from hookbus.hook import Hook as Hook
     from hookbus.hook import HookConfig as HookConfig
     from hookbus.hook import Priority as Priority
+    from hookbus.lifecycle import Lifecycle as Lifecycle
+    from hookbus.loop import Trainer as Trainer
     from hookbus.markers import hookimpl as hookimpl
+    from hookbus.markers import hookspec as hookspec
+    from hookbus.metrics import Metrics as Metrics
     from hookbus.run import Run as Run
     from hookbus.when import between as between
     from hookbus.when import every as every
     from hookbus.when import last as last
     from hookbus.when import once as once
+    from hookbus.writers import Writer as Writer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BaseHook": "hook",
+    "HOOKS": "builder",
     "Hook": "hook",
     "HookBus": "bus",
     "HookConfig": "hook",
+    "Lifecycle": "lifecycle",
+    "Metrics": "metrics",
     "Priority": "hook",
     "Run": "run",
+    "RunConfig": "config",
+    "Trainer": "loop",
+    "Writer": "writers",
     "between": "when",
+    "build_hook": "builder",
+    "build_hooks": "builder",
     "every": "when",
+    "get_default_hooks": "builder",
     "hookimpl": "markers",
+    "hookspec": "markers",
     "last": "when",
+    "load_config": "config",
     "once": "when",
 }
 __all__ = [*_HOMES]

@@ -10,7 +10,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, MethodType
 from typing import Any
 
 from hookbus._packages import package_of
@@ -19,7 +19,7 @@ from hookbus.hook import Hook
 from hookbus.lifecycle import ALIASES, SPELLINGS, Point
 from hookbus.markers import IMPL_ATTRIBUTE, Options
 
-__all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin"]
+__all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin", "refusal"]
 
 _PREFIXES = ("before_", "after_", "on_")
 OPTIONS_ATTRIBUTE = "hookbus_options"
@@ -32,14 +32,20 @@ class Implementation:
     """One method of a plugin that implements a point or an action.
 
     Attributes:
+        hook: the instance name of the plugin.
+        plugin: the plugin itself.
         method: the name of the method.
+        call: the method, bound.
         target: the canonical name of the point or action.
         options: pluggy's options and ours.
         wants: the arguments it takes by position, under canonical names.
         rest: whether it takes `**kwargs`.
     """
 
+    hook: str
+    plugin: object
     method: str
+    call: Callable[..., Any]
     target: str
     options: Options
     wants: tuple[str, ...]
@@ -91,40 +97,48 @@ class _Check:
         self, plugin: object, name: str, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]]
     ) -> None:
         self.plugin, self.name, self.points, self.actions = plugin, name, points, actions
+        self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
 
     def refuse(self, why: str) -> RegistrationError:
-        return RegistrationError(f"hook {self.name!r} ({package_of(self.plugin)}) was not registered: {why}")
+        return refusal(self.plugin, self.name, why)
 
     def method(self, name: str) -> Implementation | None:
         static = inspect.getattr_static(self.plugin, name, None)
         function = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
-        if not inspect.isroutine(function) or isinstance(function, type):
-            return None
-        options = getattr(self.plugin, OPTIONS_ATTRIBUTE, {}).get(name) or getattr(function, IMPL_ATTRIBUTE, None)
+        options = self._options(name, static, function)
         target = (options or {}).get("specname") or ALIASES.get(name, name)
         target = ALIASES.get(target, target)
         known = target in self.points or target in self.actions
+        is_hook = isinstance(self.plugin, Hook)
+        if not isinstance(function, (FunctionType, MethodType)):
+            if known and is_hook and callable(function):
+                kind = type(function).__name__
+                raise self.refuse(f"{name} is a {kind}, not a method: write a method {name} that calls it.")
+            return None
         if not known:
-            self._misspelt(name, target, function, marked=options is not None)
+            self._misspelt(name, target, marked=options is not None)
             return None
-        if options is None and not isinstance(self.plugin, Hook):
-            return None
-        return self._implementation(name, target, function, dict(options or {}))
+        return self._implementation(name, target, function, dict(options or {})) if is_hook or options else None
 
-    def _misspelt(self, name: str, target: str, function: Callable[..., Any], marked: bool) -> None:
+    def _options(self, name: str, *marked: Any) -> Options | None:
+        """What `@hookimpl` left on the function, or on the static or class method around it."""
+        found = [self.own_options.get(name), *(getattr(each, IMPL_ATTRIBUTE, None) for each in marked)]
+        return next((options for options in found if isinstance(options, dict)), None)
+
+    def _misspelt(self, name: str, target: str, marked: bool) -> None:
         """Refuse a name that was meant to be a point; leave every other one alone."""
         is_hook = isinstance(self.plugin, Hook)
         if marked or (is_hook and name.startswith(_PREFIXES)):
             known = [*self.points, *self.actions, *ALIASES]
             raise self.refuse(
-                f"{name} is not a point.{did_you_mean(target, known)} Points of your own are declared with "
+                f"{target} is not a point.{did_you_mean(target, known)} Points of your own are declared with "
                 f"bus.declare({target!r}, args=(...)); a method that is none gets another name."
             )
         if not is_hook:
             return
         for near in difflib.get_close_matches(name, self.points, n=1, cutoff=_NEAR):
             allowed = {"run", *SPELLINGS, *self.points[near].args}
-            if set(_parameters(function, self.plugin)) <= allowed:
+            if set(inspect.signature(getattr(self.plugin, name)).parameters) <= allowed:
                 raise self.refuse(
                     f"{name} looks like the point {near}. Write {self.points[near].signature}, or give the "
                     "method another name."
@@ -133,18 +147,19 @@ class _Check:
     def _implementation(self, name: str, target: str, function: Callable[..., Any], options: Options) -> Implementation:
         is_action = target in self.actions
         args = self.actions[target] if is_action else self.points[target].args
+        call, wants, rest = getattr(self.plugin, name), [], False
+        name = call.__name__ if name in self.own_options else name
         self._kind(name, target, function, options, is_action)
-        wants, rest = [], False
-        for parameter in inspect.signature(getattr(self.plugin, name)).parameters.values():
+        for parameter in inspect.signature(call).parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD and not is_action:
                 rest = True
                 continue
-            self._parameter(name, target, parameter, args, is_action)
+            self._parameter(f"{name}{inspect.signature(call)}", target, parameter, args, is_action)
             wants.append(SPELLINGS.get(parameter.name, parameter.name))
         if len(set(wants)) < len(wants):
             raise self.refuse(f"{name} asks for one argument under two names: {', '.join(wants)}.")
         self._schedule(name, target, options, is_action)
-        return Implementation(name, target, options, tuple(wants), rest)
+        return Implementation(self.name, self.plugin, name, call, target, options, tuple(wants), rest)
 
     def _kind(self, name: str, target: str, function: Callable[..., Any], options: Options, is_action: bool) -> None:
         wrapper = options.get("wrapper") or options.get("hookwrapper")
@@ -168,10 +183,9 @@ class _Check:
             raise self.refuse(f"{name} is marked as a wrapper but does not yield; it must yield exactly once.")
 
     def _parameter(
-        self, name: str, target: str, parameter: inspect.Parameter, args: tuple[str, ...], is_action: bool
+        self, found: str, target: str, parameter: inspect.Parameter, args: tuple[str, ...], is_action: bool
     ) -> None:
         right = f"{target}({', '.join(('run', *args))})"
-        found = f"{name}{inspect.signature(getattr(self.plugin, name))}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             star = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise self.refuse(f"{found} takes {star}{parameter.name}; name the arguments it wants, of {right}.")
@@ -192,6 +206,12 @@ class _Check:
             raise self.refuse(f"{name}: nothing is counted at {target}, so when= has no meaning there.")
 
 
-def _parameters(function: Callable[..., Any], plugin: object) -> list[str]:
-    names = list(inspect.signature(function).parameters)
-    return names if isinstance(plugin, ModuleType) else names[1:]
+def refusal(plugin: object, name: str, why: str) -> RegistrationError:
+    """The error for a plugin that was refused; it begins with who that is.
+
+    Args:
+        plugin: the plugin.
+        name: its instance name.
+        why: a sentence.
+    """
+    return RegistrationError(f"hook {name!r} ({package_of(plugin)}) was not registered: {why}")

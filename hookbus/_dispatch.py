@@ -13,14 +13,14 @@ import heapq
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from hookbus.clock import Clock, PointMoment
-from hookbus.errors import OrderError
-from hookbus.lifecycle import Point, Unit
-from hookbus.when import NEVER, Schedule
+from hookbus.errors import ConfigError, OrderError
+from hookbus.lifecycle import Point
+from hookbus.when import Schedule
 
 __all__ = ["Due", "Listener", "asking", "compile_point", "failed", "load_text", "nested", "ordered"]
 
@@ -41,6 +41,7 @@ class Listener:
         priority: the number that orders it.
         source: where the number comes from, for `explain`.
         schedule: when it is due; None for always.
+        asks: the hook's own `should_trigger`, asked with the index from 0 where the schedule is due; None for none.
         before, after: names of hooks it must run before or after.
     """
 
@@ -53,6 +54,7 @@ class Listener:
     priority: int = 50
     source: str = "default"
     schedule: Schedule | None = None
+    asks: Callable[[int], object] | None = None
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
@@ -124,42 +126,53 @@ def _circle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
 class Due:
     """When the scheduled listeners of one point are due next.
 
+    Args:
+        point: the point.
+        clock: the clock of the run.
+        listeners: those with a schedule.
+
     Attributes:
         next: the value of the clock's counter below which none of them is due.
+        counter: the clock's attribute that `next` is compared with, "" for none: then each event is looked at.
+        seen: the counter's value at the last event that was looked at; one that is not greater began again.
+        restarts: whether the counter begins again with each loader.
     """
 
-    __slots__ = ("_limit", "_moment", "_schedules", "_unit", "next")
+    __slots__ = ("_greatest", "_least", "_listeners", "_moment", "_unit", "counter", "next", "restarts", "seen")
 
-    def __init__(self, point: Point, clock: Clock, schedules: Sequence[Schedule]) -> None:
-        self._moment = PointMoment(clock, point)
-        self._schedules = schedules
-        units = {unit or self._moment.unit for schedule in schedules for unit in schedule.units()}
-        only = units.pop() if len(units) == 1 else None
-        self._unit: Unit | None = only if only and self._moment.counter(only) else None
-        self.next = 0
-
-    @property
-    def counter(self) -> str:
-        """The clock's attribute that `next` is compared with, "" for none: then each event is looked at."""
-        counter = self._moment.counter(self._unit) if self._unit else None
-        return counter[0] if counter else ""
-
-    @property
-    def restarts(self) -> bool:
-        """Whether the counter begins again with each loader."""
-        return self._unit == "batch"
+    def __init__(self, point: Point, clock: Clock, listeners: Sequence[tuple[Listener, Schedule]]) -> None:
+        moment = self._moment = PointMoment(clock, point)
+        self._listeners = listeners
+        units = {unit or moment.unit for _, schedule in listeners for unit in schedule.units()}
+        if "seconds" in units:
+            clock.count_seconds()
+        self._unit = units.pop() if len(units) == 1 else None
+        counter = moment.counter(self._unit) if self._unit else None
+        self.counter, self._least, self._greatest = counter or ("", 0, 0)
+        self.restarts = self._unit == "batch"
+        self.next = self.seen = 0
 
     def now(self) -> list[bool]:
-        """Which schedules are due at this event; `next` moves on."""
-        moment = self._moment
-        moment.advance()
-        due = [schedule.due(moment) for schedule in self._schedules]
-        counter = moment.counter(self._unit) if self._unit else None
-        if counter:
-            name, ahead = counter
-            number, limit = getattr(moment.clock, name) + ahead, moment.limit(self._unit)
-            self.next = min(NEVER, *(s.following(number, limit) for s in self._schedules)) - ahead
+        """Which listeners are due at this event; `next` moves on.
+
+        Raises:
+            ConfigError: a schedule needs what the run does not know; the message names the hook and the point.
+        """
+        due = [self._is_due(*each) for each in self._listeners]
+        if self.counter and self._unit:
+            # Several events may stand for one number (the iterations of an epoch), so this one may come again.
+            self.seen = getattr(self._moment.clock, self.counter)
+            number = self.seen + self._least
+            limit = self._moment.next_limit(self._unit, number)
+            self.next = min(s.following(number - 1, limit) for _, s in self._listeners) - self._greatest
         return due
+
+    def _is_due(self, listener: Listener, schedule: Schedule) -> bool:
+        try:
+            return schedule.due(self._moment)
+        except ConfigError as error:
+            who = f"hook {listener.hook!r} at {listener.point}"
+            raise ConfigError(f"{who}: {problem}" for problem in error.problems) from None
 
 
 # -- the generated function --------------------------------------------------------------------------
@@ -191,8 +204,8 @@ def compile_point(
         first: statements that run before the listeners (the clock).
         finally_: statements that run after them (the settlement of requests).
     """
-    due = [listener for listener in listeners if listener.schedule]
-    schedule = Due(point, clock, [listener.schedule for listener in due if listener.schedule]) if due else None
+    scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
+    schedule = Due(point, clock, scheduled) if scheduled else None
     source, lines = _source(point, listeners, schedule, fill, first, finally_)
     namespace: dict[str, Any] = {
         **names,
@@ -201,19 +214,28 @@ def compile_point(
         "_schedule": schedule,
         LINES: lines,
         **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
+        **{f"_asks_{i}": listener.asks for i, listener in enumerate(listeners)},
     }
 
-    def on_error(error: Exception, arguments: dict[str, Any]) -> bool:
+    def on_error(error: Exception, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
         raiser = failed(error)
         if raiser is None:
             return True
-        at = next(i for i, each in enumerate(listeners) if each is raiser)
-        rest = compile_point(point, listeners[at + 1 :], clock, run=run, fill=fill, names=names, recover=recover)
+        others = _after(raiser, listeners, due)
+        rest = compile_point(point, others, clock, run=run, fill=fill, names=names, recover=recover)
         return recover(error, raiser, clock, functools.partial(rest, **arguments))
 
     namespace["_recover"] = on_error
     exec(load_text(source, point.name), namespace)
     return namespace[point.name]  # type: ignore[no-any-return]
+
+
+def _after(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:
+    """The listeners that this event still has to call: what is due at it was found before one of them failed."""
+    scheduled = iter(due)
+    at_event = [each for each in listeners if each.schedule is None or next(scheduled, False) or each is raiser]
+    at = next(i for i, each in enumerate(at_event) if each is raiser)
+    return [replace(each, schedule=None) for each in at_event[at + 1 :]]
 
 
 def _source(
@@ -228,11 +250,12 @@ def _source(
     head = [f"def {point.name}({', '.join(f'{a}=None' for a in point.args)}):"]
     head += [f"    {line}" for line in first]
     head += [f"    if {a} is None: {a} = {fill[a]}" for a in point.args if a in fill and a in wanted]
+    head += ["    _due = ()"] if schedule else []
     calls, lines = _calls(point, listeners, schedule, start=len(head) + 2)
     if calls:
         arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
         calls = ["    try:", *calls, "    except Exception as _error:"]
-        calls.append(f"        if _recover(_error, {{{arguments}}}): raise")
+        calls.append(f"        if _recover(_error, {'_due' if schedule else '()'}, {{{arguments}}}): raise")
     body = [*head, *calls, *(f"    {line}" for line in finally_)]
     if len(body) == 1:
         body.append("    pass")
@@ -243,20 +266,18 @@ def _calls(
     point: Point, listeners: Sequence[Listener], schedule: Due | None, start: int
 ) -> tuple[list[str], dict[int, Listener]]:
     """The lines that call the listeners, and which listener each of them calls."""
-    always = [i for i, listener in enumerate(listeners) if listener.schedule is None]
+    always = [(_call(point, i, each), each) for i, each in enumerate(listeners) if each.schedule is None]
     body: list[tuple[str, Listener | None]] = []
-    if schedule is not None:
-        scheduled = iter(range(len(listeners)))
-        body.append((f"        if {_is_due(schedule)}:", None))
-        body.append(("            _due = _schedule.now()", None))
-        for i, listener in enumerate(listeners):
-            when = "" if listener.schedule is None else f"if _due[{next(scheduled)}]: "
-            body.append((f"            {when}{_call(point, i, listener)}", listener))
-        if always:
-            body.append(("        else:", None))
-            body += [(f"            {_call(point, i, listeners[i])}", listeners[i]) for i in always]
+    if schedule is None:
+        body += [(f"        {line}", each) for line, each in always]
     else:
-        body += [(f"        {_call(point, i, listeners[i])}", listeners[i]) for i in always]
+        scheduled = iter(range(len(listeners)))
+        body += [(f"        if {_is_due(schedule)}:", None), ("            _due = _schedule.now()", None)]
+        for i, each in enumerate(listeners):
+            when = "" if each.schedule is None else f"if _due[{next(scheduled)}]: "
+            body.append((f"            {when}{_call(point, i, each)}", each))
+        body += [("        else:", None)] if always else []
+        body += [(f"            {line}", each) for line, each in always]
     lines = {start + n: listener for n, (_, listener) in enumerate(body) if listener is not None}
     return [line for line, _ in body], lines
 
@@ -265,7 +286,7 @@ def _is_due(schedule: Due) -> str:
     if not schedule.counter:
         return "True"
     if schedule.restarts:
-        return "_clock.batch >= _schedule.next or not _clock.batch"
+        return "_clock.batch >= _schedule.next or _clock.batch <= _schedule.seen"
     return f"_clock.{schedule.counter} >= _schedule.next"
 
 
@@ -273,7 +294,9 @@ def _call(point: Point, i: int, listener: Listener) -> str:
     arguments = list(listener.wants)
     if listener.rest:
         arguments += [f"{a}={a}" for a in ("run", *point.args) if a not in listener.wants]
-    return f"_{i}({', '.join(arguments)})"
+    call = f"_{i}({', '.join(arguments)})"
+    index = "batch" if point.unit == "batch" else "iter"
+    return call if listener.asks is None else f"_asks_{i}(_clock.{index}) and {call}"
 
 
 @functools.lru_cache(maxsize=512)
@@ -303,11 +326,11 @@ def asking() -> Listener | None:
     return next(_running(), None)
 
 
-def nested() -> bool:
-    """Whether more than one event is being handled, one inside the other."""
+def nested(run: object) -> bool:
+    """Whether more than one event of a run is being handled, one inside the other."""
     events = 0
     for frame in _frames():
-        events += LINES in frame.f_globals
+        events += LINES in frame.f_globals and frame.f_globals["run"] is run
     return events > 1
 
 

@@ -23,6 +23,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_run"],
+        /,
         *,
         mode: Mode | None = ...,
     ) -> None: ...
@@ -31,6 +32,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_load_checkpoint"],
+        /,
         *,
         checkpoint: dict[str, Any] | None = ...,
         path: Path | None = ...,
@@ -40,6 +42,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_train", "before_training"],
+        /,
         *,
         model: nn.Module | None = ...,
     ) -> None: ...
@@ -48,6 +51,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -57,6 +61,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_train_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -66,6 +71,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_train_iter", "before_step"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -77,6 +83,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_forward"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -89,6 +96,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_backward"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -101,6 +109,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_optimizer_step"],
+        /,
         *,
         step: int | None = ...,
         optimizer: Optimizer | None = ...,
@@ -110,6 +119,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_optimizer_step"],
+        /,
         *,
         step: int | None = ...,
         optimizer: Optimizer | None = ...,
@@ -119,6 +129,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_train_iter", "after_step"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -132,6 +143,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_train_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -142,6 +154,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_val"],
+        /,
         *,
         model: nn.Module | None = ...,
     ) -> None: ...
@@ -150,6 +163,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_val_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -160,6 +174,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_val_iter"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -172,6 +187,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_val_iter"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -186,6 +202,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_val_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -197,6 +214,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_val"],
+        /,
         *,
         model: nn.Module | None = ...,
         metrics: Mapping[str, Any] | None = ...,
@@ -206,6 +224,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -216,6 +235,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_train", "after_training"],
+        /,
         *,
         model: nn.Module | None = ...,
         metrics: Mapping[str, Any] | None = ...,
@@ -225,6 +245,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_test"],
+        /,
         *,
         model: nn.Module | None = ...,
     ) -> None: ...
@@ -233,6 +254,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_test_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -243,6 +265,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_test_iter"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -255,6 +278,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_test_iter"],
+        /,
         *,
         step: int | None = ...,
         batch_idx: int | None = ...,
@@ -269,6 +293,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_test_epoch"],
+        /,
         *,
         epoch: int | None = ...,
         model: nn.Module | None = ...,
@@ -280,6 +305,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_test"],
+        /,
         *,
         model: nn.Module | None = ...,
         metrics: Mapping[str, Any] | None = ...,
@@ -289,6 +315,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["before_save_checkpoint"],
+        /,
         *,
         checkpoint: dict[str, Any] | None = ...,
     ) -> None: ...
@@ -297,6 +324,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_save_checkpoint"],
+        /,
         *,
         path: Path | None = ...,
         is_best: bool | None = ...,
@@ -307,6 +335,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_scalars"],
+        /,
         *,
         values: Mapping[str, Any] | None = ...,
         step: int | None = ...,
@@ -316,6 +345,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_images"],
+        /,
         *,
         tag: str | None = ...,
         images: Any = ...,
@@ -327,6 +357,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_histograms"],
+        /,
         *,
         tag: str | None = ...,
         values: Any = ...,
@@ -337,6 +368,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_figure"],
+        /,
         *,
         tag: str | None = ...,
         figure: Any = ...,
@@ -347,6 +379,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_text"],
+        /,
         *,
         tag: str | None = ...,
         text: str | None = ...,
@@ -357,6 +390,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_config"],
+        /,
         *,
         config: Mapping[str, Any] | None = ...,
     ) -> None: ...
@@ -365,6 +399,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["log_artifact"],
+        /,
         *,
         path: Path | None = ...,
         name: str | None = ...,
@@ -374,6 +409,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["on_exception"],
+        /,
         *,
         exception: BaseException | None = ...,
     ) -> None: ...
@@ -382,6 +418,7 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["after_run"],
+        /,
         *,
         mode: Mode | None = ...,
     ) -> None: ...
@@ -390,4 +427,5 @@ class Emit(Protocol):
     def __call__(
         self,
         point: Literal["cleanup"],
+        /,
     ) -> None: ...

@@ -32,7 +32,10 @@ def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
         test = " or ".join(f"{name} is not None" for name in foreign)
         lines.append(f"    if {test}: refuse({', '.join(f'{name}={name}' for name in foreign)})")
     given = "".join(f"{name}={name}, " for name in known)
-    lines += ["    if rest:", "        if not known.issuperset(rest): rest = check(rest)"]
+    spelled = [(other, name) for other, name in SPELLINGS.items() if name in known]
+    lines += ["    if rest:"]
+    lines += [f"        if {other!r} in rest: {name} = rest.pop({other!r})" for other, name in spelled]
+    lines += ["        if not known.issuperset(rest): rest = check(rest)"]
     if call is not None:
         lines += [f"        call({given}**rest)", f"    else: call({given})"]
     namespace: dict[str, Any] = {"call": call, "refuse": _refusal(point), "check": _check(point)}

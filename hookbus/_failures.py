@@ -39,10 +39,18 @@ def policy_of(plugin: object) -> str:
     return plugin.config.on_error or ("warn" if plugin.observer else "raise")
 
 
-def annotate(error: Exception, listener: Listener, clock: Clock) -> Exception:
-    """Add to an exception who raised it, where and when. A StopIteration becomes a HookFailure."""
+def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> Exception:
+    """Add to an exception which hook raised it, where and when. A StopIteration becomes a HookFailure.
+
+    Args:
+        error: what was raised.
+        hook: the instance name of the hook.
+        plugin: the hook.
+        point: the point or action.
+        clock: tells when.
+    """
     note = (
-        f"raised by hook {listener.hook!r} ({package_of(listener.plugin)}) at {listener.point}, "
+        f"raised by hook {hook!r} ({package_of(plugin)}) at {point}, "
         f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
     )
     if isinstance(error, StopIteration):
@@ -62,12 +70,14 @@ class Failures:
         self._changed = changed
         self._records: dict[str, _Record] = {}
         self._collected: list[Exception] = []
+        self._let_through = 0  # the id of the exception that goes on from an event, perhaps into one outside of it
 
     def recover(self, error: Exception, listener: Listener, clock: Clock, go_on: Callable[[], None]) -> bool:
         """A listener raised. Returns whether the exception goes on; otherwise the listeners after it were called."""
-        shown = annotate(error, listener, clock)
-        fatal = policy_of(listener.plugin) == "raise"
+        fatal = id(error) == self._let_through or policy_of(listener.plugin) == "raise"
+        shown = annotate(error, listener.hook, listener.plugin, listener.point, clock)
         if fatal and listener.point not in REACH_ALL:
+            self._let_through = id(shown)
             if shown is not error:
                 raise shown from error
             return True
@@ -85,10 +95,11 @@ class Failures:
             ExceptionGroup: several of them; a single one is raised as it is.
         """
         errors, self._collected = self._collected, []
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            raise ExceptionGroup(f"{len(errors)} hooks failed at {point}", errors)
+        if not errors:
+            return
+        error = errors[0] if len(errors) == 1 else ExceptionGroup(f"{len(errors)} hooks failed at {point}", errors)
+        self._let_through = id(error)
+        raise error
 
     def _count(self, error: Exception, listener: Listener, clock: Clock) -> None:
         """Count one failure; warn at the first, disable the hook where it is time for that."""
@@ -106,6 +117,10 @@ class Failures:
         if fresh:
             after = "it is disabled" if record.disabled else "the run goes on"
             _warn(f"hook {listener.hook!r} ({record.package}) failed at {listener.point}: {what}; {after}.")
+
+    def forget(self, hook: str) -> None:
+        """A hook has left; its failures are not those of one that comes under its name."""
+        self._records.pop(hook, None)
 
     def is_disabled(self, hook: str) -> bool:
         """Whether a hook gets no events any more, its cleanup excepted."""

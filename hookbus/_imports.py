@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -37,10 +38,10 @@ def import_path(path: str) -> Any:
 
 
 def cause_of(error: BaseException) -> str:
-    """An error in one line, with the place in the code that raised it, unless that is the import system itself."""
-    text = f"{type(error).__name__}: {error}".strip().rstrip(".")
+    """An error in one line, and where it was raised, unless that is in an installed package."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": .")
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or "importlib" in frames[-1].filename:
+    if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or _is_installed(frames[-1].filename):
         return text
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})"
 
@@ -49,3 +50,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """As `did_you_mean`, but silent where nothing is near: for long lists."""
     hint = did_you_mean(name, known)
     return hint if hint.startswith(" Did you mean") else ""
+
+
+def _is_installed(filename: str) -> bool:
+    return filename.startswith("<frozen") or any(filename.startswith(path) for path in sysconfig.get_paths().values())

@@ -2,96 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookbus._checks import Implementation
+from hookbus._checks import Implementation, refusal
 from hookbus._dispatch import Listener
-from hookbus._packages import package_of
-from hookbus.errors import ConfigError, RegistrationError
-from hookbus.hook import Hook
+from hookbus.errors import ConfigError
+from hookbus.hook import Hook, HookConfig, Priority
 from hookbus.lifecycle import Point
 from hookbus.markers import Options
-from hookbus.when import Asked, Schedule, every
+from hookbus.when import Schedule, every
 
-__all__ = ["check_schedules", "listener_of", "priority_of", "schedule_of"]
+__all__ = ["check_listeners", "check_priority", "listener_of", "priority_of", "schedule_of"]
 
 
-def listener_of(impl: Any, point: Point, given: int | None) -> Listener:
-    """One implementation, as pluggy keeps it, as a listener.
+def listener_of(found: Implementation, point: Point, given: int | None) -> Listener:
+    """One implementation as a listener.
 
     Args:
-        impl: pluggy's HookImpl; its options hold our own.
+        found: what the plugin implements.
         point: where it listens.
         given: the priority that was given when the hook was registered.
     """
-    found: Implementation = impl.opts["found"]
-    number, source = priority_of(impl.plugin, found.options, given)
+    number, source = priority_of(found, given)
     return Listener(
-        hook=impl.plugin_name,
-        plugin=impl.plugin,
+        hook=found.hook,
+        plugin=found.plugin,
         point=point.name,
-        call=impl.function,
+        call=found.call,
         wants=found.wants,
         rest=found.rest,
         priority=number,
         source=source,
-        schedule=schedule_of(impl.plugin, found.options, point),
+        schedule=schedule_of(found.plugin, found.options, point),
+        asks=_asks(found.plugin, point),
         before=found.options.get("before", ()),
         after=found.options.get("after", ()),
     )
 
 
-def priority_of(plugin: object, options: Options, given: int | None) -> tuple[int, str]:
+def priority_of(found: Implementation, given: int | None) -> tuple[int, str]:
     """A number and where it comes from: what the user said wins over what the hook's author said."""
+    plugin, own = found.plugin, found.options.get("priority")
     if given is not None:
         return given, "register(priority=)"
     if isinstance(plugin, Hook) and plugin.config.priority is not None:
         return plugin.config.priority, "config"
-    if options.get("priority") is not None:
-        return int(options["priority"]), "@hookimpl"
+    if own is not None:
+        return own, "@hookimpl"
     if isinstance(plugin, Hook):
-        return int(plugin.priority), f"class {type(plugin).__name__}"
-    return 50, "default"
+        return plugin.priority, f"class {type(plugin).__name__}"
+    return int(Priority.NORMAL), "default"
 
 
 def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | None:
-    """When a listener is due: its own schedule, the config's `when` and `frequency`, its `should_trigger`."""
-    own = options.get("when")
-    if not isinstance(plugin, Hook):
-        return own if own is None or isinstance(own, Schedule) else own(None)
-    config = plugin.config
-    if own is not None:
-        own = config.when or (own if isinstance(own, Schedule) else own(config)).resolve(config)
-    parts = [own] if own is not None else []
-    per_iteration = point.unit in ("iter", "batch")
-    gated = per_iteration if plugin.unit == "iter" else point.unit == plugin.unit
-    if config.frequency is not None and gated:
-        parts.append(every(config.frequency))
-    if per_iteration and type(plugin).should_trigger is not Hook.should_trigger:
-        parts.append(Asked(plugin.should_trigger))
-    if not parts:
-        return None
-    schedule = parts[0]
-    for part in parts[1:]:
-        schedule = schedule & part
-    return schedule
-
-
-def check_schedules(plugin: object, name: str, found: list[Implementation], points: Any) -> None:
-    """Resolve every schedule once, so that a mistake is seen at registration.
+    """When a listener is due: its own schedule, and the config's `when` and `frequency`.
 
     Raises:
-        RegistrationError: a schedule does not hold, or the config has `when` and there is none to replace.
+        ConfigError: a schedule does not hold.
     """
-    try:
-        for each in found:
+    config = plugin.config if isinstance(plugin, Hook) else None
+    own = _own_schedule(options.get("when"), config)
+    if not isinstance(plugin, Hook) or plugin.config.frequency is None:
+        return own
+    gated = _per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
+    if not gated:
+        return own
+    frequency = every(plugin.config.frequency)
+    return frequency if own is None else own & frequency
+
+
+def _own_schedule(when: Any, config: HookConfig | None) -> Schedule | None:
+    if when is None:
+        return None
+    if config is not None and config.when is not None:
+        when = config.when
+    if not isinstance(when, Schedule):
+        if config is None:
+            raise ConfigError(["when= is a function of a config, and only a hookbus.Hook has one: give a schedule."])
+        when = when(config)
+    if not isinstance(when, Schedule):
+        raise ConfigError([f"when= is a function that returned {when!r}: return a schedule, every(None) for never."])
+    return when.resolve(config)
+
+
+def _asks(plugin: object, point: Point) -> Callable[[int], object] | None:
+    """A hook's own `should_trigger`, where it decides: at per-iteration points."""
+    if not isinstance(plugin, Hook) or type(plugin).should_trigger is Hook.should_trigger:
+        return None
+    return plugin.should_trigger if _per_iteration(point) else None
+
+
+def _per_iteration(point: Point) -> bool:
+    return point.unit in ("iter", "batch")
+
+
+def check_listeners(found: Sequence[Implementation], plugin: object, name: str, points: Mapping[str, Point]) -> None:
+    """Resolve every schedule and priority once, so that a mistake is seen at registration.
+
+    Raises:
+        RegistrationError: one of them does not hold, or the config has `when` and there is none to replace.
+    """
+    for each in found:
+        check_priority(priority_of(each, None)[0], plugin, name)
+        try:
             if each.target in points:
                 schedule_of(plugin, each.options, points[each.target])
-    except ConfigError as error:
-        raise RegistrationError(f"hook {name!r} ({package_of(plugin)}) was not registered: {error}") from None
+        except ConfigError as error:
+            raise refusal(plugin, name, f"{each.method}: {error}") from None
     scheduled = any(each.options.get("when") is not None for each in found)
     if isinstance(plugin, Hook) and plugin.config.when is not None and not scheduled:
-        raise RegistrationError(
-            f"hook {name!r} ({package_of(plugin)}) was not registered: when= replaces the schedule of its scheduled "
-            "listeners, and it has none. To gate its per-iteration points, say frequency."
-        )
+        why = "when= replaces the schedule of its scheduled listeners, and it has none."
+        raise refusal(plugin, name, f"{why} To gate its per-iteration points, say frequency.")
+
+
+def check_priority(number: object, plugin: object, name: str) -> None:
+    """See that a priority is a number.
+
+    Raises:
+        RegistrationError: it is not.
+    """
+    if not isinstance(number, int):
+        raise refusal(plugin, name, f"the priority {number!r} is not a whole number. Write Priority.LOW, or 70.")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookbus._checks import Implementation
 from hookbus._dispatch import Listener, compile_point, ordered
 from hookbus._failures import REACH_ALL, Failures
 from hookbus._listeners import listener_of, priority_of
 from hookbus.actions import Actions, Step
 from hookbus.lifecycle import Point
-from hookbus.markers import Options
 from hookbus.points import fill_for, finally_for, first_for, names_for
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ __all__ = ["Calls", "Order", "Table", "Wrap"]
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
-Implementations = Callable[[str], Iterable[Any]]
-"""For a point or an action, what pluggy keeps of its implementations, in the order of registration."""
+Implementations = Callable[[str], Iterable[Implementation]]
+"""For a point or an action, its implementations in the order of registration."""
 
 
 class Calls:
@@ -29,6 +29,8 @@ class Calls:
 
     The loop's own path: `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
     """
+
+    __slots__ = ("__dict__", "_make")
 
     def __init__(self, make: Callable[[str], Any]) -> None:
         self._make = make
@@ -40,9 +42,7 @@ class Calls:
 
     def forget(self) -> None:
         """Members have changed: compile again on next use."""
-        make = self._make
         self.__dict__.clear()
-        self._make = make
 
 
 class Table:
@@ -50,7 +50,7 @@ class Table:
 
     Args:
         order: "nested" or "ascending".
-        implementations: what pluggy keeps.
+        implementations: of the members.
         changed: called when the tables have to be compiled again.
 
     Attributes:
@@ -102,8 +102,8 @@ class Table:
             OrderError: the before=/after= wishes contradict each other.
         """
         spec, found = self.points[point], []
-        for impl in self._of(point, run):
-            listener = listener_of(impl, spec, self.given.get(impl.plugin_name))
+        for each in self._of(point, run):
+            listener = listener_of(each, spec, self.given.get(each.hook))
             listener.call = self.failures.watched(listener)
             if self.wrap is not None:
                 listener.call = self.wrap(listener)
@@ -119,19 +119,25 @@ class Table:
         listeners = [listener for point in self.points for listener in self.listeners(point, run)]
         return any(listener.rest or "metrics" in listener.wants for listener in listeners)
 
-    def _of(self, name: str, run: Run) -> list[Any]:
-        return [impl for impl in self._implementations(name) if self._takes_part(impl, name, run)]
+    def forget(self, hook: str) -> None:
+        """A hook has left: another one may come under its name."""
+        self.given.pop(hook, None)
+        self.failures.forget(hook)
 
-    def _takes_part(self, impl: Any, name: str, run: Run | None) -> bool:
-        if self.failures.is_disabled(impl.plugin_name) and name != "cleanup":
+    def _of(self, name: str, run: Run) -> list[Implementation]:
+        return [each for each in self._implementations(name) if self._takes_part(each, name, run)]
+
+    def _takes_part(self, found: Implementation, name: str, run: Run) -> bool:
+        if self.failures.is_disabled(found.hook) and name != "cleanup":
             return False
-        return run is None or run.serves(impl.plugin)
+        return run.serves(found.plugin)
 
-    def _of_action(self, action: str) -> list[tuple[Callable[..., Any], Options, int]]:
-        found = []
-        for impl in self._implementations(action):
-            if self._takes_part(impl, action, None):
-                options: Mapping[str, Any] = impl.opts["found"].options
-                number, _ = priority_of(impl.plugin, dict(options), self.given.get(impl.plugin_name))
-                found.append((impl.function, dict(options), number))
-        return found
+    def _of_action(self, action: str) -> list[Implementation]:
+        """The implementations of an action, outermost first."""
+        found = [each for each in self._implementations(action) if not self.failures.is_disabled(each.hook)]
+        return sorted(found, key=self._depth)
+
+    def _depth(self, found: Implementation) -> tuple[int, int]:
+        """How deep inside it lies: tryfirst and trylast win over numbers."""
+        side = bool(found.options.get("trylast")) - bool(found.options.get("tryfirst"))
+        return side, priority_of(found, self.given.get(found.hook))[0]

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import SafeRepresenter
 
 __all__ = ["Document", "Path", "Place", "dump", "parse_value", "read"]
 
@@ -22,7 +23,7 @@ Path = tuple[str | int, ...]
 Place = tuple[int, int] | str
 """Line and column from 1, or the text of the override that put something there."""
 
-MAX_NODES = 100_000
+MAX_NODES = 20_000
 MAX_DEPTH = 60
 STANDARD = "tag:yaml.org,2002:"
 PLAIN_TAGS = {STANDARD + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
@@ -50,24 +51,27 @@ class Document:
 
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
         """A complete sentence about a place: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`."""
-        return self._sentence(self._place(path, self.keys if at_key else self.values), path, message)
+        return self.problem_at(self._place(path, self.keys if at_key else self.values), message, path)
 
-    def problem_at(self, place: Place, message: str, path: Path = ()) -> str:
-        """The same for a place that is known."""
-        return self._sentence(place, path, message)
+    def problem_at(self, place: Place | None, message: str, path: Path = ()) -> str:
+        """The same for a place that is known; None for data that stands in no file."""
+        where = self.name
+        if place is not None:
+            where = f"command line: {place}" if isinstance(place, str) else f"{self.name}:{place[0]}:{place[1]}"
+        dotted = ".".join(map(str, path))
+        return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
 
-    def _place(self, path: Path, places: dict[Path, Place]) -> Place:
+    def is_refused(self, path: Path) -> bool:
+        """Whether what stands at a place, or in it, could not be read: that was told, and explains what is wrong."""
+        return any(each[: len(path)] == path for each in self.refused)
+
+    def _place(self, path: Path, places: dict[Path, Place]) -> Place | None:
         """Of the nearest thing above where it is not there itself."""
         for end in range(len(path), -1, -1):
             found = places.get(path[:end]) or self.values.get(path[:end])
             if found is not None:
                 return found
-        return 1, 1
-
-    def _sentence(self, place: Place, path: Path, message: str) -> str:
-        where = f"command line: {place}" if isinstance(place, str) else f"{self.name}:{place[0]}:{place[1]}"
-        dotted = ".".join(map(str, path))
-        return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
+        return None
 
 
 def read(text: str, name: str) -> Document:
@@ -81,13 +85,13 @@ def read(text: str, name: str) -> Document:
     try:
         node = YAML(typ="safe", pure=True).compose(text)
         if node is None:
-            document.problems.append(document.problem((), "the file is empty."))
+            document.problems.append(document.problem_at((1, 1), "the file is empty."))
         else:
             document.data = _Reader(document).value(node, (), 0)
     except _Refused as refused:
         document.problems.append(document.problem_at(refused.place, str(refused)))
     except RecursionError:
-        document.problems.append(document.problem((), f"nested deeper than {MAX_DEPTH} levels."))
+        document.problems.append(document.problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
     except YAMLError as error:
         place, reason = _described(error, text)
         document.problems.append(document.problem_at(place, f"this is not YAML: {reason}."))
@@ -113,6 +117,7 @@ def parse_value(text: str) -> Any:
 def dump(data: Any) -> str:
     """Plain data as YAML that `read` gives back as it was; mappings keep their order."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.allow_unicode = True
@@ -120,6 +125,17 @@ def dump(data: Any) -> str:
     stream = io.StringIO()
     yaml.dump(data, stream)
     return stream.getvalue()
+
+
+class _Representer(SafeRepresenter):
+    """Writes a text with line breaks or invisible characters in double quotes: only there are all of them escaped."""
+
+    def represent_str(self, data: str) -> ScalarNode:
+        style = None if data.isprintable() else '"'
+        return self.represent_scalar(STANDARD + "str", data, style=style)
+
+
+_Representer.add_representer(str, _Representer.represent_str)
 
 
 class _Refused(Exception):
@@ -209,7 +225,7 @@ class _Reader:
     def _count(self, node: Node) -> None:
         self._left -= 1
         if self._left < 0:
-            raise _Refused(node, f"this file holds more than {MAX_NODES} values; aliases count each time they are used.")
+            raise _Refused(node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used.")
 
     def _refuse(self, path: Path, message: str) -> None:
         """A value that cannot be had: reported here, so that nobody needs to say that it is missing."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import pluggy
 
+from hookbus._checks import Implementation
+from hookbus._failures import annotate
 from hookbus.errors import PointError
 from hookbus.markers import PROJECT
 
@@ -24,18 +27,18 @@ Step = Callable[[Any, Any], Any]
 
 
 class ActionSpecs:
-    """The actions, one method each."""
+    """The actions, one method each; `runner` and `data_batch` are second spellings of `run` and `batch`."""
 
     @hookspec(firstresult=True)
-    def train_step(self, run, batch):  # type: ignore[no-untyped-def]
+    def train_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
         """Train on one micro-batch: forward, backward, and the update where it is due. Returns the outputs."""
 
     @hookspec(firstresult=True)
-    def val_step(self, run, batch):  # type: ignore[no-untyped-def]
+    def val_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
         """Judge one validation batch. Returns the outputs, the loss among them where there is one."""
 
     @hookspec(firstresult=True)
-    def test_step(self, run, batch):  # type: ignore[no-untyped-def]
+    def test_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
         """Judge one test batch."""
 
 
@@ -43,43 +46,76 @@ ACTIONS: dict[str, tuple[str, ...]] = {name: ("batch",) for name in vars(ActionS
 """The arguments of each action besides `run`."""
 
 
-class _Facade:
+class _Face:
     """One implementation of one action as a plugin of its own, so that the order of registration is ours."""
 
-    def __init__(self, action: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, action: str, function: Callable[..., Any], *, wrapper: bool = False) -> None:
         setattr(self, action, function)
-        self.options = options
+        self.wrapper = wrapper
 
 
 class _Caller(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        return plugin.options if isinstance(plugin, _Facade) and name in ACTIONS else None
+        return {"wrapper": plugin.wrapper} if isinstance(plugin, _Face) and name in ACTIONS else None
 
 
 class Actions:
     """The callers of all actions for the present members of a bus.
 
     Args:
-        implementations: for an action, pluggy's (function, options, priority), in the order of registration.
+        implementations: for an action, those of the members, outermost first.
     """
 
-    def __init__(
-        self, implementations: Callable[[str], Sequence[tuple[Callable[..., Any], dict[str, Any], int]]]
-    ) -> None:
+    def __init__(self, implementations: Callable[[str], Sequence[Implementation]]) -> None:
         self._implementations = implementations
 
     def step(self, action: str, default: Step) -> Step:
-        """The function that carries an action out: `default` itself where no hook has a say."""
+        """The function that carries an action out: `default` itself where no hook has a say.
+
+        An exception that a hook raises there always goes on, since without the step there is no result.
+        """
         found = self._implementations(action)
         if not found:
             return default
         manager = _Caller(PROJECT)
         manager.add_hookspecs(ActionSpecs)
-        manager.register(_Facade(action, default, {"trylast": True, "specname": action}))
-        for function, options, _ in sorted(found, key=lambda each: -each[2]):
-            manager.register(_Facade(action, function, {**_pluggy_options(options), "specname": action}))
+        manager.register(_Face(action, lambda run, batch: default(run, batch)))
+        for each in reversed(found):  # pluggy calls the one that came last first
+            manager.register(_Face(action, each.call, wrapper=bool(each.options.get("wrapper"))))
         caller = getattr(manager.hook, action)
-        return lambda run, batch: caller(run=run, batch=batch)
+
+        def carry_out(run: Any, batch: Any) -> Any:
+            try:
+                return caller(run=run, batch=batch, runner=run, data_batch=batch)
+            except Exception as error:
+                raiser = _raiser(error, found)
+                if raiser is None:
+                    raise
+                shown = annotate(error, raiser.hook, raiser.plugin, action, run.clock)
+                if shown is error:
+                    raise
+                raise shown from error
+
+        return carry_out
+
+
+def _raiser(error: Exception, found: Sequence[Implementation]) -> Implementation | None:
+    """The implementation in which an exception arose, None where it was the loop's own step."""
+    trace, raiser = error.__traceback__, None
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals is globals():
+            raiser = None
+        else:
+            raiser = next((each for each in found if _is_running(each.call, frame)), raiser)
+        trace = trace.tb_next
+    return raiser
+
+
+def _is_running(function: Any, frame: FrameType) -> bool:
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    owner = getattr(function, "__self__", None)
+    return frame.f_code is plain.__code__ and (owner is None or frame.f_locals.get("self", owner) is owner)
 
 
 def step_of(function: Callable[..., Any]) -> Step:
@@ -96,7 +132,3 @@ def step_of(function: Callable[..., Any]) -> Step:
         return lambda run, batch: function(run, batch)
     name = getattr(function, "__name__", function)
     raise PointError(f"A step takes (batch) or (run, batch); {name} takes {len(needed)} arguments.")
-
-
-def _pluggy_options(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options.get(name, False) for name in ("wrapper", "tryfirst", "trylast")}

@@ -3,77 +3,77 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from hookbus import discovery
+from hookbus._factories import Factories, Factory, keywords_of
+from hookbus._imports import cause_of
 from hookbus._yaml import Path
-from hookbus.config import Component, RunConfig
+from hookbus.config import RunConfig, read_config
 from hookbus.data import Splits
-from hookbus.errors import ConfigError, HookbusError, PluginError, did_you_mean
+from hookbus.errors import ConfigError, HookbusError
 from hookbus.rng import seed_everything
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
 
-__all__ = ["DATASETS_GROUP", "MODELS_GROUP", "trainer_from_config"]
-
-MODELS_GROUP = "hookbus.models"
-DATASETS_GROUP = "hookbus.datasets"
+__all__ = ["trainer_from_config", "trainer_from_file"]
 
 
-def trainer_from_config(cls: type[Trainer], config: RunConfig, *, overwrite: bool = False) -> Trainer:
+def trainer_from_file(
+    cls: type[Trainer], path: str | os.PathLike[str], overrides: Iterable[str] = (), *, overwrite: bool = False
+) -> Trainer:
     """Build everything that a run file names.
 
     Args:
         cls: the Trainer class.
-        config: the checked run file.
+        path: the run file.
+        overrides: `a.b=value` and `~a.b`, as on the command line.
         overwrite: a run that is in the work directory is removed.
 
     Raises:
-        ConfigError: something cannot be built; all mistakes are listed, with their places.
+        ConfigError: the file does not hold, or something cannot be found or built; all mistakes are listed, with
+            their places. Nothing is built of a file that has any.
     """
+    config, problems = read_config(path, overrides)
+    return _trainer(cls, config, problems, overwrite)
+
+
+def trainer_from_config(cls: type[Trainer], config: RunConfig, *, overwrite: bool = False) -> Trainer:
+    """The same for a configuration that was read already."""
+    return _trainer(cls, config, [], overwrite)
+
+
+def _trainer(cls: type[Trainer], config: RunConfig, problems: list[str], overwrite: bool) -> Trainer:
+    factories = Factories(config)
+    if problems or factories.problems:
+        raise ConfigError(config.in_order([*problems, *factories.problems]))
     seed_everything(config.seed)
-    parts = _Parts(config)
-    splits = parts.dataset()
-    model = parts.model(splits)
-    loss_fn = parts.loss()
-    optimizer = parts.optimizer(model)
-    scheduler = parts.scheduler(optimizer)
-    hooks = parts.hooks()
-    scores = parts.scores()
-    loaders = parts.loaders(splits)
+    parts = _Parts(config, factories)
     if parts.problems:
-        raise ConfigError(parts.problems)
-    assert model is not None
+        raise ConfigError(config.in_order(parts.problems))
+    assert parts.model is not None
     assert config.training is not None
     return cls(
-        model,
-        optimizer,
-        loss_fn,
-        **loaders,
-        scheduler=scheduler,
+        parts.model,
+        parts.optimizer,
+        parts.loss,
+        **parts.loaders,
+        scheduler=parts.scheduler,
         scheduler_interval=config.scheduler.interval if config.scheduler else "epoch",
         scheduler_monitor=config.scheduler.monitor if config.scheduler else None,
-        epochs=config.training.epochs,
-        iterations=config.training.iterations,
+        **config.training.model_dump(),
         work_dir=config.work_dir,
-        hooks=hooks,
+        hooks=factories.hooks,
         default_hooks=config.default_hooks,
         order=config.order,
-        metrics=scores,
-        accumulate=config.training.accumulate,
-        precision=config.training.precision,
-        clip_grad_norm=config.training.clip_grad_norm,
-        validate_first=config.training.validate_first,
+        metrics=factories.scores,
         device=config.device,
         seed=config.seed,
         resume=config.resume,
@@ -85,197 +85,118 @@ def trainer_from_config(cls: type[Trainer], config: RunConfig, *, overwrite: boo
 
 
 class _Parts:
-    """Builds the parts of a run file one by one, and keeps what is wrong with each."""
+    """Builds the parts of a run file, and keeps what is wrong with each."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, factories: Factories) -> None:
+        self._config, self._factories = config, factories
         self.problems: list[str] = []
-        for name in ("model", "dataset", "training"):
-            if getattr(config, name) is None:
-                self._wrong((), f"a training needs the section {name}, which is not there.")
+        splits = self._splits()
+        self.model = self._model(splits)
+        self.loss = self._loss()
+        self.optimizer = self._optimizer()
+        self.scheduler = self._scheduler()
+        self.loaders = self._loaders(splits)
 
-    def dataset(self) -> Splits | None:
-        """The data sets."""
-        section = self.config.dataset
-        if section is None:
+    def _splits(self) -> Splits | None:
+        assert self._config.dataset is not None
+        found = self._call(("dataset",), self._factories.dataset, self._config.dataset.settings)
+        try:
+            return None if found is None else _splits_of(found)
+        except TypeError:
+            wanted = "data sets as (train, val, test), as a mapping of these names, or as hookbus.data.Splits"
+            self._wrong(("dataset", "type"), f"it gives {_kind(found)}; wanted are {wanted}.")
             return None
-        factory = self._offered(("dataset",), section, DATASETS_GROUP, "data set")
-        found = self._call(("dataset",), factory, section.settings)
-        return None if found is None else _splits(found)
 
-    def model(self, splits: Splits | None) -> nn.Module | None:
+    def _model(self, splits: Splits | None) -> nn.Module | None:
         """The model; told the shape of the data and the number of classes where it wants to know."""
-        section = self.config.model
-        if section is None:
-            return None
-        factory = self._offered(("model",), section, MODELS_GROUP, "model")
+        factory, section = self._factories.model, self._config.model
+        assert factory is not None
+        assert section is not None
         told = {"input_shape": splits.input_shape, "num_classes": splits.num_classes} if splits else {}
-        known = _parameters(factory) if factory is not None else {}
+        known = keywords_of(factory)
         extra = {k: v for k, v in told.items() if v is not None and k in known and k not in section.settings}
         model = self._call(("model",), factory, section.settings, **extra)
-        if model is not None and not isinstance(model, nn.Module):
-            self._wrong(("model", "type"), f"it gives a {type(model).__name__}, not a torch.nn.Module.")
-            return None
-        return model
+        if model is None or isinstance(model, nn.Module):
+            return model
+        self._wrong(("model", "type"), f"it gives {_kind(model)}, not a torch.nn.Module.")
+        return None
 
-    def loss(self) -> Callable[..., Any] | None:
+    def _loss(self) -> Any:
         """The loss function; None where the model returns its loss."""
-        section = self.config.loss
-        if section is None:
-            return None
-        name, settings = (section, {}) if isinstance(section, str) else (section.type, section.settings)
-        path: Path = ("loss",) if isinstance(section, str) else ("loss", "type")
-        found = self._named(path, name, functional, "a loss of torch.nn.functional")
+        found, section = self._factories.loss, self._config.loss
+        settings = {} if section is None or isinstance(section, str) else section.settings
         if inspect.isclass(found):
-            found = self._call(("loss",), found, settings)
-        elif found is not None and settings and self._accepts(("loss",), found, settings):
-            found = functools.partial(found, **settings)
-        return found  # type: ignore[no-any-return]
+            return self._call(("loss",), found, settings)
+        return functools.partial(found, **settings) if found is not None and settings else found
 
-    def optimizer(self, model: nn.Module | None) -> Any:
-        """The optimizer of all parameters."""
-        section = self.config.optimizer
-        cls = self._named(("optimizer", "type"), section.type, torch.optim, "an optimizer of torch.optim")
-        parameters = list(model.parameters()) if model is not None else [nn.Parameter(torch.zeros(1))]
-        return self._call(("optimizer",), cls, section.settings, parameters)
+    def _optimizer(self) -> Any:
+        """The optimizer of all parameters; of a made-up one where there is no model, to see whether it can be built."""
+        parameters = list(self.model.parameters()) if self.model is not None else [nn.Parameter(torch.zeros(1))]
+        return self._call(("optimizer",), self._factories.optimizer, self._config.optimizer.settings, parameters)
 
-    def scheduler(self, optimizer: Any) -> Any:
-        """The learning-rate scheduler."""
-        section = self.config.scheduler
-        if section is None or optimizer is None:
+    def _scheduler(self) -> Any:
+        section = self._config.scheduler
+        if section is None or self.optimizer is None:
             return None
-        schedulers = torch.optim.lr_scheduler
-        cls = self._named(("scheduler", "type"), section.type, schedulers, "a scheduler of torch.optim.lr_scheduler")
-        return self._call(("scheduler",), cls, section.settings, optimizer)
+        return self._call(("scheduler",), self._factories.scheduler, section.settings, self.optimizer)
 
-    def hooks(self) -> list[Any]:
-        """The hooks of the file."""
-        try:
-            return self.config.build_hooks()
-        except ConfigError as error:
-            self.problems += error.problems
-            return []
-
-    def scores(self) -> Any:
-        """What validations measure: accuracy for the default loss, unless the file says otherwise."""
-        from hookbus.scores import scores_from
-
-        metrics = self.config.metrics
-        if metrics is None:
-            metrics = ["accuracy"] if self.config.loss == "cross_entropy" else []
-        try:
-            return scores_from(metrics)
-        except ConfigError as error:
-            for problem in error.problems:
-                self._wrong(("metrics",), problem.removeprefix("metrics: "))
+    def _loaders(self, splits: Splits | None) -> dict[str, Any]:
+        """A loader for each split that there is."""
+        if splits is None:
             return {}
+        if splits.train is None:
+            self._wrong(("dataset", "type"), "it gives no data set to train on.")
+        found = {"train": splits.train, "val": splits.val, "test": splits.test}
+        return {f"{name}_loader": self._loader(name, split) for name, split in found.items() if split is not None}
 
-    def loaders(self, splits: Splits | None) -> dict[str, Any]:
-        """A loader for each split."""
-        section = self.config.dataset
-        if splits is None or section is None:
-            return {}
-        options = self.config.loader.model_dump(exclude={"shuffle", "drop_last"})
-        training = {"shuffle": self.config.loader.shuffle, "drop_last": self.config.loader.drop_last}
+    def _loader(self, name: str, split: Any) -> Any:
+        if isinstance(split, Mapping):
+            return {key: self._loader(f"{name} {key!r}", each) for key, each in split.items()}
+        if isinstance(split, DataLoader) or not hasattr(split, "__getitem__"):
+            return split
+        assert self._config.dataset is not None
+        try:
+            return DataLoader(split, batch_size=self._config.dataset.batch_size, **self._options(name, split))
+        except ValueError as error:
+            self._wrong(("dataset",), f"no loader can be made of its {name} data: {error}")
+            return None
+
+    def _options(self, name: str, split: Any) -> dict[str, Any]:
+        options = self._config.loader.model_dump()
+        if name != "train" or isinstance(split, IterableDataset):
+            options.pop("shuffle")
+        if name != "train":
+            options.pop("drop_last")
         if not options["num_workers"]:
             options.pop("prefetch_factor")
             options.pop("persistent_workers")
-        found = {}
-        for name, split in (("train", splits.train), ("val", splits.val), ("test", splits.test)):
-            own = training if name == "train" else {}
-            if split is not None:
-                found[f"{name}_loader"] = self._loader(split, section.batch_size, {**options, **own})
-        return found
+        return options
 
-    def _loader(self, split: Any, batch_size: int, options: dict[str, Any]) -> Any:
-        if isinstance(split, Mapping):
-            return {name: self._loader(each, batch_size, options) for name, each in split.items()}
-        if isinstance(split, DataLoader) or not hasattr(split, "__getitem__"):
-            return split
-        return DataLoader(split, batch_size=batch_size, **options)
-
-    def _offered(self, path: Path, section: Component, group: str, kind: str) -> Callable[..., Any] | None:
-        """The factory that a type names: an entry point of the group, or a path."""
-        try:
-            if ":" in section.type:
-                found = _imported(section.type)
-            else:
-                found = discovery.load(discovery.find(section.type, group, kind))
-        except (PluginError, ConfigError) as error:
-            self._wrong((*path, "type"), str(error))
-            return None
-        return found  # type: ignore[no-any-return]
-
-    def _named(self, path: Path, name: str, home: Any, kind: str) -> Any:
-        """Something that torch has under a name, or that a path names."""
-        if ":" in name or "." in name:
-            try:
-                return _imported(name)
-            except ConfigError as error:
-                self._wrong(path, str(error))
-                return None
-        found = getattr(home, name, None)
-        if found is None or name.startswith("_") or not callable(found):
-            known = [n for n, each in vars(home).items() if callable(each) and not n.startswith("_")]
-            near = did_you_mean(name, known)
-            near = near if "Did you mean" in near else ""
-            self._wrong(path, f"{name!r} is not {kind}.{near} One of your own is named by its path, my_module:{name}.")
-            return None
-        return found
-
-    def _call(
-        self, path: Path, factory: Callable[..., Any] | None, settings: Mapping[str, Any], *first: Any, **extra: Any
-    ) -> Any:
+    def _call(self, path: Path, factory: Factory | None, settings: Mapping[str, Any], *first: Any, **extra: Any) -> Any:
         """Call a factory with the settings of its section; what it refuses is a mistake in that section."""
-        if factory is None or not self._accepts(path, factory, settings):
-            return None
+        assert factory is not None
         try:
             return factory(*first, **settings, **extra)
         except HookbusError as error:
             self._wrong(path, str(error))
         except Exception as error:
-            self._wrong(path, f"it cannot be built: {type(error).__name__}: {error}")
+            self._wrong(path, f"it cannot be built: {cause_of(error)}.")
         return None
 
-    def _accepts(self, path: Path, factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
-        known = _parameters(factory)
-        if "**" in known:
-            return True
-        unknown = [key for key in settings if key not in known]
-        for key in unknown:
-            problem = f"unknown key.{did_you_mean(key, [*known, 'type'])}"
-            self.problems.append(self.config.problem((*path, key), problem, at_key=True))
-        return not unknown
-
     def _wrong(self, path: Path, message: str) -> None:
-        self.problems.append(self.config.problem(path, message))
+        self.problems.append(self._config.problem(path, message))
 
 
-def _splits(found: Any) -> Splits:
+def _splits_of(found: Any) -> Splits:
+    """What a factory of data sets gives, in its one form."""
     if isinstance(found, Splits):
         return found
     if isinstance(found, Mapping):
-        return Splits(**{key: found[key] for key in ("train", "val", "test") if key in found})
+        return Splits(**found)
     if isinstance(found, (tuple, list)):
         return Splits(*found)
     return Splits(found)
 
 
-def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The keywords that a factory takes; "**" where it takes any."""
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return {"**": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
-    return {"**" if p.kind is p.VAR_KEYWORD else name: p for name, p in parameters.items()}
-
-
-def _imported(path: str) -> Any:
-    """What `my_module:name` (or `my_module.name`) names; modules beside the script are found as well."""
-    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError([f"{path!r} cannot be imported: {error}."]) from None
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"

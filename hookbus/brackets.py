@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hookbus.errors import PointError
+
 __all__ = ["BRACKETED", "Brackets"]
 
+INSIDE = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
 TRAIN_ITER = ("before_train_iter", "after_forward", "after_backward", "after_train_iter")
 EVALUATIONS = ("val", "test")
 
@@ -37,6 +40,7 @@ class Brackets:
         self._open: list[str] = []  # of "train", "epoch", "train_epoch", "val", "val_epoch", ...
         self._automatic: set[str] = set()  # those of the open ones that the loop did not open itself
         self._held: set[str] = set()  # those that are closed by whoever opened them
+        self._closed_for_loop: set[str] = set()  # those that were closed before the loop did
         self._trained = False  # whether the open epoch has had its training part
 
     @property
@@ -81,6 +85,7 @@ class Brackets:
             innermost = self._open[-1]
             self._fire(f"after_{innermost}", **(arguments if innermost == name else {}))
             self._closed(innermost)
+            self._closed_for_loop.add(innermost)
 
     def close_epoch(self) -> None:
         """An epoch that is over but for its end gets it."""
@@ -105,10 +110,10 @@ class Brackets:
             self._automatic.discard(name)
             return False
         if name == "train":
-            return True
+            return name not in self._open
         if name in ("epoch", "train_epoch"):
             self._need("train")
-            if name == "epoch" or self._trained:
+            if name == "epoch" or self._trained or "train_epoch" in self._open:
                 self.close("epoch")
         if name == "train_epoch":
             self._need("epoch")
@@ -118,11 +123,16 @@ class Brackets:
 
     def _closes(self, name: str) -> bool:
         if name == "run":
-            self.close_all()
+            self.close_all()  # after_run itself is fired on leaving, when the outcome is known
+            return False
+        if name in self._open:
+            if name in INSIDE:
+                self.close(INSIDE[name])
             return True
-        inside = {"epoch": "train_epoch", "train": "epoch", "val": "val_epoch", "test": "test_epoch"}
-        if name in inside and name in self._open:
-            self.close(inside[name])
+        if name in self._closed_for_loop:
+            return False
+        if name in ("train", "epoch", "train_epoch"):
+            raise PointError(f"after_{name} was emitted, but no before_{name} before it: emit that first.")
         return True
 
     def _need(self, name: str) -> None:
@@ -131,6 +141,7 @@ class Brackets:
 
     def _opened(self, name: str) -> None:
         self._open.append(name)
+        self._closed_for_loop.discard(name)
         if name == "epoch":
             self._trained = False
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import discovery
-from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
-from hookbus.hook import Hook, HookConfig, validated
+from hookbus._imports import cause_of, import_path, nearest
+from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFound, RegistrationError, did_you_mean
+from hookbus.hook import Hook, HookConfig, Priority, validated
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
@@ -40,8 +39,12 @@ class Registry:
             force: replace a class of the same name.
 
         Raises:
-            RegistrationError: the name is taken, or what is decorated is not a class.
+            RegistrationError: the name is taken, what is decorated is not a class, or the parentheses are missing.
         """
+        if name is not None and not isinstance(name, str):
+            raise RegistrationError(
+                f"HOOKS.register is written with parentheses: @HOOKS.register() or @HOOKS.register({name.__name__!r})."
+            )
 
         def add(cls: C) -> C:
             if not isinstance(cls, type):
@@ -87,15 +90,9 @@ def hook_class(name: str) -> type:
     own = HOOKS.get(name)
     if own is not None:
         return own
-    if ":" in name:
-        return _imported(name)
-    try:
-        found = discovery.load(discovery.find(name))
-    except PluginNotFound as error:
-        near = [each for each in HOOKS if each.lower() == name.lower()]
-        raise PluginNotFound(f"{error} Did you mean {near[0]!r}?" if near else str(error)) from None
+    found = _imported(name) if ":" in name else _installed(name)
     if not isinstance(found, type):
-        raise PluginError(f"The entry point {name!r} is {found!r}; it must be a hook class.")
+        raise PluginError(f"{name!r} is {found!r}; a hook is named by its class.")
     return found
 
 
@@ -136,33 +133,44 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
 
 
 def get_default_hooks() -> list[Hook]:
-    """The hooks that a Trainer starts from: logger, progress, timer, checkpoint, preemption, as far as installed."""
-    there = {offer.name for offer in discovery.offers() if not offer.blocked}
-    return [build_hook({"type": name}) for name in DEFAULT_HOOKS if name in there]
+    """The hooks that a Trainer starts from: logger, progress, timer, checkpoint, preemption, as far as installed.
+
+    Only the hookbus project's own: no other package gets into a run by being installed.
+    """
+    there = {offer.full_name for offer in discovery.offers() if not offer.blocked}
+    own = [f"{discovery.package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
+    return [build_hook({"type": name}) for name in own if name in there]
 
 
 def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     """An instance of a hook class from settings: its own `__init__` decides whether as keywords or as a config.
 
     Raises:
-        ConfigError: a setting is unknown or has a wrong value.
+        ConfigError: a setting is unknown or has a wrong value, or the class cannot be built.
     """
     parameters = inspect.signature(cls).parameters
-    keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if issubclass(cls, Hook) and ("config" in parameters or keywords):
-        return cls(dict(settings))
-    common = {key: value for key, value in settings.items() if key in COMMON and key not in parameters}
-    own = {key: value for key, value in settings.items() if key not in common}
-    unknown = [key for key in own if key not in parameters]
-    if unknown and not keywords:
-        from hookbus.errors import did_you_mean
-
-        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{did_you_mean(key, parameters)}" for key in unknown)
     try:
-        hook = cls(**own)
-    except TypeError as error:
-        raise ConfigError([f"{cls.__name__} cannot be built from {own!r}: {error}"]) from error
-    if common and isinstance(hook, Hook):
+        if issubclass(cls, Hook) and "config" in parameters:
+            return cls(config=settings)
+        return _from_keywords(cls, parameters, settings)
+    except HookbusError:
+        raise
+    except Exception as error:
+        raise ConfigError([f"{cls.__name__} cannot be built: {cause_of(error)}."]) from error
+
+
+def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> Any:
+    """An instance of a class whose `__init__` names its settings; a hook gets the common keys besides."""
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    common_keys = COMMON if issubclass(cls, Hook) else ()
+    common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
+    own = {key: value for key, value in settings.items() if key not in common}
+    unknown = [key for key in own if key not in parameters] if not takes_any else []
+    if unknown:
+        known = [*parameters, *common_keys]
+        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{did_you_mean(key, known)}" for key in unknown)
+    hook = cls(**own)
+    if common:
         given = hook.config.model_dump(exclude_unset=True)
         hook._config = validated(hook.Config, {**given, **common}, {}, cls.__name__)
     return hook
@@ -173,35 +181,32 @@ def bus_from_file(cls: type[HookBus], path: str | Path) -> HookBus:
     from hookbus.config import load_config
 
     config = load_config(path)
-    return cls(config.build_hooks(), order=config.order)
+    return cls(config.checked_hooks(), order=config.order)
 
 
 def _named(configs: Mapping[str, Any]) -> list[Any]:
-    """`{"ema": {...}}` as a list: the key is the instance name, and the type where none is given."""
-    listed = []
-    for name, settings in configs.items():
-        if settings is not None:
-            listed.append({"type": name, "name": name, **settings})
-    return listed
+    """`{"ema": {...}}` as a list: the key is the name, and the type where none is given; None leaves it out."""
+    return [{"type": name, "name": name, **each} for name, each in configs.items() if each is not None]
 
 
 def _number(hook: object) -> int:
     if not isinstance(hook, Hook):
-        return 50
+        return int(Priority.NORMAL)
     return hook.config.priority if hook.config.priority is not None else int(hook.priority)
 
 
-def _imported(path: str) -> type:
-    module, _, name = path.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+def _installed(name: str) -> Any:
     try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise PluginNotFound(f"The hook {path!r} cannot be imported: {error}.") from error
-    if not isinstance(found, type):
-        raise PluginError(f"{path} is {found!r}; a hook is named by its class.")
-    return found
+        return discovery.load(discovery.find(name))
+    except PluginNotFound as error:
+        raise PluginNotFound(f"{error}{nearest(name, HOOKS)}") from None
+
+
+def _imported(path: str) -> Any:
+    try:
+        return import_path(path)
+    except ImportError as error:
+        raise PluginNotFound(f"The hook {error}") from error
 
 
 def _same_class(left: type, right: type) -> bool:

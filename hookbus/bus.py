@@ -7,28 +7,29 @@ calls these functions through `bus.calls`; everyone else goes through `emit`, wh
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
 from hookbus import _packages
-from hookbus._checks import OPTIONS_ATTRIBUTE, Implementation, inspect_plugin
+from hookbus._checks import Implementation, inspect_plugin, refusal
 from hookbus._dispatch import load_text
 from hookbus._emitting import bracketed, write_emitter
-from hookbus._listeners import check_schedules
+from hookbus._listeners import check_listeners, check_priority
+from hookbus._members import FunctionPlugin, Member, Members
 from hookbus._table import Calls, Order, Table, Wrap
 from hookbus.actions import ACTIONS, ActionSpecs, step_of
 from hookbus.brackets import BRACKETED
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
 from hookbus.explain import Explanation, explain
 from hookbus.hook import Hook
-from hookbus.lifecycle import ALIASES, POINTS, SPELLINGS, Point, Unit, describe
-from hookbus.markers import IMPL_ATTRIBUTE, PROJECT, Options, hookimpl
+from hookbus.lifecycle import ALIASES, POINTS, SPELLINGS, Point, Unit, check_point, describe
+from hookbus.markers import IMPL_ATTRIBUTE, PROJECT, hookimpl
 from hookbus.run import Run
 from hookbus.when import Schedule
 
@@ -63,12 +64,13 @@ class HookBus:
         if order not in ("nested", "ascending"):
             raise ConfigError([f"order: {order!r} is neither 'nested' nor 'ascending'."])
         self._emitters: dict[str, Callable[..., None]] = {}
-        self.table = Table(order, self._implementations, self.changed)
-        self.calls = Calls(lambda name: self.table.compile(name, self.current))
         self.pm = _Manager(self)
+        self.table = Table(order, self.pm.members.implementations, self.changed)
+        self.calls = Calls(lambda name: self.table.compile(name, self.current))
         self.pm.add_hookspecs(ActionSpecs)
         self._add(POINTS)
         self.current: Run = Run(self)
+        self.current.metrics.watched = True  # it never begins, so nobody looks whether a hook reads means
         for hook in hooks:
             self.register(hook)
 
@@ -102,24 +104,31 @@ class HookBus:
         if isinstance(hook, Hook) and not hook.config.enabled:
             return hook
         name = name or self.name_of(hook)
-        self.pm.register(hook, name)
-        if priority is not None and self.pm.get_plugin(name) is hook:
+        if priority is not None:
+            check_priority(priority, hook, name)
+        if self.pm.register(hook, name) and priority is not None:
             self.table.given[name] = priority
             self.changed()
         return hook
 
     def unregister(self, hook: object) -> object:
-        """Remove a hook, given as itself or by name. During an event it takes effect at the next one.
+        """Remove a hook. During an event it takes effect at the next one.
+
+        Args:
+            hook: the hook, its name, or a function that `on` has registered, which leaves all its points.
+
+        Returns:
+            What was removed.
 
         Raises:
             HookError: it is not registered.
         """
-        name = hook if isinstance(hook, str) else self.pm.get_name(hook)
-        plugin = self.pm.unregister(name=name) if name is not None and self.pm.get_plugin(name) is not None else None
-        if plugin is None:
-            known = did_you_mean(str(hook), self.hooks) if isinstance(hook, str) else ""
+        names = self.pm.members.names_of(hook)
+        if not names:
+            known = did_you_mean(hook, self.hooks) if isinstance(hook, str) else ""
             raise HookError(f"{hook!r} is not registered, so it cannot be unregistered.{known}")
-        return plugin
+        removed = [self.pm.unregister(name=name) for name in names]
+        return removed[0] if isinstance(hook, str) else hook
 
     def on(
         self,
@@ -136,16 +145,19 @@ class HookBus:
         Args:
             point: where it listens.
             when, priority, before, after: as for `hookimpl`.
-            name: its instance name; default module.qualname.
+            name: its instance name; default module.qualname, and module.qualname@point at a second point.
 
         Raises:
             RegistrationError: the function was refused, or there is no such point.
         """
         mark = hookimpl(when=when, priority=priority, before=before, after=after, specname=point)
+        target = ALIASES.get(point, point)
 
         def register(function: F) -> F:
-            plugin = _Function(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
-            self.register(plugin, name or f"{function.__module__}.{function.__qualname__}")
+            if not isinstance(function, (FunctionType, MethodType)):
+                raise RegistrationError(f"bus.on({point!r}) takes a function, not {function!r}.")
+            plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
+            self.register(plugin, name or self.pm.members.free_name(function, target))
             return function
 
         return register
@@ -153,21 +165,19 @@ class HookBus:
     @property
     def hooks(self) -> dict[str, object]:
         """The members by instance name, in the order of registration."""
-        return {name: plugin for name, plugin in self.pm.list_name_plugin() if plugin is not None}
+        return {name: member.plugin for name, member in self.pm.members.items()}
 
     def name_of(self, hook: object) -> str:
         """The instance name that a hook gets when none is given."""
         if isinstance(hook, Hook):
             return hook.name
-        if isinstance(hook, type):
-            raise RegistrationError(f"{hook.__name__} is a class: register an instance of it, {hook.__name__}(...).")
         return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
 
     def hook_in(self, frame: FrameType | None) -> str | None:
         """The instance name of the hook whose method is running in a frame or in one of its callers."""
         while frame is not None:
             owner = frame.f_locals.get("self")
-            if isinstance(owner, Hook) and (name := self.pm.get_name(owner)):
+            if owner is not None and (name := self.pm.members.name_of(owner)):
                 return name
             frame = frame.f_back
         return None
@@ -200,17 +210,11 @@ class HookBus:
             A function that fires it: `after_render(image=picture)`.
 
         Raises:
-            PointError: the name is taken or is not an identifier, or an argument has a reserved name.
+            PointError: a name is taken, reserved or no identifier, or there is no such unit.
         """
-        for each in (name, *args):
-            if not each.isidentifier() or keyword.iskeyword(each) or each.startswith("_"):
-                raise PointError(f"{each!r} cannot be the name of a point or argument: write a plain identifier.")
-        if name in self.points or name in ALIASES or name in ACTIONS:
+        if name in self.points:
             raise PointError(f"The point {name!r} is declared already.")
-        reserved = {"run", *SPELLINGS} & set(args)
-        if reserved:
-            raise PointError(f"{name}: {', '.join(sorted(reserved))} is there at every point; do not declare it.")
-        self._add({name: Point(name, tuple(args), unit, doc, ("Any",) * len(args))})
+        self._declare(Point(name, tuple(args), unit, doc, ("Any",) * len(args)))
 
         def fire(**arguments: Any) -> None:
             self._emit(name, **arguments)
@@ -220,8 +224,14 @@ class HookBus:
         return fire
 
     def declare_from(self, spec: type) -> None:
-        """Declare the points of a spec class like `Lifecycle`, one method each; those that are there stay."""
-        self._add({name: point for name, point in describe(spec).items() if name not in self.points})
+        """Declare the points of a spec class like `Lifecycle`, one method each; those that are there stay.
+
+        Raises:
+            PointError: a name is reserved, a method takes `*args` or `**kwargs`, or there is no such unit.
+        """
+        for name, point in describe(spec).items():
+            if name not in self.points:
+                self._declare(point)
 
     def find_points(self, name: str, module: str = "") -> bool:
         """Declare what installed packages offer under `name`, or in `module`'s own package. Returns whether any."""
@@ -230,18 +240,20 @@ class HookBus:
             self.declare_from(spec)
         return len(self.points) > before
 
+    def _declare(self, point: Point) -> None:
+        check_point(point, {*ALIASES, *ACTIONS})
+        self._add({point.name: point})
+
     def _add(self, points: Mapping[str, Point]) -> None:
         self.pm.add_hookspecs(_spec_class(points))
         self.table.points.update(points)
-
-    def _implementations(self, name: str) -> list[Any]:
-        return list(getattr(self.pm.hook, name).get_hookimpls())
 
     # -- firing ------------------------------------------------------------------------------
 
     def _emit(
         self,
         point: str,
+        /,
         *,
         step: Any = None,
         batch_idx: Any = None,
@@ -349,8 +361,9 @@ class HookBus:
 
     @contextmanager
     def wrapped(self, wrap: Wrap) -> Iterator[None]:
-        """Replace each listener's function by what `wrap` makes of it. Costs nothing when off."""
-        outer, self.table.wrap = self.table.wrap, wrap
+        """Replace each listener's function by what `wrap` makes of it, around other wraps. Costs nothing when off."""
+        outer = self.table.wrap
+        self.table.wrap = wrap if outer is None else _around(wrap, outer)
         self.changed()
         try:
             yield
@@ -360,50 +373,91 @@ class HookBus:
 
 
 class _Manager(pluggy.PluginManager):
-    """pluggy's manager, with our checks before and a word to the bus after every change."""
+    """pluggy's manager, with our checks before and a word to the bus after every change.
+
+    pluggy keeps the faces of the members; asked for plugins, it answers with the plugins themselves.
+    """
 
     def __init__(self, bus: HookBus) -> None:
         super().__init__(PROJECT)
         self._bus = bus
-        self._found: dict[str, Implementation] = {}
+        self._entering: Member | None = None
+        self.members = Members()
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
         """Add a plugin; what cannot be added is refused with a RegistrationError."""
         name = name or self._bus.name_of(plugin)
         if self.is_blocked(name):
-            return super().register(plugin, name)
-        self._refuse_twice(plugin, name)
-        self._found = {each.method: each for each in self._inspect(plugin, name)}
-        registered = super().register(plugin, name)
+            return None
+        self._refuse_member(plugin, name)
+        member = self._entering = Member(plugin, self._inspect(plugin, name))
+        super().register(member.face, name)
+        self.members[name] = member
         if isinstance(plugin, Hook):
             plugin._name, plugin._run = name, self._bus.current
         self._bus.changed()
-        return registered
+        return name
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
-        """Remove a plugin."""
-        removed = super().unregister(plugin, name)
-        if isinstance(removed, Hook):
-            removed._run = None
+        """Remove a plugin, given by itself or by name; None where there is none of this name."""
+        name = self.members.name_of(plugin) if name is None else name
+        member = self.members.get(name) if name is not None else None
+        if name is None or member is None:
+            return super().unregister(plugin, name)
+        if plugin is not None and plugin is not member.plugin:
+            raise HookError(f"{name!r} is not the name of {plugin!r}, so nothing was unregistered.")
+        super().unregister(member.face, name)
+        del self.members[name]
+        if isinstance(member.plugin, Hook):
+            member.plugin._run = None
+        self._bus.table.forget(name)
         self._bus.changed()
-        return removed
+        return member.plugin
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Tell pluggy what our checks have found."""
-        found = self._found.get(name)
+        found = self._entering.found.get(name) if self._entering is not None else None
         if found is None:
             return None
         own = {key: found.options.get(key, False) for key in ("wrapper", "tryfirst", "trylast")}
-        return {**own, "hookwrapper": False, "optionalhook": False, "specname": found.target, "found": found}
+        return {**own, "hookwrapper": False, "optionalhook": False, "specname": None}
 
-    def _refuse_twice(self, plugin: object, name: str) -> None:
-        for other, there in self.list_name_plugin():
-            if there is plugin:
-                raise RegistrationError(f"hook {other!r} is registered already; it was not registered again.")
-        if self.get_plugin(name) is not None:
-            raise RegistrationError(
-                f"A hook named {name!r} is registered already. Give this one a name of its own: name=..."
-            )
+    def get_plugin(self, name: str) -> Any | None:
+        """The plugin of this name."""
+        member = self.members.get(name)
+        return member.plugin if member is not None else None
+
+    def get_plugins(self) -> set[Any]:
+        """All plugins."""
+        return {member.plugin for member in self.members.values()}
+
+    def get_name(self, plugin: object) -> str | None:
+        """The name of a plugin, None if it is not registered."""
+        return self.members.name_of(plugin)
+
+    def is_registered(self, plugin: object) -> bool:
+        """Whether a plugin is a member."""
+        return self.members.name_of(plugin) is not None
+
+    def list_name_plugin(self) -> list[tuple[str, Any]]:
+        """Names and plugins; None for the plugin where a name is blocked."""
+        return [(name, self.get_plugin(name)) for name, _ in super().list_name_plugin()]
+
+    def get_hookcallers(self, plugin: object) -> Any:
+        """The hooks of pluggy that a plugin implements, None if it is not registered."""
+        name = self.members.name_of(plugin)
+        return None if name is None else super().get_hookcallers(self.members[name].face)
+
+    def _refuse_member(self, plugin: object, name: str) -> None:
+        if isinstance(plugin, type):
+            what = plugin.__name__
+            raise refusal(plugin, name, f"{what} is a class. Register an instance of it: {what}(...).")
+        there = self.members.name_of(plugin)
+        if there is not None:
+            raise refusal(plugin, name, f"this very object is registered already, as {there!r}.")
+        if name in self.members:
+            other = _packages.package_of(self.members[name].plugin)
+            raise refusal(plugin, name, f"there is a hook of this name already ({other}). Give a name: name=...")
 
     def _inspect(self, plugin: object, name: str) -> list[Implementation]:
         bus = self._bus
@@ -413,17 +467,12 @@ class _Manager(pluggy.PluginManager):
             if not bus.find_points("", _packages.module_of(plugin)):
                 raise
             found = inspect_plugin(plugin, name, bus.points, ACTIONS)
-        check_schedules(plugin, name, found, bus.points)
+        check_listeners(found, plugin, name, bus.points)
         return found
 
 
-class _Function:
-    """A function, registered as a plugin of its own by `bus.on`."""
-
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
-        self.__module__, self.__name__ = function.__module__, function.__qualname__
-        self.listener = function
-        setattr(self, OPTIONS_ATTRIBUTE, {"listener": options})
+def _around(outer: Wrap, inner: Wrap) -> Wrap:
+    return lambda listener: outer(replace(listener, call=inner(listener)))
 
 
 def _spec_class(points: Mapping[str, Point]) -> type:

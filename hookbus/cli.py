@@ -5,23 +5,21 @@ Exit codes: 0 done, 1 error, 2 a configuration that does not hold, 75 preempted,
 
 from __future__ import annotations
 
-import json
-import logging
 import sys
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 import hookbus
-from hookbus.errors import ConfigError, HookbusError, HookWarning
+from hookbus._console import complain, console, paragraph, print_json, reported, table_of
+from hookbus.errors import ConfigError, HookbusError
+
+if TYPE_CHECKING:
+    from hookbus.explain import Explanation
+    from hookbus.loop import Trainer
 
 __all__ = ["app", "main"]
 
@@ -53,10 +51,14 @@ def train(
     ] = False,
 ) -> None:
     """Train as a run file says."""
-    with _reported():
-        trainer = _trainer(file, overrides, resume=resume, overwrite=overwrite)
+    with reported():
+        if resume and overwrite:
+            raise ConfigError(["--resume goes on with the run that --overwrite removes: say one of them."])
+        trainer = _trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
         run = trainer.fit()
-        from hookbus.session import EXIT_CODES
+        assert run.work_dir is not None
+        console().print(escape(f"The files of this run are in {run.work_dir.path}."), soft_wrap=True)
+        from hookbus.ending import EXIT_CODES
 
         raise typer.Exit(EXIT_CODES[run.outcome])
 
@@ -68,134 +70,144 @@ def test(
     checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test; default the newest.")] = None,
     json_: Json = False,
 ) -> None:
-    """Test a trained model: the test set, or the validation set where there is no other."""
-    with _reported():
-        trainer = _trainer(file, overrides)
+    """Test a trained model, on the validation set where there is no test set."""
+    with reported():
+        trainer = _trainer(file, [*(overrides or ()), "resume=never"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
         trainer.load_from = checkpoint or _newest(trainer)
         metrics = trainer.test()
         if json_:
-            _print_json({"checkpoint": str(trainer.load_from), "metrics": dict(metrics)})
+            print_json({"checkpoint": str(trainer.load_from), "metrics": dict(metrics)})
             return
-        table = _table("metric", "value")
+        table = table_of("metric", "value")
         for name, value in metrics.items():
             table.add_row(escape(name), f"{value:.6g}")
-        _console().print(f"[dim]{escape(str(trainer.load_from))}[/]")
-        _console().print(table)
+        console().print(f"[dim]{escape(str(trainer.load_from))}[/]")
+        console().print(table)
 
 
 @app.command()
 def hooks(json_: Json = False) -> None:
-    """List the hooks that are installed. Reads metadata; imports nothing."""
-    with _reported():
-        from hookbus.discovery import offers
+    """List the installed hooks. Reads metadata, imports nothing."""
+    with reported():
+        from hookbus.discovery import listed_names, offers
 
         rows = [
-            {"name": o.name, "class": o.class_name, "package": o.package, "version": o.version, "blocked": o.blocked}
-            for o in offers()
+            {"name": name, "class": o.class_name, "package": o.package, "version": o.version, "blocked": o.blocked}
+            for o, name in listed_names(offers()).items()
         ]
         if json_:
-            _print_json(rows)
+            print_json(rows)
             return
         if not rows:
-            _console().print("No hooks are installed. Begin with: pip install hookbus-logger hookbus-checkpoint")
+            console().print("No hooks are installed. Begin with: pip install hookbus-logger hookbus-checkpoint")
             return
-        table = _table("name", "class", "package", "version", "")
+        table = table_of("name", "class", "package", "version", "")
         for row in rows:
             note = "[yellow]blocked by HOOKBUS_BLOCK[/]" if row["blocked"] else ""
             table.add_row(*(escape(str(row[k])) for k in ("name", "class", "package", "version")), note)
-        _console().print(table)
+        console().print(table)
 
 
 @app.command()
 def points(json_: Json = False) -> None:
-    """List the points of a run, and what listeners may ask for. Imports nothing."""
-    with _reported():
-        from hookbus.lifecycle import POINTS
+    """List the points of a run and their arguments. Imports nothing."""
+    with reported():
+        from hookbus._packages import POINTS_GROUP
+        from hookbus.discovery import offers
+        from hookbus.lifecycle import ALIASES, POINTS
 
+        aliases = {name: [alias for alias, point in ALIASES.items() if point == name] for name in POINTS}
+        more = {offer.name: f"{offer.package} {offer.version}" for offer in offers(POINTS_GROUP)}
         if json_:
-            _print_json({p.name: {"args": ["run", *p.args], "unit": p.unit, "doc": p.doc} for p in POINTS.values()})
+            own = {
+                p.name: {"args": ["run", *p.args], "unit": p.unit, "aliases": aliases[p.name], "doc": p.doc}
+                for p in POINTS.values()
+            }
+            print_json({**own, **{name: {"package": package} for name, package in more.items()}})
             return
-        table = _table("point", "arguments besides run", "counts", "fires")
         for point in POINTS.values():
-            table.add_row(point.name, ", ".join(point.args) or "[dim]none[/]", point.unit or "", escape(point.doc))
-        _console().print(table)
+            console().print(f"[bold]{paragraph(point.signature, 0, 8)}[/]")
+            notes = [f"Counted per {point.unit}."] if point.unit else []
+            notes += [f"Also spelt {alias}." for alias in aliases[point.name]]
+            console().print(paragraph(" ".join([point.doc, *notes]), 4))
+        for name, package in more.items():
+            console().print(f"[bold]{escape(name)}[/]\n{paragraph(f'Declared by {package}.', 4)}")
 
 
 @app.command()
 def explain(file: File, overrides: Overrides = None, json_: Json = False) -> None:
-    """Show in what order the hooks of a run file listen at each point, and where each number comes from."""
-    with _reported():
+    """Show in what order hooks listen at each point, and why."""
+    with reported():
         from hookbus.builder import get_default_hooks
         from hookbus.bus import HookBus
         from hookbus.config import load_config
         from hookbus.defaults import with_defaults
 
         config = load_config(file, overrides or ())
-        given = config.build_hooks()
+        given = config.checked_hooks()
         bus = HookBus(with_defaults(given, get_default_hooks()) if config.default_hooks else given, order=config.order)
         explanation = bus.explain()
         if json_:
-            points = {
-                point: [{k: getattr(row, k) for k in row.__slots__} for row in rows]
-                for point, rows in explanation.points.items()
-            }
-            _print_json({"order": explanation.order, "points": points})
+            print_json(
+                {
+                    "order": explanation.order,
+                    "points": {
+                        point: [{k: getattr(row, k) for k in row.__slots__} for row in rows]
+                        for point, rows in explanation.points.items()
+                    },
+                }
+            )
             return
-        table = _table("point", "priority", "hook", "number from", "when", "wishes", "package")
-        for point, rows in explanation.points.items():
-            for i, row in enumerate(rows):
-                wishes = [*(f"before {n}" for n in row.before), *(f"after {n}" for n in row.after)]
-                cells = (row.hook, row.source, row.when, ", ".join(wishes), row.package)
-                hook, source, when, wish, package = map(escape, cells)
-                table.add_row("" if i else point, str(row.priority), hook, source, when, wish, package)
-            table.add_section()
-        _console().print(f"order: {explanation.order} (listeners from first to last)")
-        _console().print(table)
+        _show_order(explanation)
 
 
 @app.command()
 def check(file: File, overrides: Overrides = None) -> None:
     """Say everything that would go wrong, without training."""
-    with _reported():
-        trainer = _trainer(file, overrides)
-        for line in trainer.check():
-            _console().print(escape(line))
-        _console().print(f"[green]ok[/]  {escape(str(file))}")
+    with reported():
+        for line in _trainer(file, overrides).check():
+            console().print(escape(line))
+        console().print(f"[green]ok[/]  {escape(str(file))}")
 
 
 @app.command()
 def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None) -> None:
-    """Print the JSON schema of run files, every installed hook included, for editors."""
-    with _reported():
+    """Print the JSON schema of run files, for editors."""
+    with reported():
         from hookbus.schema import json_schema
 
         found, problems = json_schema()
         for problem in problems:
-            _complain(problem)
+            complain(problem)
         if output is None:
-            _print_json(found)
+            print_json(found)
         else:
             from hookbus.files import write_json
 
             write_json(output, found)
-            _console().print(
-                f"Wrote {escape(str(output))}. First line of a run file: "
-                f"# yaml-language-server: $schema={escape(str(output))}"
-            )
+            first = f"# yaml-language-server: $schema={output}"
+            console().print(escape(f"Wrote {output}. Begin run files with the line: {first}"), soft_wrap=True)
 
 
 @app.command()
 def doctor(json_: Json = False) -> None:
-    """Import every installed hook in a process of its own, and show which are broken and why."""
-    with _reported():
+    """Import each installed hook by itself, and show which are broken."""
+    with reported():
         from hookbus.doctor import examine
 
-        reports = list(examine())
+        with console().status("importing every installed hook"):
+            reports = list(examine())
         if json_:
-            _print_json([{"name": r.name, "package": r.package, "ok": r.ok, "problem": r.problem} for r in reports])
+            print_json([{"name": r.name, "package": r.package, "ok": r.ok, "problem": r.problem} for r in reports])
+        elif reports:
+            table = table_of("", "name", "package", "problem")
+            for report in reports:
+                mark = "[green]ok[/]" if report.ok else "[red]broken[/]"
+                table.add_row(mark, escape(report.name), escape(report.package), escape(report.problem))
+            console().print(table)
         else:
-            _show_reports(reports)
+            console().print("No hooks are installed.")
         raise typer.Exit(0 if all(report.ok for report in reports) else 1)
 
 
@@ -214,104 +226,43 @@ def main() -> NoReturn:
 # -- inside ----------------------------------------------------------------------------------------
 
 
-def _trainer(file: Path, overrides: Sequence[str] | None, *, resume: bool = False, overwrite: bool = False) -> Any:
-    from hookbus.assemble import trainer_from_config
-    from hookbus.config import load_config
-
-    extra = ["resume=auto"] if resume else []
-    config = load_config(file, [*(overrides or ()), *extra])
-    if overwrite and config.resume != "never":
-        raise ConfigError(["--overwrite removes the run that resume would go on with: say one of them."])
+def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = False) -> Trainer:
+    from hookbus.assemble import trainer_from_file
     from hookbus.loop import Trainer
 
-    return trainer_from_config(Trainer, config, overwrite=overwrite)
+    return trainer_from_file(Trainer, file, overrides or (), overwrite=overwrite)
 
 
-def _newest(trainer: Any) -> Path:
+def _newest(trainer: Trainer) -> Path:
     from hookbus.files import newest_first
 
-    directory = Path(trainer.work_dir) / "checkpoints"
+    directory = Path(str(trainer.work_dir)) / "checkpoints"
     found = newest_first(directory)
     if not found:
         raise HookbusError(f"{directory} holds no checkpoint to test. Train first, or name one by --checkpoint.")
     return found[0]
 
 
-@contextmanager
-def _reported() -> Iterator[None]:
-    """Turn exceptions into messages and exit codes, and warnings into lines."""
-    _log_to_console()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", HookWarning)
-        warnings.showwarning = _show_warning
-        try:
-            yield
-        except ConfigError as error:
-            for problem in error.problems:
-                _complain(problem)
-            raise typer.Exit(2) from None
-        except HookbusError as error:
-            _complain(str(error), *getattr(error, "__notes__", ()))
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            _complain("Interrupted.")
-            raise typer.Exit(130) from None
-        except typer.Exit:
-            raise
-        except Exception:
-            traceback.print_exc()
-            raise typer.Exit(1) from None
+def _show_order(explanation: Explanation) -> None:
+    """Each point with its listeners from first to last; then which package each hook comes from."""
+    wishes = any(row.before or row.after for rows in explanation.points.values() for row in rows)
+    table = table_of("point", "priority", "number from", "when", *(["wishes"] if wishes else []))
+    packages: dict[str, str] = {}
+    for point, rows in explanation.points.items():
+        table.add_row(f"[bold]{escape(point)}[/]")
+        for row in rows:
+            packages[row.hook] = row.package
+            asks = ", ".join([*(f"before {name}" for name in row.before), *(f"after {name}" for name in row.after)])
+            cells = (f"  {row.hook}", str(row.priority), row.source, row.when, *([asks] if wishes else []))
+            table.add_row(*map(escape, cells))
+    console().print(f"order: {explanation.order}; hooks stand under each point from first to last\n")
+    console().print(table)
+    _show_packages(packages)
 
 
-def _log_to_console() -> None:
-    from rich.logging import RichHandler
-
-    logger = logging.getLogger("hookbus")
-    if not logger.handlers:
-        handler = RichHandler(console=_errors(), show_path=False, show_time=False, markup=False)
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _errors().print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
-
-
-def _complain(*lines: str) -> None:
-    for line in lines:
-        _errors().print(f"[red]error:[/] {escape(line)}", soft_wrap=True, highlight=False)
-
-
-def _show_reports(reports: Iterable[Any]) -> None:
-    table = _table("", "name", "package", "problem")
-    for report in reports:
-        mark = "[green]ok[/]" if report.ok else "[red]broken[/]"
-        table.add_row(mark, escape(report.name), escape(report.package), escape(report.problem))
-    _console().print(table)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
-
-
-def _console() -> Console:
-    return _made("out", lambda: Console(width=None if sys.stdout.isatty() else 160))
-
-
-def _errors() -> Console:
-    return _made("err", lambda: Console(stderr=True))
-
-
-_consoles: dict[str, Console] = {}
-
-
-def _made(name: str, make: Callable[[], Console]) -> Console:
-    return _consoles.setdefault(name, make())
+def _show_packages(packages: Mapping[str, Any]) -> None:
+    table = table_of("hook", "package")
+    for hook, package in packages.items():
+        table.add_row(escape(hook), escape(package))
+    console().print()
+    console().print(table)

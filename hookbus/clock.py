@@ -45,25 +45,32 @@ class Clock:
         epoch_length: the number of batches of the training loader, None where it is not known.
         limit_reached: whether the last iteration was the `max_iters`-th.
         counts_iterations: True where no optimizer is known: each iteration counts as one step.
+        counts_seconds: whether a schedule counts seconds, so that each iteration has to look at the time.
+        steps_before: the updates that were made before the iteration in progress or just completed.
+        seconds_before, seconds_seen: whole seconds when the iteration before it, and this one, looked at the time.
+        epoch_seconds_before, epoch_first_second: the same for epochs.
     """
 
     __slots__ = (
         "_begun",
         "_iter_at_last_step",
         "_seconds",
-        "_step_at_last_iter",
+        "_steps_at_last_iter",
         "_ticking_since",
         "batch",
         "batch_samples",
         "counts_iterations",
+        "counts_seconds",
         "epoch",
         "epoch_complete",
         "epoch_cut",
         "epoch_first_iter",
         "epoch_first_sample",
+        "epoch_first_second",
         "epoch_first_step",
         "epoch_length",
         "epoch_open",
+        "epoch_seconds_before",
         "epochs_done",
         "iter",
         "iters_done",
@@ -71,7 +78,10 @@ class Clock:
         "max_epochs",
         "max_iters",
         "samples_done",
+        "seconds_before",
+        "seconds_seen",
         "stepped",
+        "steps_before",
         "steps_done",
         "timer",
     )
@@ -85,6 +95,13 @@ class Clock:
         "epoch_first_iter",
         "epoch_first_step",
         "epoch_first_sample",
+        "epoch_first_second",
+        "epoch_seconds_before",
+        "counts_seconds",
+        "seconds_before",
+        "seconds_seen",
+        "stepped",
+        "steps_before",
     )
 
     def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
@@ -92,7 +109,9 @@ class Clock:
         self.epoch = self.iter = self.batch = self.batch_samples = 0
         self.stepped = self.epoch_complete = self.epoch_cut = self.epoch_open = False
         self.limit_reached = False
-        self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = 0
+        self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = self.epoch_first_second = 0
+        self.steps_before = self.seconds_before = self.seconds_seen = self.epoch_seconds_before = 0
+        self.counts_seconds = False
         self.max_epochs: int | None = None
         self.max_iters: int | None = None
         self.epoch_length: int | None = None
@@ -100,7 +119,7 @@ class Clock:
         self.timer = timer
         self._seconds = 0.0
         self._ticking_since: float | None = None
-        self._step_at_last_iter = self._iter_at_last_step = 0
+        self._steps_at_last_iter = self._iter_at_last_step = 0
         self._begun = False
 
     # -- moved by the bus ------------------------------------------------------------------------
@@ -114,6 +133,7 @@ class Clock:
             self.epoch_first_iter = self.iters_done
             self.epoch_first_step = self.steps_done
             self.epoch_first_sample = self.samples_done
+            self.epoch_seconds_before, self.epoch_first_second = self.epoch_first_second, int(self.seconds)
 
     def end_epoch(self) -> None:
         """The epoch ends; it counts unless it was cut. A second call changes nothing."""
@@ -129,6 +149,8 @@ class Clock:
         self.stepped = False
         self.batch_samples = batch_size(batch)
         self._begun = True
+        if self.counts_seconds:
+            self._look_at_time()
 
     def end_iter(self, batch: Any) -> None:
         """A micro-batch is done."""
@@ -136,15 +158,17 @@ class Clock:
         self.iter = done
         self.batch = done - self.epoch_first_iter
         self.iters_done = done + 1
-        if not self._begun:
+        if not (self._begun and self.batch_samples):
             self.batch_samples = batch_size(batch)
+        if self.counts_seconds and not self._begun:
+            self._look_at_time()
         self._begun = False
         self.samples_done += self.batch_samples
         if self.counts_iterations:
             self.count_step()
-        self.stepped = self.steps_done != self._step_at_last_iter
+        self.steps_before, self._steps_at_last_iter = self._steps_at_last_iter, self.steps_done
+        self.stepped = self.steps_done != self.steps_before
         if self.stepped:
-            self._step_at_last_iter = self.steps_done
             self._iter_at_last_step = done + 1
         if done + 1 == self.max_iters:
             self.limit_reached = True
@@ -166,6 +190,15 @@ class Clock:
         """The optimizer has made an update."""
         self.steps_done += 1
         self.stepped = True
+
+    def count_seconds(self) -> None:
+        """A schedule counts seconds: those from here on belong to the iterations in which they pass."""
+        if not self.counts_seconds:
+            self.counts_seconds = True
+            self.seconds_before = self.seconds_seen = int(self.seconds)
+
+    def _look_at_time(self) -> None:
+        self.seconds_before, self.seconds_seen = self.seconds_seen, int(self.seconds)
 
     def start(self) -> None:
         """Training time runs from here."""
@@ -209,20 +242,22 @@ class Clock:
             case "sample":
                 return self.samples_done
             case "seconds":
-                return int(self.seconds)
+                return int(self.seconds) + 1
 
     def limit(self, unit: Unit) -> int | None:
         """The last number of the run, None where it is not known."""
         if unit == "epoch":
             return self.max_epochs
-        if unit == "iter":
-            if self.max_iters is not None:
-                return self.max_iters
-            if self.max_epochs is None or self.epoch_length is None:
-                return None
-            first = self.epoch_first_iter if self.epoch_open else self.iters_done
-            return first + (self.max_epochs - self.epochs_done) * self.epoch_length
-        return None
+        if unit != "iter":
+            return None
+        ends = [end for end in (self.max_iters, self._last_iter_of_epochs()) if end is not None]
+        return min(ends, default=None)
+
+    def _last_iter_of_epochs(self) -> int | None:
+        if self.max_epochs is None or self.epoch_length is None:
+            return None
+        first = self.epoch_first_iter if self.epoch_open else self.iters_done
+        return first + (self.max_epochs - self.epochs_done) * self.epoch_length
 
     # -- checkpoints -----------------------------------------------------------------------------
 
@@ -237,61 +272,76 @@ class Clock:
             setattr(self, name, state[name])
         self._seconds = state["seconds"]
         self.epoch, self.iter = self.epochs_done, max(self.iters_done - 1, 0)
-        self._step_at_last_iter = self.steps_done
+        self.batch = max(self.epoch_iter, 0)
+        self._steps_at_last_iter = self.steps_done
         self._iter_at_last_step = state["iter_at_last_step"]
-        self.stepped = self.epoch_complete = self.epoch_cut = self.limit_reached = False
+        self.epoch_complete = self.epoch_cut = self.limit_reached = False
+
+
+CLOSING_EPOCH = ("after_train_epoch", "after_epoch")
 
 
 class PointMoment:
     """One point's view of the clock, as schedules ask for it."""
 
-    __slots__ = ("_seconds", "clock", "point", "unit")
+    __slots__ = ("_ahead", "_closes_epoch", "_opens_epoch", "clock", "unit")
 
     def __init__(self, clock: Clock, point: Point) -> None:
         self.clock = clock
-        self.point = point
         self.unit: Unit = point.unit or "iter"
-        self._seconds = (1, int(clock.seconds))
+        self._ahead = int(point.name in OPENING)
+        self._closes_epoch = point.name in CLOSING_EPOCH
+        self._opens_epoch = self._ahead == 1 and self.unit == "epoch"
 
-    def advance(self) -> None:
-        """An event begins: the seconds that passed since the one before belong to it."""
-        self._seconds = (self._seconds[1] + 1, int(self.clock.seconds))
-
-    def counter(self, unit: Unit) -> tuple[str, int] | None:
-        """The clock's attribute that the unit counts with, and what to add to get the number in progress."""
-        ahead = int(self.point.name in OPENING)
+    def counter(self, unit: Unit) -> tuple[str, int, int] | None:
+        """The clock's attribute that the unit counts with, and what to add to get the least and the greatest number
+        that the event may stand for. None where no attribute tells: then each event has to be looked at.
+        """
+        ahead = self._ahead
         match unit:
-            case "iter" if self.point.unit == "epoch":
-                return "iters_done", ahead
+            case "iter" if self.unit == "epoch":
+                return "iters_done", ahead, ahead
             case "iter" | "epoch" | "batch":
-                return unit, 1
-            case "step" | "sample":
-                return f"{unit}s_done", ahead
+                return unit, 1, 1
+            case "step" if self.unit != "batch":
+                return "steps_done", ahead, ahead if self.unit == "step" else 1
+            case "sample" if not ahead:
+                return "samples_done", 0, int(self.unit == "iter")
         return None
 
+    def counts(self, unit: Unit | None) -> bool:
+        """Whether the unit counts at this event; False for epochs where one was cut."""
+        return (unit or self.unit) != "epoch" or not self._closes_epoch or self.clock.epoch_complete
+
     def number(self, unit: Unit | None) -> int:
-        """The number in progress, from 1; 0 where nothing counts (an epoch that was cut)."""
-        unit = unit or self.unit
-        if unit == "epoch" and self._cut():
-            return 0
-        if unit == "step" and self.point.unit != "step":
-            return self.clock.number("step")
-        counter = self.counter(unit)
-        return self.clock.number(unit) if counter is None else getattr(self.clock, counter[0]) + counter[1]
+        """The number in progress, from 1; 0 where there is none."""
+        unit, clock = unit or self.unit, self.clock
+        match unit:
+            case "epoch":
+                return clock.epoch + 1 if self.counts(unit) else 0
+            case "iter" if self.unit == "epoch":
+                return clock.iters_done + self._ahead
+            case "step" if self._ahead or self.unit == "step":
+                return clock.steps_done + self._ahead
+            case "sample":
+                return self._samples()[0] if self.unit == "iter" else clock.samples_done + self._ahead
+            case "seconds":
+                return self.span(unit)[1] + 1
+        return clock.number(unit)
 
     def span(self, unit: Unit | None) -> tuple[int, int]:
         """The first and last number that this event completes or opens; first > last for none."""
-        unit = unit or self.unit
-        if unit == "epoch" and self._cut():
+        unit, clock = unit or self.unit, self.clock
+        if not self.counts(unit):
             return 1, 0
         if unit == "seconds":
-            return self._seconds
-        if unit == "step" and self.point.unit in ("iter", "batch"):
+            return self._seconds()
+        if unit == "step" and self.unit in ("iter", "batch"):
             return self._updates()
-        if unit == "sample" and self.point.unit == "iter":
+        if unit == "sample" and self.unit == "iter":
             return self._samples()
-        if self.point.unit == "epoch" and self.point.reverse and unit in ("iter", "step", "sample"):
-            return getattr(self.clock, f"epoch_first_{unit}") + 1, getattr(self.clock, f"{unit}s_done")
+        if self._closes_epoch and unit in ("iter", "step", "sample"):
+            return getattr(clock, f"epoch_first_{unit}") + 1, getattr(clock, f"{unit}s_done")
         number = self.number(unit)
         return number, number
 
@@ -299,22 +349,33 @@ class PointMoment:
         """The last number of the run, None where it is not known."""
         return self.clock.limit(unit or self.unit)
 
-    def _cut(self) -> bool:
-        closing = self.point.name in ("after_train_epoch", "after_epoch")
-        return closing and not self.clock.epoch_complete
+    def next_limit(self, unit: Unit, number: int) -> int | None:
+        """The limit, or the first number after `number` at which it may have moved: an epoch may end early."""
+        limit, length = self.limit(unit), self.clock.epoch_length
+        if limit is None or unit != "iter" or length is None:
+            return limit
+        return min(limit, max(self.clock.epoch_first_iter + length, number) + 1)
 
     def _updates(self) -> tuple[int, int]:
         clock = self.clock
-        if self.point.name not in OPENING:
-            return (clock.steps_done, clock.steps_done) if clock.stepped else (1, 0)
+        if not self._ahead:
+            return (clock.steps_before + 1, clock.steps_done) if clock.stepped else (1, 0)
         first_of_step = clock.iters_since_step == 0
         return (clock.steps_done + 1,) * 2 if first_of_step else (1, 0)
 
     def _samples(self) -> tuple[int, int]:
         clock = self.clock
-        if self.point.name in OPENING:
+        if self._ahead:
             return clock.samples_done + 1, clock.samples_done + clock.batch_samples
         return clock.samples_done - clock.batch_samples + 1, clock.samples_done
+
+    def _seconds(self) -> tuple[int, int]:
+        clock = self.clock
+        if self._closes_epoch:
+            return clock.epoch_first_second + 1, int(clock.seconds)
+        if self._opens_epoch:
+            return clock.epoch_seconds_before + 1, clock.epoch_first_second
+        return clock.seconds_before + 1, clock.seconds_seen
 
 
 def batch_size(batch: Any) -> int:

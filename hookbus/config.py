@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from hookbus import _yaml
-from hookbus._yaml import Document
-from hookbus.builder import construct, hook_class
-from hookbus.errors import ConfigError, PluginError
-from hookbus.hook import Hook, problems_of
+from hookbus._runfile import document_of, hook_entries, in_order, in_yaml_words, sentences, settle_spelling
+from hookbus._yaml import Document, Path
+from hookbus.builder import build_hook
+from hookbus.bus import HookBus
+from hookbus.discovery import package_publishing
+from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
+from hookbus.hook import Hook
 from hookbus.overrides import apply_overrides
 
-__all__ = ["Component", "LoaderConfig", "RunConfig", "SchedulerConfig", "TrainingConfig", "load_config"]
+__all__ = ["Component", "LoaderConfig", "RunConfig", "SchedulerConfig", "TrainingConfig", "load_config", "read_config"]
+
+HOOK_PROBLEM = re.compile(r"\w+: ([^\s:]+): (.*)", re.DOTALL)
+"""How a hook words what is wrong with a setting: `EMAHook: momentum: ...`."""
 
 
 class _Section(BaseModel):
@@ -63,6 +71,8 @@ class LoaderConfig(_Section):
 class TrainingConfig(_Section):
     """How long and how training runs."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["epochs"]}, {"required": ["iterations"]}]})
+
     epochs: int | None = Field(default=None, ge=1, description="The limit in epochs.")
     iterations: int | None = Field(default=None, ge=1, description="The limit in iterations, instead of epochs.")
     accumulate: int = Field(default=1, ge=1, description="Micro-batches per optimizer update.")
@@ -107,11 +117,14 @@ class RunConfig(_Section):
     hooks: list[dict[str, Any]] = Field(default=[], description="Hooks, as a list or as a mapping of name to settings.")
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
-    _places: list[_yaml.Path] = PrivateAttr(default_factory=list)
+    _places: list[Path] = PrivateAttr(default_factory=list)
+    _broken: frozenset[str] = PrivateAttr(default=frozenset())
 
     @field_validator("load_from", mode="before")
     @classmethod
     def _path_alone(cls, value: object) -> object:
+        if not isinstance(value, (str, Mapping, NoneType)):
+            raise ValueError(f"should be a path, or a mapping with path and weights, but it is {value!r}.")
         return {"path": value} if isinstance(value, str) else value
 
     def build_hooks(self) -> list[Any]:
@@ -120,36 +133,94 @@ class RunConfig(_Section):
         Raises:
             ConfigError: a hook is unknown or a setting does not hold; all mistakes are listed.
         """
-        hooks, problems = [], []
-        for settings, path in zip(self.hooks, self._hook_places(), strict=True):
+        return [hook for hook, _ in self._built()]
+
+    def checked_hooks(self) -> list[Any]:
+        """As `build_hooks`, and what a bus would refuse is a mistake of the file as well.
+
+        Raises:
+            ConfigError: as `build_hooks`, or a hook listens in a way that it cannot.
+        """
+        built, bus, problems = self._built(), HookBus(), []
+        for hook, path in built:
             try:
-                hooks.append(_build(settings))
-            except ConfigError as error:
-                problems += [self._hook_problem(path, problem) for problem in error.problems]
-            except PluginError as error:
-                problems.append(self.problem((*path, "type"), str(error)))
+                bus.register(hook)
+            except RegistrationError as error:
+                problems.append(self.problem(path, str(error)))
+        for hook in bus.hooks.values():
+            bus.unregister(hook)
         if problems:
             raise ConfigError(problems)
-        return hooks
+        return [hook for hook, _ in built]
 
-    def problem(self, path: _yaml.Path, message: str, *, at_key: bool = False) -> str:
+    def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
         """A complete sentence about a place of the run file."""
         return self._document.problem(path, message, at_key=at_key)
 
-    def _hook_places(self) -> list[_yaml.Path]:
+    def lacks(self, section: str) -> bool:
+        """Whether the file does not have a section; one with mistakes in it is there."""
+        return getattr(self, section) is None and section not in self._broken
+
+    def in_order(self, problems: Iterable[str]) -> list[str]:
+        """Problems in the order of the file, each once."""
+        return in_order(self._document, problems)
+
+    def to_yaml(self) -> str:
+        """The resolved configuration as a run file: overrides applied, every default of the core written out.
+
+        `load_config` of it gives an equal configuration.
+        """
+        return _yaml.dump(self.model_dump())
+
+    def _built(self) -> list[tuple[Any, Path]]:
+        """The hooks, and where each stands."""
+        built: list[tuple[Any, Path]] = []
+        problems: list[str] = []
+        for settings, path in zip(self.hooks, self._hook_places(), strict=True):
+            try:
+                built += [(hook, path) for hook in _hook_of(settings)]
+            except ConfigError as error:
+                problems += [told for each in error.problems for told in self._hook_problem(path, each)]
+            except PluginError as error:
+                problems.append(self._type_problem(path, str(error)))
+        problems += self._names_taken(built)
+        if problems:
+            raise ConfigError(self.in_order(problems))
+        return built
+
+    def _names_taken(self, built: list[tuple[Any, Path]]) -> list[str]:
+        """What is wrong where two hooks have the same instance name."""
+        problems, names = [], set()
+        for hook, path in built:
+            if not isinstance(hook, Hook) or not hook.config.enabled:
+                continue
+            if hook.name in names:
+                problems.append(self.problem(path, f"a second hook named {hook.name!r}. Give it a name of its own."))
+            names.add(hook.name)
+        return problems
+
+    def _hook_places(self) -> list[Path]:
         return self._places or [("hooks", i) for i in range(len(self.hooks))]
 
-    def _hook_problem(self, path: _yaml.Path, problem: str) -> str:
-        """A hook's own sentence, `EMAHook: momentum: ...`, with its place in the file."""
-        _, _, rest = problem.partition(": ")
-        key, separator, message = rest.partition(": ")
-        keys = tuple(int(part) if part.isdigit() else part for part in key.split("."))
-        if not separator or " " in key:
-            return self._document.problem(path, problem)
-        return self._document.problem((*path, *keys), message, at_key=message.startswith("unknown key"))
+    def _type_problem(self, path: Path, problem: str) -> str:
+        """A sentence about the type of a hook, which may be written as the key of the hook, or as all there is."""
+        written = (*path, "type")
+        is_there = written in self._document.values
+        return self.problem(written if is_there else path, problem, at_key=not is_there)
+
+    def _hook_problem(self, path: Path, problem: str) -> list[str]:
+        """A hook's own sentence with its place in the file; none about a value that could not be read."""
+        found = HOOK_PROBLEM.fullmatch(problem)
+        if found is None:
+            return [self.problem(path, problem)]
+        keys = tuple(int(part) if part.isdigit() else part for part in found[1].split("."))
+        if self._document.is_refused((*path, *keys)):
+            return []
+        message = in_yaml_words(found[2])
+        return [self.problem((*path, *keys), message, at_key=message.startswith("unknown key"))]
 
 
-def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
+def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
     """Read and check a run file.
 
     Args:
@@ -159,112 +230,79 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Iterable[str]
     Raises:
         ConfigError: the file does not hold; all mistakes are listed, each with file, line and column.
     """
-    document = _document_of(source)
+    config, problems = read_config(source, overrides)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def read_config(
+    source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()
+) -> tuple[RunConfig, list[str]]:
+    """What of a run file holds, and what is wrong with it: for those who look for more mistakes.
+
+    Args:
+        source, overrides: as for `load_config`.
+
+    Returns:
+        The configuration without the sections and hooks that have mistakes, and a sentence for each mistake.
+
+    Raises:
+        ConfigError: there is nothing to look at: no file, no YAML, no mapping.
+    """
+    document = document_of(source)
     if isinstance(document.data, Mapping):
+        settle_spelling(document)
         document.problems += apply_overrides(document, overrides)
     elif not document.problems:
         document.problems.append(document.problem((), "a run file is a mapping of keys to values."))
     if not isinstance(document.data, Mapping):
         raise ConfigError(document.problems)
-    data, places = _normalized(document)
-    config, problems = _validated(document, data)
-    if config is not None:
-        config._document, config._places = document, places
-        try:
-            config.build_hooks()
-        except ConfigError as error:
-            problems += error.problems
-    if document.problems or problems:
-        raise ConfigError(_sorted([*document.problems, *problems]))
-    assert config is not None
-    return config
-
-
-def _document_of(source: str | Path | Mapping[str, Any]) -> Document:
-    if isinstance(source, Mapping):
-        return Document("config", data=json.loads(json.dumps(dict(source))))
-    path = Path(source)
+    config, problems = _validated(document)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError([f"{path}: the run file cannot be read: {error.strerror}."]) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError([f"{path}: the run file is not UTF-8 text: {error.reason} at byte {error.start}."]) from None
-    return _yaml.read(text, str(path))
+        config.build_hooks()
+    except ConfigError as error:
+        problems += error.problems
+    return config, in_order(document, [*document.problems, *problems])
 
 
-def _normalized(document: Document) -> tuple[dict[str, Any], list[_yaml.Path]]:
-    """Accepted spellings turned into the one that the models know; hooks as a list, with their places."""
+# -- inside ----------------------------------------------------------------------------------------
+
+
+def _validated(document: Document) -> tuple[RunConfig, list[str]]:
+    """The config, and what is wrong; what has mistakes is left out, so that the rest can be looked at."""
     data = dict(document.data)
-    if "experiment_dir" in data and "work_dir" not in data:
-        data["work_dir"] = data.pop("experiment_dir")
-        document.values[("work_dir",)] = document.values.get(("experiment_dir",), (1, 1))
-    hooks, places = data.get("hooks"), []
-    if isinstance(hooks, Mapping):
-        named = [(name, settings) for name, settings in hooks.items() if settings is not None]
-        data["hooks"] = [
-            {"type": name, "name": name, **settings} if isinstance(settings, Mapping) else settings
-            for name, settings in named
-        ]
-        places = [("hooks", name) for name, _ in named]
-    elif isinstance(hooks, list):
-        data["hooks"] = [{"type": each} if isinstance(each, str) else each for each in hooks]
-        places = [("hooks", i) for i in range(len(hooks))]
-    elif hooks is None:
-        data.pop("hooks", None)
-    return data, list(places)
-
-
-def _validated(document: Document, data: dict[str, Any]) -> tuple[RunConfig | None, list[str]]:
-    """The config, and what is wrong. With mistakes elsewhere, the hooks alone, so that theirs are found too."""
+    entries = hook_entries(document)
+    if entries is not None:
+        data["hooks"] = [entry for entry, _ in entries]
+    problems: list[str] = []
+    broken = {path[0] for path in document.refused if path}
     try:
-        return RunConfig.model_validate_json(json.dumps(data)), []
+        config = RunConfig.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        problems = [_sentence(document, place, message) for place, message in _located(error)]
-    try:
-        hooks = RunConfig.model_validate_json(json.dumps({"hooks": data.get("hooks", [])}))
-    except ValidationError:
-        return None, problems
-    return hooks, problems
+        problems = sentences(RunConfig, document, data, entries, error)
+        places = [each["loc"] for each in error.errors()]
+        wrong = {loc[1] for loc in places if loc[0] == "hooks" and len(loc) > 1}
+        broken |= {loc[0] for loc in places}
+        entries = [entry for i, entry in enumerate(entries or []) if i not in wrong]
+        sound = {key: value for key, value in data.items() if key not in broken}
+        hooks = {"hooks": [entry for entry, _ in entries]}
+        config = RunConfig.model_validate_json(json.dumps({**sound, **hooks}))
+    config._document, config._places = document, [path for _, path in entries or []]
+    config._broken = frozenset(map(str, broken))
+    return config, problems
 
 
-def _located(error: ValidationError) -> list[tuple[_yaml.Path, str]]:
-    named = problems_of(error, RunConfig)
-    return [(tuple(each["loc"]), message) for each, (_, message) in zip(error.errors(), named, strict=True)]
-
-
-def _sentence(document: Document, path: _yaml.Path, message: str) -> str:
-    known: _yaml.Path = ()
-    value: Any = document.data
-    for key in path:  # pydantic names the branch of a union as well, which is no place in the file
-        inside = value if isinstance(value, (Mapping, list)) else {}
-        is_here = key in inside if isinstance(inside, Mapping) else isinstance(key, int) and key < len(inside)
-        if not is_here:
-            if key == path[-1] and "required" in message:
-                known = (*known, key)
-            continue
-        known, value = (*known, key), inside[key]  # type: ignore[index]
-    return document.problem(known, message, at_key="unknown key" in message)
-
-
-def _build(settings: Mapping[str, Any]) -> Any:
-    given = dict(settings)
-    kind = given.pop("type", None)
-    if not isinstance(kind, str):
+def _hook_of(settings: Mapping[str, Any]) -> list[Any]:
+    """The hook that an entry means; none where it is switched off and not even installed."""
+    kind = settings.get("type")
+    if kind is None:
         raise ConfigError(["hook: type: required, but not given."])
-    return construct(hook_class(kind), given)
-
-
-def _sorted(problems: list[str]) -> list[str]:
-    """In the order of the file."""
-
-    def place(problem: str) -> tuple[str, int, int]:
-        name, line, column, *_ = [*problem.split(":", 3), "", "", ""]
-        return (name, int(line), int(column)) if line.isdigit() and column.isdigit() else ("~", 0, 0)
-
-    return sorted(dict.fromkeys(problems), key=place)
-
-
-def is_active(hook: object) -> bool:
-    """Whether a hook takes part: `enabled: false` leaves it out."""
-    return not isinstance(hook, Hook) or bool(hook.config.enabled)
+    if not isinstance(kind, str):
+        raise ConfigError([f"hook: type: should be a name, but it is {kind!r}."])
+    try:
+        return [build_hook(settings)]
+    except PluginNotFound:
+        if settings.get("enabled") is False and package_publishing(kind) is not None:
+            return []
+        raise

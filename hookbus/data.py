@@ -11,11 +11,7 @@ run would have read. Nothing of a generator's state has to be kept for that.
 
 from __future__ import annotations
 
-import random
-import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -24,18 +20,17 @@ import torch
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
-    Dataset,
     IterableDataset,
     Subset,
     TensorDataset,
-    get_worker_info,
+    default_collate,
+    default_convert,
 )
 
 from hookbus.rng import get_rng_state, preserved_rng, set_rng_state
+from hookbus.seeding import Plan, SeededCollate, SeededDataset, WorkerStart, mix
 
-__all__ = ["Feed", "Splits", "feed_of", "length_of", "mix"]
-
-MASK = (1 << 64) - 1
+__all__ = ["Feed", "Splits", "feed_of", "length_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +93,6 @@ def length_of(loader: Any) -> int | None:
         return None
 
 
-def mix(*numbers: int) -> int:
-    """One well-spread 63-bit number from several; the same everywhere (splitmix64, Steele et al. 2014)."""
-    state = 0
-    for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
-        state ^= state >> 31
-    return state >> 1
-
-
 class SeededFeed:
     """A map-style DataLoader, rebuilt so that order and augmentation follow from seed and epoch."""
 
@@ -117,38 +101,41 @@ class SeededFeed:
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._loader, self._seed = loader, seed
         self.length = length_of(loader)
-        self._plan = _Plan(loader)
-        seeded = not _is_deterministic(loader.dataset)
-        dataset: Any = _SeededDataset(loader.dataset, seed) if seeded else loader.dataset
-        self._plan.with_epoch = seeded
         self._generator = torch.Generator()
-        self._rebuilt = self._rebuild(dataset)
+        collates = loader.collate_fn not in (default_collate, default_convert)
+        keyed = collates or not _is_deterministic(loader.dataset)
+        batched = loader.batch_sampler is not None
+        self._plan = Plan(_source_of(loader), batched=batched, keyed=keyed)
+        dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
+        self._rebuilt = self._rebuild(
+            dataset,
+            collate_fn=SeededCollate(loader.collate_fn) if collates else loader.collate_fn,
+            **({"batch_sampler": self._plan} if batched else {"batch_size": None, "sampler": self._plan}),
+        )
 
-    def _rebuild(self, dataset: Any) -> DataLoader[Any]:
+    def _rebuild(self, dataset: Any, **arguments: Any) -> DataLoader[Any]:
         loader = self._loader
-        workers: dict[str, Any] = {}
         if loader.num_workers:
-            workers = {
+            arguments |= {
                 "multiprocessing_context": loader.multiprocessing_context,
                 "prefetch_factor": loader.prefetch_factor,
                 "persistent_workers": loader.persistent_workers,
                 "timeout": loader.timeout,
-                "worker_init_fn": _WorkerStart(loader.worker_init_fn),
+                "worker_init_fn": WorkerStart(loader.worker_init_fn),
             }
-        batched = loader.batch_sampler is not None
         return DataLoader(
             dataset,
-            **({"batch_sampler": self._plan} if batched else {"batch_size": None, "sampler": self._plan}),
             num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
             generator=self._generator,
-            **workers,
+            **arguments,
         )
 
     def batches(self, epoch: int, skip: int) -> Iterator[Any]:
-        self._generator.manual_seed(mix(self._seed, epoch))
-        self._plan.set(epoch, skip, mix(self._seed, epoch))
+        seed = mix(self._seed, epoch)
+        _set_epoch(self._loader, epoch)
+        self.length = self._plan.draw(epoch, skip, seed)
+        self._generator.manual_seed(seed)
         return iter(self._rebuilt)
 
     def state_dict(self) -> dict[str, Any]:
@@ -166,23 +153,40 @@ class StatefulFeed:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self.length = length_of(loader)
-        self._restored = False
+        self._inside = False  # whether the loader stands in an epoch that it has not ended
+        self._restored: Any = None
 
     def batches(self, epoch: int, skip: int) -> Iterator[Any]:
-        if self._restored:
-            skip = 0
-        elif not skip:
+        restored, self._restored = self._restored, None
+        _set_epoch(self._loader, epoch)
+        if restored is None:
+            return self._followed(islice(iter(self._loader), skip, None))
+        self._loader.load_state_dict(restored)
+        if self._inside and not skip:  # it stands in an epoch that was left early: that one is over
+            self._begun_again()
             _set_epoch(self._loader, epoch)
-        self._restored = False
-        return islice(iter(self._loader), skip, None)
+        if not skip:
+            return self._followed(iter(self._loader))
+        batches = self._followed(self._begun_again())
+        return islice(batches, 0) if skip == self.length else batches  # some begin anew where all was read
+
+    def _begun_again(self) -> Iterator[Any]:
+        """An iterator that the uninterrupted run had already: it must not draw from the training's streams again."""
+        with preserved_rng():
+            return iter(self._loader)
+
+    def _followed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._inside = True
+        yield from batches
+        self._inside = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {"loader": self._loader.state_dict()}
+        if self._restored is not None:
+            return {"loader": self._restored, "inside": self._inside}
+        return {"loader": self._loader.state_dict(), "inside": self._inside}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "loader" in state:
-            self._loader.load_state_dict(state["loader"])
-            self._restored = True
+        self._restored, self._inside = state.get("loader"), state.get("inside", False)
 
 
 class ReplayFeed:
@@ -199,17 +203,19 @@ class ReplayFeed:
         if skip and self._epoch_began is not None:
             return self._replayed(epoch, skip, self._epoch_began)
         self._epoch_began = get_rng_state()
-        _set_epoch(self._loader, epoch)
-        return islice(iter(self._loader), skip, None)
+        return islice(self._begun(epoch), skip, None)
 
     def _replayed(self, epoch: int, skip: int, began: dict[str, Any]) -> Iterator[Any]:
         with preserved_rng():
             set_rng_state(began)
-            _set_epoch(self._loader, epoch)
-            iterator = iter(self._loader)
-            for _ in islice(iterator, skip):
+            batches = self._begun(epoch)
+            for _ in islice(batches, skip):
                 pass
-        return iterator
+        return batches
+
+    def _begun(self, epoch: int) -> Iterator[Any]:
+        _set_epoch(self._loader, epoch)
+        return iter(self._loader)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._epoch_began is None else {"epoch_began": self._epoch_began}
@@ -218,81 +224,15 @@ class ReplayFeed:
         self._epoch_began = state.get("epoch_began")
 
 
-class _Plan:
-    """A sampler (or batch sampler) that yields what the loader's own would yield, from a place on."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        self.with_epoch = True
-        self._epoch = 0
-        self._steps: list[Any] = []
-
-    def set(self, epoch: int, skip: int, seed: int) -> None:
-        """Draw the order of an epoch; the global random streams are left as they were."""
-        _set_epoch(self._source, epoch)
-        with preserved_rng(), _own_generators(self._source, seed):
-            _seed_all(seed)
-            self._steps = list(islice(iter(self._source), skip, None))
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[Any]:
-        for step in self._steps:
-            if not self.with_epoch:
-                yield step
-            elif isinstance(step, (list, tuple)):
-                yield [(self._epoch, index) for index in step]
-            else:
-                yield (self._epoch, step)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-
-class _SeededDataset(Dataset[Any]):
-    """A data set in which the randomness of a sample follows from seed, epoch and index."""
-
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, key: tuple[int, Any]) -> Any:
-        return self.__getitems__([key])[0]
-
-    def __getitems__(self, keys: list[tuple[int, Any]]) -> list[Any]:
-        with _preserved_in_main_process():
-            if hasattr(self._dataset, "__getitems__") and not isinstance(self._dataset, Subset):
-                self._seed_sample(keys[0])
-                return list(self._dataset.__getitems__([index for _, index in keys]))
-            return [self._sample(key) for key in keys]
-
-    def _sample(self, key: tuple[int, Any]) -> Any:
-        self._seed_sample(key)
-        return self._dataset[key[1]]
-
-    def _seed_sample(self, key: tuple[int, Any]) -> None:
-        epoch, index = key
-        _seed_all(mix(self._seed, epoch, index if isinstance(index, int) else hash(index)))
-
-
-class _WorkerStart:
-    """Starts a worker: Ctrl-C is the main process's business, then the user's own function."""
-
-    def __init__(self, user: Callable[[int], None] | None) -> None:
-        self._user = user
-
-    def __call__(self, worker: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if self._user is not None:
-            self._user(worker)
+def _source_of(loader: DataLoader[Any]) -> Any:
+    """What a DataLoader takes its batches of indices from, or its indices where it makes no batches."""
+    return loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
 
 
 def _can_be_rebuilt(loader: object) -> bool:
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         return False
-    source = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    return not isinstance(loader.dataset, IterableDataset) and hasattr(source, "__len__")
+    return not isinstance(loader.dataset, IterableDataset) and length_of(_source_of(loader)) is not None
 
 
 def _is_deterministic(dataset: Any) -> bool:
@@ -304,47 +244,14 @@ def _is_deterministic(dataset: Any) -> bool:
     return type(dataset) in (TensorDataset, list, tuple)
 
 
-def _set_epoch(source: Any, epoch: int) -> None:
-    """Tell the epoch to whatever wants to know it: a loader, its samplers."""
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the epoch to whatever wants to know it: the loader, its data set, its samplers."""
     seen: list[Any] = []
-    for path in ((), ("sampler",), ("batch_sampler",), ("batch_sampler", "sampler")):
-        target = source
+    for path in ((), ("dataset",), ("sampler",), ("batch_sampler",), ("batch_sampler", "sampler")):
+        target = loader
         for name in path:
             target = getattr(target, name, None)
         set_epoch = getattr(target, "set_epoch", None)
         if set_epoch is not None and not any(target is each for each in seen):
             seen.append(target)
             set_epoch(epoch)
-
-
-def _seed_all(seed: int) -> None:
-    """Seed the random streams that data sets draw from."""
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed & 0xFFFFFFFF)
-
-
-@contextmanager
-def _own_generators(source: Any, seed: int) -> Iterator[None]:
-    """Give samplers that carry a generator a seeded one, for as long as the order is drawn."""
-    both: list[Any] = [source, getattr(source, "sampler", None)]
-    samplers = [sampler for sampler in both if getattr(sampler, "generator", None) is not None]
-    kept = [sampler.generator for sampler in samplers]
-    try:
-        for sampler in samplers:
-            sampler.generator = torch.Generator().manual_seed(seed)
-        yield
-    finally:
-        for sampler, generator in zip(samplers, kept, strict=True):
-            sampler.generator = generator
-
-
-@contextmanager
-def _preserved_in_main_process() -> Iterator[None]:
-    """Keep the random streams of the training as they are; a worker's are its own."""
-    if get_worker_info() is not None:
-        yield
-        return
-    with preserved_rng():
-        yield

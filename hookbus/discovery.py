@@ -13,15 +13,29 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import hookbus
+from hookbus._imports import cause_of, nearest
 from hookbus._packages import HOOKS_GROUP
 from hookbus.errors import PluginClash, PluginError, PluginImportError, PluginNotFound, PluginVersionError, did_you_mean
 
-__all__ = ["BLOCK_VARIABLE", "PUBLISHED", "Offer", "find", "load", "offers"]
+__all__ = [
+    "BLOCK_VARIABLE",
+    "PUBLISHED",
+    "Offer",
+    "check_version",
+    "find",
+    "is_blocked",
+    "listed_names",
+    "load",
+    "normalized",
+    "offers",
+    "package_publishing",
+]
 
 BLOCK_VARIABLE = "HOOKBUS_BLOCK"
 
@@ -96,9 +110,14 @@ class Offer:
         return f"{self.package}/{self.name}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that names it in a run file or in HOOKBUS_BLOCK."""
+        return self.name, self.class_name, self.full_name, f"{self.package}/{self.class_name}"
+
+    @property
     def blocked(self) -> bool:
         """Whether HOOKBUS_BLOCK names it."""
-        return bool(_blocked() & {self.name, self.class_name, self.full_name})
+        return any(_canonical(name) in self.names for name in os.environ.get(BLOCK_VARIABLE, "").split(","))
 
 
 def offers(group: str = HOOKS_GROUP) -> list[Offer]:
@@ -108,6 +127,19 @@ def offers(group: str = HOOKS_GROUP) -> list[Offer]:
         if entry.dist is not None:
             found.add(Offer(entry.name, entry.attr, normalized(entry.dist.name), entry.dist.version, entry))
     return sorted(found, key=lambda offer: (offer.name, offer.package))
+
+
+def listed_names(there: Iterable[Offer]) -> dict[Offer, str]:
+    """The name that each offer goes by: its short one, or the full one where two packages offer the short one."""
+    known = list(there)
+    times = Counter(offer.name for offer in known)
+    return {offer: offer.name if times[offer.name] == 1 else offer.full_name for offer in known}
+
+
+def is_blocked(name: str) -> bool:
+    """Whether HOOKBUS_BLOCK leaves nobody who offers a hook of this name."""
+    matching = _matching(name, offers()) if os.environ.get(BLOCK_VARIABLE) else []
+    return bool(matching) and all(offer.blocked for offer in matching)
 
 
 def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:
@@ -124,16 +156,17 @@ def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:
         PluginError: HOOKBUS_BLOCK names it.
     """
     there = offers(group)
-    matching = [offer for offer in there if name in (offer.name, offer.class_name, offer.full_name)]
-    if len({(offer.package, offer.entry.value) for offer in matching}) > 1:
-        who = " and ".join(f"{offer.package} {offer.version}" for offer in matching)
-        choices = " or ".join(repr(offer.full_name) for offer in matching)
-        raise PluginClash(f"The {kind} {name!r} is offered by {who}. Say which one you mean: {choices}.")
+    matching = _matching(name, there)
+    free = [offer for offer in matching if not offer.blocked]
     if not matching:
         raise PluginNotFound(_not_found(name, kind, there))
-    if matching[0].blocked:
+    if not free:
         raise PluginError(f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}.")
-    return matching[0]
+    if len({(offer.package, offer.entry.value) for offer in free}) > 1:
+        who = " and ".join(f"{offer.package} {offer.version}" for offer in free)
+        choices = " or ".join(repr(offer.full_name) for offer in free)
+        raise PluginClash(f"The {kind} {name!r} is offered by {who}. Say which one you mean: {choices}.")
+    return free[0]
 
 
 def load(offer: Offer) -> Any:
@@ -146,10 +179,10 @@ def load(offer: Offer) -> Any:
     check_version(offer)
     try:
         return offer.entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginImportError(
             f"{offer.package} {offer.version} offers {offer.name!r}, but {offer.entry.value} cannot be imported: "
-            f"{type(error).__name__}: {error}. Repair or remove that package (hookbus doctor shows more)."
+            f"{cause_of(error)}. Repair or remove that package (hookbus doctor shows every broken one)."
         ) from error
 
 
@@ -181,21 +214,29 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def package_publishing(name: str) -> str | None:
+    """The package of the hookbus project that has a hook of this name, installed or not; None where none has."""
+    return next((each for each, hooks in PUBLISHED.items() if name in hooks or name in hooks.values()), None)
+
+
+def _matching(name: str, there: Iterable[Offer]) -> list[Offer]:
+    return [offer for offer in there if _canonical(name) in offer.names]
+
+
+def _canonical(name: str) -> str:
+    """`Package_Name/name` as offers spell it."""
+    package, slash, rest = name.strip().rpartition("/")
+    return f"{normalized(package)}/{rest}" if slash else rest
+
+
 def _not_found(name: str, kind: str, there: Iterable[Offer]) -> str:
-    if kind == "hook":
-        for package, hooks in PUBLISHED.items():
-            if name in hooks or name in hooks.values():
-                return f"The hook {name!r} is not installed. Run: pip install {package}"
-    names = [each for offer in there for each in (offer.name, offer.class_name)]
-    hint = did_you_mean(name, names)
+    package = package_publishing(name) if kind == "hook" else None
+    if package is not None:
+        return f"The hook {name!r} is not installed. Run: pip install {package}"
+    installed = [each for offer in there for each in (offer.name, offer.class_name)]
     published = [each for hooks in PUBLISHED.values() for pair in hooks.items() for each in pair]
-    if "Did you mean" not in hint and "Did you mean" in did_you_mean(name, published):
-        hint = did_you_mean(name, published)
+    hint = nearest(name, installed) or (nearest(name, published) if kind == "hook" else "")
     return (
-        f"No installed package offers the {kind} {name!r}.{hint} A package that offers it is installed by "
-        "pip install <package>; a class of your own is named by its path, my_module:MyClass."
+        f"No installed package offers the {kind} {name!r}.{hint or did_you_mean(name, installed)} A package that "
+        f"offers it is installed by pip install <package>; one of your own is named by its path, my_module:{name}."
     )
-
-
-def _blocked() -> set[str]:
-    return {name.strip() for name in os.environ.get(BLOCK_VARIABLE, "").split(",") if name.strip()}

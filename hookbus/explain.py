@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hookbus._packages import package_of
 
 if TYPE_CHECKING:
+    from hookbus._dispatch import Listener
     from hookbus.bus import HookBus
 
 __all__ = ["Explanation", "Row", "explain"]
@@ -23,7 +24,7 @@ class Row:
         priority: its number.
         source: where the number comes from.
         when: its schedule, "" for always.
-        before, after: the names it wants to run before and after; those that are not there in brackets.
+        before, after: the names it wants to run before and after; those that do not listen there in brackets.
     """
 
     hook: str
@@ -61,24 +62,30 @@ def explain(bus: HookBus) -> Explanation:
     Raises:
         OrderError: the before=/after= wishes contradict each other.
     """
-    names = set(bus.hooks)
-    points = {}
-    for point in bus.points:
-        rows = [
-            Row(
-                hook=listener.hook,
-                package=package_of(listener.plugin),
-                priority=listener.priority,
-                source=listener.source,
-                when=repr(listener.schedule) if listener.schedule else "",
-                before=_marked(listener.before, names),
-                after=_marked(listener.after, names),
-            )
-            for listener in bus.table.listeners(point, bus.current)
-        ]
-        if rows:
-            points[point] = rows
+    listening = {point: bus.table.listeners(point, bus.current) for point in bus.points}
+    points = {point: _rows(listeners) for point, listeners in listening.items() if listeners}
     return Explanation(bus.table.order, points)
+
+
+def _rows(listeners: list[Listener]) -> list[Row]:
+    names = {listener.hook for listener in listeners}
+    return [
+        Row(
+            hook=listener.hook,
+            package=package_of(listener.plugin),
+            priority=listener.priority,
+            source=listener.source,
+            when=_when(listener),
+            before=_marked(listener.before, names),
+            after=_marked(listener.after, names),
+        )
+        for listener in listeners
+    ]
+
+
+def _when(listener: Listener) -> str:
+    parts = [repr(listener.schedule)] if listener.schedule is not None else []
+    return " & ".join([*parts, "should_trigger"] if listener.asks else parts)
 
 
 def _marked(wishes: tuple[str, ...], names: set[str]) -> tuple[str, ...]:

@@ -1,20 +1,21 @@
 """Files that are either there and whole, or not there.
 
 Every file is written under a hidden temporary name in its own directory, flushed to the disk, renamed, and its
-directory flushed. A checkpoint gets a sidecar `<file>.json` with name, size, hash (XXH3) and generation. The
-sidecar is replaced first, and knows the file that is being replaced as well: whenever the process dies, the file
-under its final name is one that its sidecar vouches for. The hash finds damage; it is no defence against someone
-who edits both.
+directory flushed. A checkpoint gets a sidecar `<file>.json` with name, size, hash (XXH3) and generation, and a hash of
+these. The sidecar is replaced first, and knows the file that is being replaced as well: whenever the process dies, the
+file under its final name is one that its sidecar vouches for. The hashes find damage; they are no defence against
+someone who edits both files.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,7 +25,18 @@ from hookbus.errors import CheckpointDamaged, CheckpointError
 if TYPE_CHECKING:
     import xxhash
 
-__all__ = ["Sidecar", "commit", "hash_file", "link", "newest_first", "read_sidecar", "remove", "verify", "write_json"]
+__all__ = [
+    "Sidecar",
+    "commit",
+    "hash_file",
+    "link",
+    "newest_first",
+    "read_sidecar",
+    "remove",
+    "remove_leftovers",
+    "verify",
+    "write_json",
+]
 
 SIDECAR = ".json"
 TEMPORARY = ".tmp-"
@@ -93,7 +105,7 @@ def link(source: Path, target: Path) -> None:
             os.link(source, temporary)
         except OSError:
             _copy(source, temporary)
-        _publish(temporary, target, replace(sidecar, name=target.name, previous=()))
+        _publish(temporary, target, replace(sidecar, name=target.name))
 
 
 def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
@@ -101,11 +113,12 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
     old = read_sidecar(path) if sidecar is not None and path.exists() else None
     if sidecar is not None:
         replaced = (replace(old, previous=()), *old.previous) if old else ()
-        write_json(_sidecar_path(path), asdict(replace(sidecar, previous=replaced)))
+        _write_sidecar(path, replace(sidecar, previous=(*sidecar.previous, *replaced)))
     os.replace(temporary, path)
     _flush_directory(path.parent)
     if sidecar is not None and old is not None:
-        write_json(_sidecar_path(path), asdict(sidecar))
+        with suppress(OSError):  # the file is in its place, and vouched for: this only forgets the older one
+            _write_sidecar(path, sidecar)
 
 
 def remove(path: Path) -> None:
@@ -114,17 +127,33 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+def remove_leftovers(directory: Path) -> None:
+    """Delete what processes that died have left half-written. Nobody may be writing into the directory."""
+    for leftover in directory.glob(f"{TEMPORARY}*"):
+        leftover.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write a small JSON file, whole or not at all."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    """Write a small JSON file, whole or not at all.
+
+    Args:
+        path: the final name.
+        value: mappings, sequences, texts and numbers, those of NumPy and torch included; NaN and infinity become null,
+            which JSON has instead, and anything else its text.
+
+    Raises:
+        OSError: the file could not be written; nothing changed under `path`.
+    """
+    text = json.dumps(_in_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     commit(path, lambda file: file.write(text.encode()))
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """The sidecar of a file; None where there is none or where it is not readable as one."""
+    """The sidecar of a file; None where there is none or where it is damaged."""
     try:
-        return _sidecar(json.loads(_sidecar_path(path).read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+        fields = json.loads(_sidecar_path(path).read_text())
+        return _sidecar(fields) if fields.pop("check") == _check_of(fields) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -139,7 +168,7 @@ def verify(path: Path) -> Sidecar:
         raise CheckpointError(f"{path}: there is no such file.")
     sidecar = read_sidecar(path)
     if sidecar is None:
-        raise CheckpointError(f"{path}: {path.name}{SIDECAR} is missing or not readable, so it cannot be verified.")
+        raise CheckpointError(f"{path}: {path.name}{SIDECAR} is missing or damaged, so it cannot be verified.")
     size = path.stat().st_size
     entry = sidecar.vouches(size, functools.cache(lambda: hash_file(path)))
     if entry is None:
@@ -149,9 +178,13 @@ def verify(path: Path) -> Sidecar:
 
 
 def newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
-    """The files of a directory that have a sidecar, the newest generation first; hidden names are ignored."""
-    found = [(sidecar.generation, path) for path in directory.glob(pattern) if (sidecar := _visible(path))]
-    return [path for _, path in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
+    """The files of a directory that have a sidecar, the newest generation first; hidden names are ignored.
+
+    Of one generation, a file whose replacement was cut off comes last: it may still hold what was to be replaced.
+    """
+    found = [(sidecar, path) for path in directory.glob(pattern) if (sidecar := _visible(path))]
+    newest = sorted(found, key=lambda each: (-each[0].generation, bool(each[0].previous), each[1].name))
+    return [path for _, path in newest]
 
 
 def hash_file(path: Path) -> str:
@@ -191,6 +224,18 @@ def _temporary(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _in_json(value: Any) -> Any:
+    if hasattr(value, "item") and getattr(value, "shape", ()) == ():
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _in_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_json(each) for each in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
 def _copy(source: Path, target: Path) -> None:
     with open(source, "rb") as read, open(target, "wb") as write:
         while block := read.read(1 << 20):
@@ -199,9 +244,20 @@ def _copy(source: Path, target: Path) -> None:
         os.fsync(write.fileno())
 
 
+def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
+    fields = asdict(sidecar)
+    write_json(_sidecar_path(path), {**fields, "check": _check_of(fields)})
+
+
 def _sidecar(fields: dict[str, Any]) -> Sidecar:
-    previous = tuple(_sidecar(each) for each in fields.get("previous", ()))
-    return Sidecar(fields["name"], int(fields["size"]), fields["hash"], int(fields["generation"]), previous)
+    return Sidecar(**{**fields, "previous": tuple(map(_sidecar, fields["previous"]))})
+
+
+def _check_of(fields: dict[str, Any]) -> str:
+    """A hash of what a sidecar says, so that damage to the sidecar itself is noticed."""
+    digest = _digest()
+    digest.update(json.dumps(fields, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def _visible(path: Path) -> Sidecar | None:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
 from hookbus._packages import entry_point_of
 from hookbus.errors import ConfigError, did_you_mean
+from hookbus.lifecycle import ALIASES, POINTS
+from hookbus.markers import IMPL_ATTRIBUTE
 from hookbus.when import Schedule, parse
 
 if TYPE_CHECKING:
@@ -68,11 +70,17 @@ class HookConfig(BaseModel):
             return int(Priority[value])
         return int(value) if isinstance(value, Priority) else value
 
+    @field_serializer("when")
+    def _as_text(self, value: Schedule | None) -> str | None:
+        return None if value is None else repr(value)
+
     @field_validator("when", mode="before")
     @classmethod
     def _schedule(cls, value: object) -> object:
-        if not isinstance(value, str):
+        if value is None or isinstance(value, Schedule):
             return value
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is not a schedule. Write it as every({value!r}).")
         try:
             return parse(value)
         except ConfigError as error:
@@ -121,7 +129,7 @@ class Hook:
     def config(self) -> Any:
         """The validated settings; the defaults where `__init__` of this class was never called."""
         if self._config is None:
-            self._config = self.Config()
+            self._config = validated(self.Config, None, {}, type(self).__name__)
         return self._config
 
     @property
@@ -177,11 +185,10 @@ class Hook:
 
     def get_triggered_stages(self) -> list[str]:
         """The points at which this hook listens, in the order of a run."""
-        from hookbus.lifecycle import ALIASES, POINTS
-
-        methods = {name for name in dir(type(self)) if callable(inspect.getattr_static(type(self), name, None))}
-        points = {ALIASES.get(name, name) for name in methods}
-        return [name for name in POINTS if name in points]
+        methods = {name: inspect.getattr_static(type(self), name) for name in dir(type(self))}
+        marks = {name: getattr(method, IMPL_ATTRIBUTE, {}) for name, method in methods.items() if callable(method)}
+        named = {mark.get("specname") or name for name, mark in marks.items()}
+        return [name for name in POINTS if name in {ALIASES.get(each, each) for each in named}]
 
     def __repr__(self) -> str:
         given = self.config.model_dump(exclude_unset=True)
@@ -238,7 +245,7 @@ def _sentence(error: Any, model: type[BaseModel]) -> str:
     if kind == "missing":
         return "required, but not given."
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    return f"{message}, but it is {value!r}." if not message.endswith(".") else message
+    return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
 
 
 def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:

@@ -13,8 +13,8 @@ def __getattr__(name: str) -> Any:
 
     try:
         return load(find(name))
-    except PluginError as error:
-        raise AttributeError(str(error)) from error
+    except PluginError as error:  # an AttributeError would be replaced by "cannot import name", and its text be lost
+        raise ImportError(str(error), name=name) from error
 
 
 def __dir__() -> list[str]:

@@ -12,9 +12,12 @@ so far, the axis on which everything is recorded. The clock advances just before
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import keyword
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from hookbus.errors import PointError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from hookbus.metrics import Metrics
     from hookbus.run import Mode
 
-__all__ = ["ALIASES", "POINTS", "SPELLINGS", "Lifecycle", "Point", "Unit", "describe", "per"]
+__all__ = ["ALIASES", "POINTS", "SPELLINGS", "Lifecycle", "Point", "Unit", "check_point", "describe", "per"]
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -309,12 +312,17 @@ def describe(spec: type) -> dict[str, Point]:
 
     Returns:
         The points by name.
+
+    Raises:
+        PointError: a method takes `*args` or `**kwargs`.
     """
     points = {}
     for name, method in vars(spec).items():
         if name.startswith("_") or not inspect.isfunction(method):
             continue
         parameters = list(inspect.signature(method).parameters.values())[1:]
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+            raise PointError(f"{name}{inspect.signature(method)}: name every argument of the point {name}.")
         wanted = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
         points[name] = Point(
             name=name,
@@ -326,10 +334,35 @@ def describe(spec: type) -> dict[str, Point]:
     return points
 
 
+def check_point(point: Point, taken: Collection[str]) -> None:
+    """See that a point of one's own can be declared.
+
+    Args:
+        point: the point.
+        taken: names that mean something else.
+
+    Raises:
+        PointError: a name is reserved or no identifier, an argument comes twice, or there is no such unit.
+    """
+    for each in (point.name, *point.args):
+        if not each.isidentifier() or keyword.iskeyword(each) or each.startswith("_"):
+            raise PointError(f"{each!r} cannot be the name of a point or argument: write a plain identifier.")
+    if point.name in taken:
+        raise PointError(f"{point.name!r} is an alias or an action, so it cannot be declared as a point.")
+    reserved = sorted({"run", "self", *SPELLINGS} & set(point.args))
+    if reserved:
+        raise PointError(f"{point.name}: {', '.join(reserved)} means something at every point; do not declare it.")
+    if len(set(point.args)) < len(point.args):
+        raise PointError(f"{point.signature}: an argument comes twice.")
+    if point.unit is not None and point.unit not in get_args(Unit):
+        raise PointError(f"{point.name}: {point.unit!r} is not a unit.{did_you_mean(point.unit, get_args(Unit))}")
+
+
 def _type_of(parameter: inspect.Parameter) -> str:
     if parameter.annotation is inspect.Parameter.empty:
         return "Any"
-    return str(parameter.annotation).removesuffix(" | None")
+    kind = parameter.annotation
+    return (kind if isinstance(kind, str) else inspect.formatannotation(kind)).removesuffix(" | None")
 
 
 POINTS: Mapping[str, Point] = describe(Lifecycle)

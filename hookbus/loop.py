@@ -39,8 +39,9 @@ from hookbus.rng import seed_everything
 from hookbus.run import Mode, Run
 from hookbus.scheduling import SchedulerSteps
 from hookbus.scores import scores_from
-from hookbus.session import claim_for, graceful_interrupts, living
+from hookbus.session import claim_for, graceful_interrupts, living, refuse_second
 from hookbus.steps import Precision, Steps, move
+from hookbus.workdir import WorkDir
 
 if TYPE_CHECKING:
     from hookbus.config import RunConfig
@@ -124,6 +125,8 @@ class Trainer:
         self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
         self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
         self.work_dir, self.resume, self.overwrite = work_dir, resume, overwrite
+        self._still_to_resume: str | Path = resume
+        self._directory: Path | None = None
         self.load_from, self.load_weights = load_from, load_weights
         self.validate_first, self.seed, self.config = validate_first, seed, config
         self.scores = scores_from(metrics)
@@ -247,8 +250,7 @@ class Trainer:
         for _ in run.epochs():
             fire("before_epoch")
             fire("before_train_epoch")
-            if not run.should_stop_epoch:
-                self._train_epoch(run)
+            self._train_epoch(run)
             if self._wants_validation(run):
                 run.request_validation("end of the epoch")
             fire("after_train_epoch")
@@ -272,8 +274,9 @@ class Trainer:
     @contextmanager
     def _living(self, mode: Mode) -> Iterator[Run]:
         """One run from before_run to cleanup. A second one goes on where the first was."""
+        refuse_second(self.bus)
         earlier = self.bus.current if self.bus.current.trainer is self else None
-        resume = self.resume if earlier is None and (mode == "train" or self.resume != "auto") else "never"
+        resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
         if earlier is None and self.seed is not None:
             seed_everything(self.seed)
         run = Run(
@@ -291,7 +294,7 @@ class Trainer:
             iterations=self.iterations,
             validate=None if self.val_loader is None else self._validate,
             test=None if self.test_loader is None else self._test,
-            work_dir=self._claim(earlier, mode, resume),
+            work_dir=self._claim(mode, resume),
             continues=earlier,
         )
         run.train_loader, run.val_loader, run.test_loader = self.train_loader, self.val_loader, self.test_loader
@@ -299,12 +302,19 @@ class Trainer:
         for name, service in self._services.items():
             run.provide(name, service)
         with living(run, resume):
+            if resume == self._still_to_resume:
+                self._still_to_resume = "never"
             yield run
 
-    def _claim(self, earlier: Run | None, mode: Mode, resume: str | Path) -> Any:
-        if earlier is not None and earlier.work_dir is not None:
-            return claim_for(earlier.work_dir.path, "auto", False)
-        return claim_for(self.work_dir, resume if mode == "train" else "auto", self.overwrite and mode == "train")
+    def _claim(self, mode: Mode, resume: str | Path) -> WorkDir | None:
+        """The directory of the trainings of this trainer; before the first of them, that in which one may be."""
+        if self._directory is not None:
+            return claim_for(self._directory, "auto", overwrite=False)
+        if mode != "train":
+            return claim_for(self.work_dir, "auto", overwrite=False)
+        work_dir = claim_for(self.work_dir, resume, self.overwrite)
+        self._directory = work_dir.path if work_dir is not None else None
+        return work_dir
 
     def _validate(self, run: Run) -> None:
         judge(run, "val", self.val_loader, self.scores, self.device)
@@ -336,6 +346,11 @@ class Trainer:
             raise LoopError("fit needs data: give train_loader= to the Trainer.")
         if (self.epochs is None) == (self.iterations is None):
             raise LoopError("fit needs one limit: give either epochs= or iterations=.")
+        if self.scheduler.monitor is not None and self.val_loader is None:
+            raise LoopError(
+                f"The scheduler is stepped with {self.scheduler.monitor} after each validation, and there is none: "
+                "give val_loader= to the Trainer."
+            )
 
 
 def _optimizer(given: Any, model: nn.Module) -> Optimizer | None:

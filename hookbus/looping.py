@@ -17,15 +17,19 @@ __all__ = ["Looping"]
 class Looping:
     """The place of a run in its data.
 
+    Args:
+        run: the run.
+        state: what `state_dict` gave, where the run goes on with the data of an earlier one.
+
     Attributes:
         leaving_epoch: whether the epoch is to end here, as if its loader had ended.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
         self._feed: Feed | None = None
         self._source: object = None
-        self._state: dict[str, Any] = {}
+        self._state = dict(state)
         self.leaving_epoch = False
 
     def begin_epoch(self) -> None:
@@ -33,8 +37,10 @@ class Looping:
         run = self._run
         if not run.clock.epoch_open:
             run.metrics.epoch.reset()
-        self.leaving_epoch = False
+            self.leaving_epoch = False
         run.clock.begin_epoch()
+        if run.stops:
+            run.clock.cut_epoch()
 
     def epochs(self) -> Iterator[int]:
         """The epochs that are left."""
@@ -56,18 +62,20 @@ class Looping:
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """The batches that are left of this epoch."""
         run, clock = self._run, self._run.clock
+        if run.should_stop_epoch:
+            return
         feed = self._feed_of(loader)
-        clock.epoch_length = feed.length
         index = begun = clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
         if index and not feed.exact:
             run.logger.warning("The training loader cannot be positioned: reading %s batches again.", index)
         batches = feed.batches(clock.epoch, index)
+        clock.epoch_length = feed.length
         for batch in batches:
             yield index, batch
             index += 1
             if self.leaving_epoch or run.stops or clock.limit_reached:
                 if clock.epoch_cut and clock.epoch_length is None:
-                    clock.epoch_cut = next(batches, self) is not self
+                    self._look_for_the_end(batches)
                 break
         if index == begun == 0:
             raise LoopError(
@@ -83,6 +91,13 @@ class Looping:
         """Take back what `state_dict` gave."""
         self._feed, self._state = None, dict(state)
 
+    def _look_for_the_end(self, batches: Iterator[Any]) -> None:
+        """Whether a loader without length has ended: that takes reading on, so its place is noted before."""
+        place, clock = self.state_dict(), self._run.clock
+        clock.epoch_cut = next(batches, self) is not self
+        if clock.epoch_cut:
+            self.load_state_dict(place)
+
     def _epochs_are_done(self) -> bool:
         clock = self._run.clock
         return clock.max_epochs is not None and clock.epochs_done >= clock.max_epochs
@@ -93,4 +108,5 @@ class Looping:
 
             self._feed, self._source = feed_of(loader, self._run.seed), loader
             self._feed.load_state_dict(self._state)
+            self._state = {}
         return self._feed

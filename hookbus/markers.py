@@ -7,16 +7,13 @@ with `pluggy.HookimplMarker("hookbus")` register as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import pluggy
 
 from hookbus.errors import RegistrationError
 from hookbus.lifecycle import Unit
-
-if TYPE_CHECKING:
-    from hookbus.hook import HookConfig
-    from hookbus.when import Schedule
+from hookbus.when import Schedule
 
 __all__ = ["IMPL_ATTRIBUTE", "PROJECT", "SPEC_ATTRIBUTE", "Options", "hookimpl", "hookspec"]
 
@@ -38,7 +35,7 @@ def hookimpl(function: F) -> F: ...
 def hookimpl(
     function: None = None,
     *,
-    when: Schedule | Callable[[HookConfig], Schedule] | None = ...,
+    when: Schedule | Callable[[Any], Schedule] | None = ...,
     priority: int | None = ...,
     before: str | Iterable[str] = ...,
     after: str | Iterable[str] = ...,
@@ -50,7 +47,7 @@ def hookimpl(
 def hookimpl(
     function: F | None = None,
     *,
-    when: Schedule | Callable[[HookConfig], Schedule] | None = None,
+    when: Schedule | Callable[[Any], Schedule] | None = None,
     priority: int | None = None,
     before: str | Iterable[str] = (),
     after: str | Iterable[str] = (),
@@ -73,8 +70,12 @@ def hookimpl(
         wrapper: actions only: a generator that yields once, around the rest.
 
     Raises:
-        RegistrationError: `before` or `after` is not a name or a list of names.
+        RegistrationError: `before` or `after` is not a name or a list of names, or `when` is not a schedule.
     """
+    if not (when is None or isinstance(when, Schedule) or callable(when)):
+        raise RegistrationError(
+            f"when= takes a schedule such as every(50), or a function that returns one, not {when!r}."
+        )
 
     def mark(listener: F) -> F:
         marked = _pluggy_impl(specname=specname, tryfirst=tryfirst, trylast=trylast, wrapper=wrapper)(listener)
@@ -105,7 +106,7 @@ def hookspec(function: F | None = None, *, unit: Unit | None = None) -> F | Call
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    listed = (names,) if isinstance(names, str) else tuple(names)
+    listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
     if not all(isinstance(name, str) for name in listed):
         raise RegistrationError(f"before= and after= take names of hooks, not {listed!r}.")
     return listed

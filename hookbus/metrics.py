@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hookbus.errors import MetricError
-from hookbus.windows import CHUNK, Column, Window, column_of, to_host, wide
+from hookbus.windows import CHUNK, Column, Window, column_of, to_float, to_host, wide
 
 __all__ = ["Evaluation", "MetricStore", "Metrics", "Window", "is_scalar", "resolve", "to_float"]
 
@@ -100,7 +100,7 @@ class Evaluation:
             weight: how many samples it is the mean of; default those of the batch in progress.
         """
         weight = self.weight if weight is None else weight
-        value = wide(value.detach()) if hasattr(value, "detach") else float(value)
+        value = wide(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
         total = self._totals.setdefault(name, [0.0, 0])
         total[0] = total[0] + value * weight
         total[1] += weight
@@ -132,7 +132,6 @@ class MetricStore:
         self._columns: dict[str, Column] = {}
         self._by_given_name: dict[str, Column] = {}
         self._windows: dict[str, Window] = {}
-        self._restored: dict[str, Any] = {}
         self._evaluation: Evaluation | None = None
         self.epoch = self.window("epoch")
 
@@ -141,13 +140,8 @@ class MetricStore:
 
         After a resume it goes on where the checkpoint left it.
         """
-        window = self._windows.get(name)
-        if window is None:
-            self.watched = self.watched or name != "epoch"
-            window = self._windows[name] = Window(name, self._columns)
-            if name in self._restored:
-                window.load_state_dict(self._restored.pop(name))
-        return window
+        self.watched = self.watched or name != "epoch"
+        return self._open(name)
 
     def means(self, window: Window) -> Metrics:
         """The mean of each value of a window, with the count of those that were not finite. Reads the device."""
@@ -171,19 +165,29 @@ class MetricStore:
                 self._evaluation.add(name, value)
 
     def note(self, outputs: Any, loss: Any) -> None:
-        """Note what a step returned: the loss, and every single number among the outputs."""
+        """Note what a step returned: the loss, and every number among the outputs.
+
+        Args:
+            outputs: a mapping, of which the loss and what has no dimension counts; or the loss itself.
+            loss: the loss, where it is given apart.
+
+        Raises:
+            MetricError: the loss that is given apart is not a single number.
+        """
+        named = isinstance(outputs, dict)
+        inner = outputs.get("loss") if named else outputs
         if not self.watched and self._evaluation is None:
-            self._unread = outputs.get("loss") if loss is None and type(outputs) is dict else loss
+            inner = inner if loss is None else loss
+            self._unread = inner.detach() if getattr(inner, "requires_grad", False) else inner
             return
-        if type(outputs) is dict:
-            put = self._put if self._evaluation is None else self._evaluation.add
-            for name, value in outputs.items():
-                if is_scalar(value) and type(name) is str:
-                    put(name, value)
-            if loss is not None and "loss" not in outputs:
-                self.log({"loss": loss})
-        elif loss is not None or (outputs is not None and is_scalar(outputs)):
-            self.log({"loss": outputs if loss is None else loss})
+        put = self._put if self._evaluation is None else self._evaluation.add
+        if loss is not None:
+            self.log({"loss": loss})
+        elif inner is not None and is_scalar(inner):
+            put("loss", inner)
+        for name, value in outputs.items() if named else ():
+            if type(name) is str and name != "loss" and is_scalar(value) and not getattr(value, "shape", ()):
+                put(name, value)
 
     def close_row(self) -> None:
         """The iteration is complete."""
@@ -202,35 +206,45 @@ class MetricStore:
     def state_dict(self) -> dict[str, Any]:
         """Columns, windows and results, as plain values and tensors."""
         self._read_last()
-        columns = {name: {"values": c.values(), "count": c.count} for name, c in self._columns.items()}
-        windows = {name: window.state_dict() for name, window in self._windows.items()} | self._restored
+        columns = {
+            name: {"values": column.values(), "count": column.count, "open": column.row == self._row}
+            for name, column in self._columns.items()
+        }
+        windows = {name: window.state_dict() for name, window in self._windows.items()}
         return {"columns": columns, "windows": windows, "results": dict(self.results)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave. Windows that are opened later find their part."""
-        self.results = Metrics(state["results"])
+        """Take back what `state_dict` gave. Windows that nobody has asked for yet go on as well."""
+        self.results, self._unread = Metrics(state["results"]), None
         self._columns.clear()
         self._by_given_name.clear()
         for name, column in state["columns"].items():
-            self._columns[name] = column_of(name, column["values"], column["count"])
-        self._restored = dict(state["windows"])
-        for name, window in self._windows.items():
+            row = self._row if column["open"] else -1
+            self._columns[name] = column_of(name, column["values"], column["count"], row)
+        for window in self._windows.values():
             window.reset()
-            if name in self._restored:
-                window.load_state_dict(self._restored.pop(name))
+        for name, part in state["windows"].items():
+            self._open(name).load_state_dict(part)
+
+    def _open(self, name: str) -> Window:
+        if name not in self._windows:
+            self._windows[name] = Window(name, self._columns)
+        return self._windows[name]
 
     def _read_last(self) -> None:
         """Take in the loss that was only kept because nobody was watching."""
         loss, self._unread = self._unread, None
-        if loss is not None:
+        if loss is not None and is_scalar(loss):
             self._put("loss", loss)
 
     def _put(self, name: str, value: Any) -> None:
         column = self._by_given_name.get(name)
-        if column is None or (column.on_host and hasattr(value, "detach")):
+        if column is None or (column.device is None and hasattr(value, "detach")):
             column = self._column(name, value)
         if column.row == self._row:
             column.count -= 1
+            for window in self._windows.values():
+                window.value_is_replaced(column)
         elif column.count % CHUNK == 0 and column.count:
             for window in self._windows.values():
                 window.chunk_is_full(column)
@@ -240,13 +254,15 @@ class MetricStore:
     def _column(self, name: str, value: Any) -> Column:
         """The column of a metric; values that come from a device from now on get one on that device."""
         full = name if "/" in name else f"train/{name}"
-        column = self._columns.get(full)
-        if column is None or (column.on_host and hasattr(value, "detach")):
-            before = column.values() if column is not None else []
-            count = column.count if column is not None else 0
-            column = column_of(full, before, count, like=value)
-            self._columns[full] = column
-        self._by_given_name[name] = column
+        old = self._columns.get(full)
+        if old is None:
+            column = column_of(full, [], 0, -1, like=value)
+        elif old.suits(value):
+            column = old
+        else:
+            column = column_of(full, old.values(), old.count, old.row, like=value)
+            self._by_given_name = {given: each for given, each in self._by_given_name.items() if each is not old}
+        self._columns[full] = self._by_given_name[name] = column
         return column
 
 
@@ -259,11 +275,6 @@ def is_scalar(value: Any) -> bool:
     if shape is not None:
         return bool(math.prod(shape) == 1)
     return isinstance(value, (int, float))
-
-
-def to_float(value: Any) -> float:
-    """One Python float from a number, tensor or array with one element; waits for the device."""
-    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def _not_single(name: str, value: Any) -> str:

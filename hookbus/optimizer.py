@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hookbus.errors import LoopError
+
 if TYPE_CHECKING:
     from hookbus.run import Run
 
@@ -34,10 +36,20 @@ class OptimizerEvents:
         return self._post is not None
 
     def attach(self) -> None:
-        """Watch the optimizer of the run; without one, nothing."""
-        self._optimizer = _innermost(self._run.optimizer)
-        if self._optimizer is None or self._run.counts_steps or self._post is not None:
+        """Watch the optimizer of the run; without one, nothing.
+
+        Raises:
+            LoopError: it has no step hooks, so nobody would count its updates.
+        """
+        if self._run.optimizer is None or self._run.counts_steps or self._post is not None:
             return
+        self._optimizer = _innermost(self._run.optimizer)
+        if not hasattr(self._optimizer, "register_step_post_hook"):
+            raise LoopError(
+                f"The updates of {type(self._optimizer).__name__} cannot be counted: it has no step hooks as "
+                "torch.optim.Optimizer has. Emit before_optimizer_step and after_optimizer_step around each update and "
+                "say counts_steps=True."
+            )
         self._post = self._optimizer.register_step_post_hook(self._after)
         self.members_changed()
 
@@ -97,7 +109,7 @@ def _innermost(optimizer: Any) -> Any:
     """The torch optimizer inside wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
     while getattr(optimizer, "optimizer", None) is not None:
         optimizer = optimizer.optimizer
-    return optimizer if hasattr(optimizer, "register_step_post_hook") else None
+    return optimizer
 
 
 def _left_out_by_scaler(optimizer: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from hookbus._imports import nearest
 from hookbus._packages import class_of_entry
 from hookbus._yaml import Document, Path, parse_value
 from hookbus.builder import DEFAULT_HOOKS
+from hookbus.hook import snake_case
 
 __all__ = ["apply_overrides"]
 
@@ -65,37 +67,39 @@ class _Override:
         self._put(["hooks", index, *keys[2:]], value)
 
     def _put(self, keys: list[Any], value: Any) -> None:
-        target, path = self._document.data, []
+        target: Any = self._document.data
+        path: Path = ()
         for key in keys[:-1]:
-            path.append(_inside(target, key))
-            if target.get(key) is None if isinstance(target, dict) else target[path[-1]] is None:
-                target[path[-1]] = {}
-                self._mark((*path,))
-            target = target[path[-1]]
-            if not isinstance(target, (dict, list)):
-                raise ValueError(f"{'.'.join(map(str, path))} is {target!r}, which has no keys inside.")
+            inner = _inside(target, key)
+            path = (*path, inner)
+            child = target.get(inner) if isinstance(target, dict) else target[inner]
+            if child is None:
+                child = target[inner] = {}
+                self._mark(path)
+            if not isinstance(child, (dict, list)):
+                raise ValueError(f"{'.'.join(map(str, path))} is {child!r}, which has no keys inside.")
+            target = child
         last = _inside(target, keys[-1])
         target[last] = value
         self._mark((*path, last))
 
-    def _delete(self, keys: list[str]) -> None:
+    def _delete(self, keys: list[Any]) -> None:
         if keys[0] == "hooks" and len(keys) > 1:
             index = self._find_hook(keys[1])
             if len(keys) == 2:
                 self._switch_off(keys[1], index)
                 return
-            keys = ["hooks", keys[1] if index is None else index, *keys[2:]]  # type: ignore[list-item]
+            if index is None:
+                raise self._no_hook(keys[1])
+            keys = ["hooks", index, *keys[2:]]
         target: Any = self._document.data
-        path: list[str | int] = []
-        for key in keys:
-            if not isinstance(target, (dict, list)) or (isinstance(target, dict) and key not in target):
-                known = target if isinstance(target, dict) else ()
-                raise ValueError(f"there is nothing of this name to delete.{nearest(str(key), map(str, known))}")
-            path.append(_inside(target, key))
-            parent, target = target, target[path[-1]]
-        del parent[path[-1]]
-        if isinstance(parent, list):
-            self._mark(tuple(path[:-1]))
+        path: Path = ()
+        for key in keys[:-1]:
+            path, target = (*path, _inside(target, key)), _child(target, key)
+        _child(target, keys[-1])
+        del target[_inside(target, keys[-1])]
+        if isinstance(target, list):  # the places of what follows are no longer true
+            self._mark(path)
 
     def _switch_off(self, name: str, index: str | int | None) -> None:
         """A hook that is switched off stays in the file, so that no default takes its place."""
@@ -104,10 +108,11 @@ class _Override:
         elif {name, *class_of_entry(name)} & set(DEFAULT_HOOKS):
             self._add_hook({"type": name, "enabled": False})
         else:
-            known = [each for _, entry in self._entries() for each in _names(entry)]
-            known += [str(key) for key, _ in self._entries() if isinstance(key, str)]
-            hint = nearest(name, [*known, *DEFAULT_HOOKS])
-            raise ValueError(f"neither the file nor the default hooks have a hook {name!r} to switch off.{hint}")
+            raise self._no_hook(name)
+
+    def _no_hook(self, name: str) -> ValueError:
+        there = {str(each) for key, entry in self._entries() for each in (key, entry.get("name"), *_names(entry))}
+        return ValueError(f"the file has no hook {name!r}.{nearest(name, [*there, *DEFAULT_HOOKS])}")
 
     def _find_hook(self, name: str) -> str | int | None:
         """The place of a hook among the file's hooks: by instance name, else by type, else by number."""
@@ -121,15 +126,15 @@ class _Override:
                 raise ValueError(f"{name!r} means more than one hook; say which one: {which}.")
             if found:
                 return found[0]
-        if name.isdigit() and isinstance(self._document.data.get("hooks"), list):
-            return _inside(self._document.data["hooks"], name)
-        return None
+        hooks = self._document.data.get("hooks")
+        return int(_inside(hooks, name)) if name.isdigit() and isinstance(hooks, list) else None
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
         """The hooks of the file that are mappings or names, by their keys."""
         hooks = self._document.data.get("hooks")
         if isinstance(hooks, dict):
-            yield from ((key, entry or {}) for key, entry in hooks.items() if isinstance(entry or {}, dict))
+            named = ((key, {} if entry is None else entry) for key, entry in hooks.items())
+            yield from ((key, {"type": key, **entry}) for key, entry in named if isinstance(entry, dict))
         elif isinstance(hooks, list):
             for i, entry in enumerate(hooks):
                 if isinstance(entry, str):
@@ -155,8 +160,7 @@ class _Override:
     def _kept(self, index: str | int) -> dict[str, Any]:
         """What a hook keeps when all its settings are replaced: its type and its name."""
         entry = self._document.data["hooks"][index]
-        kept = {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
-        return kept or ({"type": index} if isinstance(index, str) else {})
+        return {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
 
     def _mark(self, path: Path) -> None:
         """From now on this place is the override's."""
@@ -182,7 +186,20 @@ def _inside(target: Any, key: Any) -> Any:
     return int(key)
 
 
+def _child(target: Any, key: Any) -> Any:
+    """What a container holds under a key that is to be deleted."""
+    if isinstance(target, list):
+        return target[_inside(target, key)]
+    if not isinstance(target, dict) or key not in target:
+        known = target if isinstance(target, dict) else ()
+        raise ValueError(f"there is nothing of this name to delete.{nearest(str(key), known)}")
+    return target[key]
+
+
 def _names(entry: dict[str, Any]) -> set[str]:
-    """The names of a hook's type by which an override can mean it."""
+    """The names of a hook's type by which an override can mean it: `my_module:MyHook` is MyHook and my as well."""
     kind = entry.get("type")
-    return {kind, *class_of_entry(kind)} if isinstance(kind, str) else set()
+    if not isinstance(kind, str):
+        return set()
+    bare = re.split("[:/]", kind)[-1]
+    return {kind, bare, snake_case(bare), *class_of_entry(bare)}

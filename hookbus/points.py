@@ -27,6 +27,8 @@ FIRST: dict[str, list[str]] = {
     "after_epoch": ["_clock.end_epoch()"],
     "after_train": ["_clock.stop()"],
 }
+RESULTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
+"""Points at which `metrics` are the results of a validation or a test."""
 FINALLY: dict[str, list[str]] = {"after_train_iter": ["_metrics.close_row()", "_run.should_skip_iter = False"]}
 
 for _kind in ("val", "test"):
@@ -66,10 +68,11 @@ def finally_for(point: str) -> list[str]:
 
 def fill_for(point: Point) -> dict[str, str]:
     """What the arguments of a point are filled with, by name."""
-    kind = next((each for each in ("val", "test") if f"_{each}" in point.name), "")
     filled = {name: text for name, text in KNOWN.items() if name in point.args}
-    if kind and "metrics" in filled:
-        filled["metrics"] = f"_run.validations.results({kind!r})"
+    if "outputs" not in point.args:
+        filled.pop("loss", None)
+    if point.name in RESULTS:
+        filled["metrics"] = f"_run.validations.results({RESULTS[point.name]!r})"
     return filled
 
 

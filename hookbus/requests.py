@@ -136,7 +136,7 @@ def settle(run: Run, point: str) -> None:
         run: the run whose queue is settled.
         point: the event that has just ended. Inside another event nothing is done: its end will come.
     """
-    if nested():
+    if nested(run):
         return
     queue, run.pending = run.queue, False
     deliver_records(run, everything=point in ("after_train", "after_run"))

@@ -69,6 +69,7 @@ class Run:
         seed: what data order and augmentation follow from.
         device: where the model is.
         outcome: "running", then how it ended.
+        alive: whether the run is going on: from `before_run` to `cleanup`.
         validating: whether a validation or test is going on.
         sanity_checking: whether it is the one before training, which counts for nothing.
         stops: the requests on which the run agreed to stop.
@@ -126,14 +127,14 @@ class Run:
         self.services = Services(self)
         validated_at = continues.validations.validated_at if continues else -1
         self.validations: Validations = Validations(self, {"val": validate, "test": test}, validated_at)
-        self.looping = Looping(self)
+        self.looping: Looping = Looping(self, continues.looping.state_dict() if continues else {})
         self.queue = Queue()
         self.records: dict[tuple[str, str], Record] = {}
         self.pending = False
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.stops: list[Request] = []
-        self.validating = self.sanity_checking = self.should_skip_iter = False
+        self.validating = self.sanity_checking = self.should_skip_iter = self.alive = False
 
     # -- clock -------------------------------------------------------------------------------
 
@@ -190,6 +191,8 @@ class Run:
     @property
     def mid_accumulation(self) -> bool:
         """Whether gradients wait for an update that has not been made yet."""
+        if self.trainer is not None:
+            return self.accumulated > 0
         return self.optimizer is not None and self.clock.iters_since_step > 0
 
     # -- services ----------------------------------------------------------------------------
@@ -281,6 +284,10 @@ class Run:
         """
         self._ask(Kind.STOP, reason, outcome=outcome)
 
+    def interrupt(self) -> None:
+        """Ctrl-C: the run is to end at the next boundary. Called by the signal's handler, in whatever is running."""
+        self._ask(Kind.STOP, "", by="Ctrl-C", outcome="interrupted")
+
     def request_stop_epoch(self, reason: str = "") -> None:
         """Ask to end this epoch, as if its loader had ended. The epoch counts."""
         self._ask(Kind.STOP_EPOCH, reason)
@@ -288,7 +295,7 @@ class Run:
     def request_skip_iter(self, reason: str = "") -> None:
         """Ask, at `before_train_iter`, not to train on this micro-batch."""
         self.should_skip_iter = True
-        self.queue.history.append(self._request(Kind.SKIP_ITER, reason))
+        self.queue.history.append(self._request(Kind.SKIP_ITER, reason, self._asker(), {}))
 
     @property
     def should_stop(self) -> bool:
@@ -320,13 +327,21 @@ class Run:
         """The epoch will end. Called by the settlement."""
         self.looping.leaving_epoch = True
 
-    def _ask(self, kind: Kind, reason: str, **details: Any) -> None:
-        self.queue.add(self._request(kind, reason, **details))
+    def _ask(self, kind: Kind, reason: str, *, by: str | None = None, **details: Any) -> None:
+        request = self._request(kind, reason, by or self._asker(), details)
+        if self.exception is not None:
+            self.report_dropped(request)
+            return
+        self.queue.add(request)
         self.pending = True
 
-    def _request(self, kind: Kind, reason: str, **details: Any) -> Request:
+    def _request(self, kind: Kind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
         clock = self.clock
-        return Request(kind, self._asker(), reason, clock.epoch, clock.iter, clock.steps_done, details)
+        return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
+
+    def report_dropped(self, request: Request) -> None:
+        """Say that a request will not be met, because the run has failed."""
+        self.logger.warning("The run ended before this was done: %s asked for by %s", request.kind.value, request)
 
     def _asker(self) -> str:
         listener = asking()
@@ -393,13 +408,14 @@ class Run:
 
     def save(self, saver: Saver, requests: list[Request]) -> None:
         """Write one checkpoint for these requests. Called by the settlement."""
-        from hookbus.state import collect
+        from hookbus.state import check_plain, collect
 
         path = saver.plan(self, requests)
         if path is None:
             return
         checkpoint = collect(self)
         self.bus.fire("before_save_checkpoint", checkpoint=checkpoint)
+        check_plain(checkpoint, "checkpoint")
         is_best = saver.write(self, checkpoint)
         if is_best is not None:
             self.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=self.metrics.results)

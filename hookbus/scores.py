@@ -5,13 +5,13 @@ torchmetrics objects are taken as they are; a plain function `(outputs, targets)
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from hookbus._imports import import_path
 from hookbus.clock import batch_size
 from hookbus.errors import ConfigError, did_you_mean
 
@@ -102,11 +102,17 @@ def scores_from(metrics: Iterable[Any] | Mapping[str, Any]) -> dict[str, Score]:
         metrics: names of built-in ones, dotted paths, functions or objects; a mapping gives names of its own.
 
     Raises:
-        ConfigError: one of them is none of these.
+        ConfigError: one of them is none of these, or two of them have one name.
     """
     if isinstance(metrics, Mapping):
         return {name: _score(metric) for name, metric in metrics.items()}
-    return {_name_of(metric): _score(metric) for metric in metrics}
+    scores: dict[str, Score] = {}
+    for metric in metrics:
+        name = _name_of(metric)
+        if name in scores:
+            raise ConfigError([f"metrics: two of them are called {name!r}: give a mapping with names of your own."])
+        scores[name] = _score(metric)
+    return scores
 
 
 def targets_in(batch: Any) -> Any:
@@ -131,13 +137,12 @@ def _score(metric: Any) -> Score:
 
 
 def _imported(path: str) -> Any:
-    module, _, name = path.replace(":", ".").rpartition(".")
+    if "." not in path and ":" not in path:
+        raise ConfigError([f"metrics: there is no built-in metric {path!r}.{did_you_mean(path, BUILT_IN)}"])
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            [f"metrics: {path!r} is neither built in nor importable ({error}).{did_you_mean(path, BUILT_IN)}"]
-        ) from None
+        return import_path(path)
+    except ImportError as error:
+        raise ConfigError([f"metrics: {error}"]) from None
 
 
 def _name_of(metric: Any) -> str:

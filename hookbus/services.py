@@ -58,8 +58,9 @@ class Services:
         """
         found = self.get(name)
         if found is None:
-            own = (*PARTS, "visualizer", "writer", *(("experiment_dir", *DIRECTORIES) if self._run.work_dir else ()))
-            there = [*self._provided, *(each for each in own if self.get(each) is not None)]
+            parts = [part for part in PARTS if getattr(self._run, part) is not None]
+            directories = ("experiment_dir", *DIRECTORIES) if self._run.work_dir is not None else ()
+            there = [*self._provided, *parts, "visualizer", "writer", *directories]
             raise ServiceError(f"There is no service {name!r} in this run.{did_you_mean(name, there)}")
         return found
 

@@ -1,8 +1,4 @@
-"""The life of one run: work directory, before_run, resume, the loop, after_run, cleanup.
-
-However the loop ends, `after_run` and `cleanup` follow, once each, and reach every hook. What ended the loop stays the
-main error; what hooks add at the end is noted on it.
-"""
+"""The life of one run: work directory, before_run, resume, the loop, and its end, which always comes."""
 
 from __future__ import annotations
 
@@ -10,13 +6,14 @@ import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus import _packages
 from hookbus.distributed import is_main
+from hookbus.ending import agreed_outcome, end, fail, write_status
 from hookbus.errors import CheckpointError, ConfigError, RequestError
 from hookbus.hook import Hook
 from hookbus.run import Run
@@ -29,18 +26,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["EXIT_CODES", "claim_for", "custom_run", "graceful_interrupts", "living"]
-
-EXIT_CODES: Mapping[str, int] = {
-    "finished": 0,
-    "stopped": 0,
-    "failed": 1,
-    "preempted": 75,
-    "interrupted": 130,
-}
-"""What a process that makes one run returns, by outcome; 2 is a configuration that does not hold."""
-
-RANKS_OF_OUTCOMES = ("interrupted", "preempted", "stopped")
+__all__ = ["claim_for", "custom_run", "graceful_interrupts", "living", "refuse_second"]
 
 
 @contextmanager
@@ -92,7 +78,8 @@ def custom_run(
         RequestError: a hook will ask for validations, and there is no `validate`.
         CheckpointError: what should be resumed cannot be.
     """
-    directory = claim_for(work_dir, resume, overwrite)
+    refuse_second(bus)
+    evaluator, length = _of_the_run(validate), _length_of(train_loader)
     run = Run(
         bus,
         model=model,
@@ -104,15 +91,14 @@ def custom_run(
         seed=seed,
         epochs=epochs,
         iterations=iterations,
-        validate=_of_the_run(validate),
-        work_dir=directory,
+        validate=evaluator,
+        work_dir=claim_for(work_dir, resume, overwrite),
         counts_steps=counts_steps,
         keeps_brackets=True,
         continues=None if fresh or bus.current.outcome == "running" else bus.current,
     )
     run.train_loader, run.val_loader = train_loader, val_loader
-    if train_loader is not None and hasattr(train_loader, "__len__"):
-        run.clock.epoch_length = len(train_loader)
+    run.clock.epoch_length = length
     with living(run, resume):
         yield run
         run.brackets.close_all()
@@ -128,23 +114,35 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
     """
     bus = run.bus
     try:
-        _check_hooks(run)
+        run.alive = True
         bus.begin(run)
+        _check_hooks(run)
         run.optimizer_events.attach()
-        _status(run)
+        write_status(run)
+        _say_where(run)
         bus.fire("before_run", mode=run.mode)
         if resume != "never":
             _resume(run, resume)
         yield run
-        run.outcome = _outcome_of(run)
+        run.outcome = agreed_outcome(run)
     except BaseException as error:
-        run.exception = error
-        run.outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        _drop_requests(run)
-        _noting(error, bus.fire, "on_exception", exception=error)
+        fail(run, error)
         raise
     finally:
-        _end(run)
+        end(run)
+
+
+def refuse_second(bus: HookBus) -> None:
+    """See that a bus is in no run: its hooks could not tell one from the other.
+
+    Raises:
+        RequestError: it is in one.
+    """
+    if bus.current.alive:
+        raise RequestError(
+            f"This bus is in the middle of a run ({bus.current.mode}), so another one cannot begin on it. For a "
+            "validation there, ask the run for it: run.request_validation() or run.validate()."
+        )
 
 
 def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> WorkDir | None:
@@ -167,8 +165,27 @@ def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> W
 def _of_the_run(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:
     if validate is None:
         return None
-    takes_run = bool(inspect.signature(validate).parameters)
+    parameters = inspect.signature(validate).parameters.values()
+    takes_run = any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
     return validate if takes_run else lambda _: validate()
+
+
+def _length_of(loader: Any) -> int | None:
+    if loader is None:
+        return None
+    from hookbus.data import length_of
+
+    return length_of(loader)
+
+
+def _say_where(run: Run) -> None:
+    """A run that had to go elsewhere says so."""
+    if run.work_dir is not None and run.work_dir.moved_from is not None:
+        run.logger.warning(
+            "%s holds a run already, so this one goes into %s. Say resume to go on with that one, or overwrite.",
+            run.work_dir.moved_from,
+            run.work_dir.path,
+        )
 
 
 def _check_hooks(run: Run) -> None:
@@ -206,74 +223,6 @@ def _resume(run: Run, resume: str | Path) -> None:
     )
 
 
-def _outcome_of(run: Run) -> Any:
-    asked = {request.details.get("outcome", "stopped") for request in run.stops}
-    return next((outcome for outcome in RANKS_OF_OUTCOMES if outcome in asked), "finished")
-
-
-def _drop_requests(run: Run) -> None:
-    run.records = {}
-    for request in run.queue.drop():
-        run.logger.warning("The run ended before this was done: %s asked for by %s", request.kind.value, request)
-
-
-def _end(run: Run) -> None:
-    """after_run and cleanup, whatever happened; their failures are noted on what ended the run, else raised."""
-    error = run.exception
-    run.validations.leave()
-    run.clock.stop()
-    failures: list[BaseException] = []
-    for point, arguments in (("after_run", {"mode": run.mode}), ("cleanup", {})):
-        try:
-            run.bus.fire(point, **arguments)
-        except BaseException as raised:
-            failures.append(raised)
-    run.optimizer_events.detach()
-    run.bus.table.failures.report()
-    if failures and error is None:
-        run.outcome, run.exception = "failed", failures[0]
-    _status(run)
-    if run.work_dir is not None:
-        run.work_dir.release()
-    if error is not None:
-        for failure in failures:
-            error.add_note(_describe(failure))
-    elif len(failures) == 1:
-        raise failures[0]
-    elif failures:
-        raise BaseExceptionGroup("hooks failed at the end of the run", failures)
-
-
-def _noting(error: BaseException, fire: Callable[..., None], point: str, **arguments: Any) -> None:
-    try:
-        fire(point, **arguments)
-    except Exception as failure:
-        error.add_note(_describe(failure))
-
-
-def _describe(failure: BaseException) -> str:
-    notes = "; ".join(getattr(failure, "__notes__", []))
-    return f"besides, {type(failure).__name__}: {failure}" + (f" ({notes})" if notes else "")
-
-
-def _status(run: Run) -> None:
-    """Keep `status.json` true."""
-    if run.work_dir is None:
-        return
-    run.work_dir.write_status(
-        outcome=run.outcome,
-        exit_code=EXIT_CODES.get(run.outcome),
-        mode=run.mode,
-        reasons=run.stop_reasons,
-        error=f"{type(run.exception).__name__}: {run.exception}" if run.exception is not None else None,
-        epochs_done=run.epochs_done,
-        iters_done=run.iters_done,
-        steps_done=run.steps_done,
-        best={name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
-        metrics=dict(run.metrics.results),
-    )
-
-
 @contextmanager
 def graceful_interrupts(run: Run) -> Iterator[None]:
     """Ctrl-C ends the run at the next iteration boundary, with a last checkpoint; a second one ends it at once."""
@@ -284,8 +233,9 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, earlier)
-        run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
-        run.request_stop("Ctrl-C", outcome="interrupted")
+        run.interrupt()
+        with suppress(RuntimeError):  # Ctrl-C may have come while a line was being written
+            run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
 
     if earlier is not signal.default_int_handler:
         yield

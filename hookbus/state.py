@@ -20,8 +20,10 @@ import hashlib
 import json
 import time
 import warnings
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
@@ -37,10 +39,11 @@ from hookbus.weights import unwrapped
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["collect", "find_newest", "load_weights", "read_checkpoint", "restore", "write_checkpoint"]
+__all__ = ["check_plain", "collect", "find_newest", "load_weights", "read_checkpoint", "restore", "write_checkpoint"]
 
 SCHEMA = 1
-PLAIN = (type(None), bool, int, float, str, bytes, torch.Tensor)
+PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
+"""What `weights_only=True` reads back, besides tensors, and dicts, lists, tuples and sets of these."""
 
 
 def collect(run: Run) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def collect(run: Run) -> dict[str, Any]:
     for name in ("optimizer", "scheduler", "scaler"):
         part = getattr(run, name)
         if part is not None:
-            checkpoint[name] = part.state_dict()
+            checkpoint[name] = _without_numpy(part.state_dict())
     if run.mid_accumulation and run.model is not None:
         named = unwrapped(run.model).named_parameters()
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
@@ -78,6 +81,8 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
         _load_model(run, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
         _load_part(run, name, checkpoint)
+    if run.optimizer is not None and checkpoint["meta"]["step"]:
+        run.optimizer._opt_called = True  # type: ignore[attr-defined]  # torch warns of schedulers that come before updates
     if run.model is not None:
         _load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
@@ -172,13 +177,18 @@ def find_newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]] | Non
     """The newest checkpoint of a directory that is whole.
 
     Returns:
-        Its path, its content, and a sentence for each newer one that is not; None where there is no file.
+        Its path, its content, and a sentence for each file that was passed over; None where there is no file.
 
     Raises:
         CheckpointError: there are files, and none of them is whole.
     """
-    troubles: list[str] = []
-    for path in files.newest_first(directory):
+    vouched = files.newest_first(directory)
+    troubles = [
+        f"{path}: its sidecar {path.name}.json is missing or damaged. Such a file is used only where it is named."
+        for path in sorted(directory.glob("*.pth"))
+        if path not in vouched and not path.name.startswith(".")
+    ]
+    for path in vouched:
         try:
             return path, read_checkpoint(path), troubles
         except CheckpointError as error:
@@ -223,7 +233,7 @@ def _hook_states(run: Run) -> dict[str, Any]:
         if not isinstance(hook, Hook):
             continue
         state = hook.state_dict()
-        _check_plain(name, state, "state_dict()")
+        check_plain(state, f"hook {name!r}: state_dict()")
         states[name] = {
             "state": state,
             "version": hook.state_version,
@@ -234,21 +244,37 @@ def _hook_states(run: Run) -> dict[str, Any]:
     return states
 
 
-def _check_plain(hook: str, value: Any, where: str) -> None:
-    """Refuse what `weights_only=True` could not read back."""
-    if isinstance(value, dict):
+def check_plain(value: Any, where: str) -> None:
+    """See that a checkpoint, or a part of it, can be read back without running any code.
+
+    Args:
+        value: the part.
+        where: what it is called in the message.
+
+    Raises:
+        CheckpointError: something in it is neither a plain Python value nor a tensor.
+    """
+    if type(value) in (dict, OrderedDict, Counter):
         for key, each in value.items():
-            if not isinstance(key, (str, int, float, bool, tuple, type(None))):
-                raise CheckpointError(f"hook {hook!r}: {where} has the key {key!r}; keys are plain values.")
-            _check_plain(hook, each, f"{where}[{key!r}]")
+            check_plain(key, f"{where}: the key {key!r}")
+            check_plain(each, f"{where}[{key!r}]")
     elif type(value) in (list, tuple, set):
         for i, each in enumerate(value):
-            _check_plain(hook, each, f"{where}[{i}]")
+            check_plain(each, f"{where}[{i}]")
     elif not isinstance(value, torch.Tensor) and type(value) not in PLAIN:
         raise CheckpointError(
-            f"hook {hook!r}: {where} is a {type(value).__name__}. A checkpoint holds plain Python values and tensors "
-            "only, so that reading it runs no code: convert it, for example by float(), str() or torch.as_tensor()."
+            f"{where} is a {type(value).__name__}. A checkpoint holds plain Python values and tensors only, so that "
+            "reading it runs no code: convert it, for example by float(), str(), dict() or torch.as_tensor()."
         )
+
+
+def _without_numpy(value: Any) -> Any:
+    """The same state with Python numbers for those of NumPy, which users set as learning rates and the like."""
+    if type(value) is dict:
+        return {key: _without_numpy(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_without_numpy, value))
+    return value.item() if type(value).__module__ == "numpy" and value.shape == () else value
 
 
 def _check_schema(checkpoint: Mapping[str, Any]) -> None:
@@ -271,12 +297,14 @@ def _load_model(run: Run, weights: Mapping[str, Any]) -> None:
     try:
         unwrapped(run.model).load_state_dict(dict(weights))
     except RuntimeError as error:
-        raise CheckpointError(f"The weights do not fit the model: {error}") from None
+        raise CheckpointError(f"The weights do not fit the model: {' '.join(str(error).split())}") from None
 
 
 def _load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
     part = getattr(run, name)
     if part is None:
+        if name in checkpoint:
+            run.logger.warning("The checkpoint holds a %s, and this run has none: it is left out.", name)
         return
     if name not in checkpoint:
         run.logger.warning("The checkpoint holds no %s: it starts afresh.", name)

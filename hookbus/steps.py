@@ -86,18 +86,15 @@ class Steps:
         if calls.after_forward:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
         if self._plain:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         else:
-            self._scaled(loss).backward()  # type: ignore[no-untyped-call]
+            self._scaled(loss).backward()
         run.accumulated += 1
         if calls.after_backward:
             calls.after_backward(batch=batch, outputs=outputs, loss=loss)
         if run.accumulated >= self.accumulate:
             self._update(run)
-        for name, value in outputs.items():
-            if isinstance(value, Tensor) and value.requires_grad:
-                outputs[name] = value.detach()
-        return outputs
+        return {name: _detached(value) for name, value in outputs.items()}
 
     def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
         """Judge one batch: the outputs, the loss among them where there is one."""
@@ -156,7 +153,7 @@ class Steps:
         """
         loss = outputs.get("loss")
         if not isinstance(loss, Tensor):
-            raise LoopError(_no_loss(outputs))
+            raise LoopError(_no_loss(outputs, self.loss_fn))
         if loss.numel() != 1:
             raise LoopError(
                 f"The loss has shape {tuple(loss.shape)}; training needs a single number: take its mean or sum."
@@ -174,16 +171,29 @@ class Steps:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """Every tensor of a batch on a device, without waiting for the copies."""
+    """A batch on a device: every tensor in it, without waiting for the copies, and everything else that has `to`."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: move(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device) for value in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(move(value, device) for value in batch)
-    return batch
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    return _rebuilt(batch, lambda each: move(each, device))
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach() if value.requires_grad else value
+    return _rebuilt(value, _detached)
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A mapping, list or tuple of what `change` makes of its items; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: change(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(change, value))
+    if isinstance(value, (tuple, list)):
+        return type(value)([change(each) for each in value])
+    return value
 
 
 def _named(output: Any) -> dict[str, Any]:
@@ -198,12 +208,15 @@ def _named(output: Any) -> dict[str, Any]:
     return {"output": output}
 
 
-def _no_loss(outputs: Mapping[str, Any]) -> str:
+def _no_loss(outputs: Mapping[str, Any], loss_fn: object) -> str:
     shown = ", ".join(f"{name}: {_shape(value)}" for name, value in outputs.items())
-    return (
-        f"There is no loss to train on; the model returned {{{shown}}}. Give loss_fn= (for example F.cross_entropy), "
-        "let the model return a single number or a mapping with 'loss', or give step_fn=."
-    )
+    if loss_fn is None:
+        how = (
+            "Give loss_fn= (for example F.cross_entropy), let the model return a single number or a mapping with 'loss'"
+        )
+    else:
+        how = "The loss_fn takes the target from batches of the form (inputs, target): let the loader give such batches"
+    return f"There is no loss to train on; the model returned {{{shown}}}. {how}, or give step_fn=."
 
 
 def _shape(value: Any) -> str:

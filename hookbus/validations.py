@@ -74,6 +74,7 @@ class Validations:
                     run.brackets.open_automatically(f"{kind}_epoch")
                 returned = evaluator(run)
                 run.brackets.close(f"{kind}_epoch", metrics=returned)
+                run.metrics.results |= _named(kind, None, returned or {})
                 run.brackets.close(kind)
             return self.results(kind)
         finally:
@@ -130,7 +131,12 @@ class Validations:
         store = self._run.metrics
         store.evaluate(None)
         found, self._evaluation = {**self._evaluation.results(), **(metrics or {})}, Evaluation()
-        prefix = f"{kind}/{name}/" if name else f"{kind}/"
-        named = {n if n.startswith(f"{kind}/") else prefix + n: to_float(value) for n, value in found.items()}
-        store.results = store.results | named
-        return Metrics(named)
+        named = _named(kind, name, found)
+        store.results |= named
+        return named
+
+
+def _named(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
+    """Results under their full names."""
+    prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
+    return Metrics({n if n.startswith(f"{kind}/") else prefix + n: to_float(value) for n, value in found.items()})

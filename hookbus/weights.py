@@ -53,7 +53,7 @@ class Weights:
         Raises:
             HookError: there is one already.
         """
-        if provider is not None and self._provider not in (None, provider):
+        if provider is not None and self._provider is not None and self._provider is not provider:
             raise HookError(f"{type(self._provider).__name__} averages the weights already; one run has one average.")
         self._provider = provider
 

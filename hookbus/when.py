@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, get_args
@@ -33,6 +34,9 @@ NEVER = sys.maxsize
 
 class Moment(Protocol):
     """What a schedule may ask of the clock; `unit` None is the point's own."""
+
+    def counts(self, unit: Unit | None) -> bool:
+        """Whether the unit counts at this event; False for epochs where one was cut."""
 
     def number(self, unit: Unit | None) -> int:
         """The number in progress, from 1; 0 where there is none."""
@@ -60,18 +64,25 @@ class Schedule:
         """The units that this schedule counts in."""
         return {None}
 
-    def resolve(self, config: HookConfig) -> Schedule:
-        """Replace names of config fields, as in `every("interval")`, by their values."""
+    def resolve(self, config: HookConfig | None) -> Schedule:
+        """Replace names of config fields, as in `every("interval")`, by their values.
+
+        Raises:
+            ConfigError: there is no such field, its value is no count, or there is no config at all.
+        """
         return self
 
     def __and__(self, other: Schedule) -> Schedule:
-        return Both(self, other)
+        return Both(self, other) if isinstance(other, Schedule) else NotImplemented
 
     def __or__(self, other: Schedule) -> Schedule:
-        return Either(self, other)
+        return Either(self, other) if isinstance(other, Schedule) else NotImplemented
 
     def __invert__(self) -> Schedule:
         return Not(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("Schedules are combined by &, | and ~; and, or and not would drop one of them.")
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,10 @@ class Every(Counted):
     interval: int | str | None
     start: int | str | None
 
+    def __post_init__(self) -> None:
+        _check_count(self.interval, repr(self), optional=True)
+        _check_count(self.start, repr(self), optional=True)
+
     def due(self, moment: Moment) -> bool:
         first, last = moment.span(self.unit)
         return first <= last and self.following(first - 1, None) <= last
@@ -104,9 +119,9 @@ class Every(Counted):
             return start
         return start + ((number - start) // interval + 1) * interval
 
-    def resolve(self, config: HookConfig) -> Schedule:
-        interval, start = _field(config, self.interval), _field(config, self.start)
-        return replace(self, interval=_positive(interval, "every", self.interval), start=start)
+    def resolve(self, config: HookConfig | None) -> Schedule:
+        interval = _field(config, self.interval, self, optional=True)
+        return replace(self, interval=interval, start=_field(config, self.start, self, optional=True))
 
     def __repr__(self) -> str:
         start = "" if self.start is None else f", start={self.start!r}"
@@ -118,16 +133,23 @@ class Between(Counted):
     first: int | str
     final: int | str
 
+    def __post_init__(self) -> None:
+        _check_count(self.first, repr(self), least=0)
+        _check_count(self.final, repr(self), least=0)
+        if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
+            raise ConfigError([f"{self!r} is never due: the first number is greater than the last."])
+
     def due(self, moment: Moment) -> bool:
-        return int(self.first) <= moment.number(self.unit) <= int(self.final)
+        return max(int(self.first), 1) <= moment.number(self.unit) <= int(self.final)
 
     def following(self, number: int, limit: int | None) -> int:
         if number < int(self.first):
             return int(self.first)
         return number + 1 if number < int(self.final) else NEVER
 
-    def resolve(self, config: HookConfig) -> Schedule:
-        return replace(self, first=_field(config, self.first), final=_field(config, self.final))
+    def resolve(self, config: HookConfig | None) -> Schedule:
+        first, final = _field(config, self.first, self, least=0), _field(config, self.final, self, least=0)
+        return replace(self, first=first, final=final)
 
     def __repr__(self) -> str:
         return f"between({self.first!r}, {self.final!r}{self._unit_text()})"
@@ -137,6 +159,10 @@ class Between(Counted):
 class Once(Counted):
     numbers: tuple[int | str, ...]
 
+    def __post_init__(self) -> None:
+        for number in self.numbers:
+            _check_count(number, repr(self))
+
     def due(self, moment: Moment) -> bool:
         first, last = moment.span(self.unit)
         return any(first <= int(n) <= last for n in self.numbers)
@@ -144,8 +170,8 @@ class Once(Counted):
     def following(self, number: int, limit: int | None) -> int:
         return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
 
-    def resolve(self, config: HookConfig) -> Schedule:
-        return replace(self, numbers=tuple(_field(config, n) for n in self.numbers))
+    def resolve(self, config: HookConfig | None) -> Schedule:
+        return replace(self, numbers=tuple(_field(config, n, self) for n in self.numbers))
 
     def __repr__(self) -> str:
         return f"once({', '.join(map(repr, self.numbers))}{self._unit_text()})"
@@ -183,7 +209,7 @@ class Pair(Schedule):
     def units(self) -> set[Unit | None]:
         return self.left.units() | self.right.units()
 
-    def resolve(self, config: HookConfig) -> Schedule:
+    def resolve(self, config: HookConfig | None) -> Schedule:
         return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
 
 
@@ -216,29 +242,16 @@ class Not(Schedule):
     inner: Schedule
 
     def due(self, moment: Moment) -> bool:
-        return not self.inner.due(moment)
+        return all(map(moment.counts, self.units())) and not self.inner.due(moment)
 
     def units(self) -> set[Unit | None]:
         return self.inner.units()
 
-    def resolve(self, config: HookConfig) -> Schedule:
+    def resolve(self, config: HookConfig | None) -> Schedule:
         return Not(self.inner.resolve(config))
 
     def __repr__(self) -> str:
         return f"~{self.inner!r}"
-
-
-@dataclass(frozen=True, repr=False)
-class Asked(Schedule):
-    """A hook's own `should_trigger(step)`, which gets the index from 0."""
-
-    answer: Callable[[int], object]
-
-    def due(self, moment: Moment) -> bool:
-        return bool(self.answer(moment.number(None) - 1))
-
-    def __repr__(self) -> str:
-        return "should_trigger"
 
 
 def every(interval: int | str | None, *, start: int | str | None = None, unit: Unit | None = None) -> Schedule:
@@ -250,18 +263,26 @@ def every(interval: int | str | None, *, start: int | str | None = None, unit: U
         unit: what is counted: "iter", "batch", "step", "epoch", "sample" or "seconds"; default the point's.
 
     Raises:
-        ConfigError: `interval` is less than 1.
+        ConfigError: `interval` or `start` is less than 1.
     """
-    return Every(_checked_unit(unit), _positive(interval, "every", interval), start)
+    return Every(_checked_unit(unit), interval, start)
 
 
 def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
-    """Due from `first` to `final`, both included."""
+    """Due from `first` to `final`, both included.
+
+    Raises:
+        ConfigError: one of them is less than 0, or `first` is greater than `final`.
+    """
     return Between(_checked_unit(unit), first, final)
 
 
 def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
-    """Due at each of these numbers, and `once()` at number 1."""
+    """Due at each of these numbers, and `once()` at number 1.
+
+    Raises:
+        ConfigError: one of them is less than 1.
+    """
     return Once(_checked_unit(unit), numbers or (1,))
 
 
@@ -270,7 +291,8 @@ last = Last(unit=None)
 
 
 _NO_LIMIT = (
-    "when=last needs a run whose end is known: give epochs= and a training loader with a length, or iterations=."
+    "when=last needs a run whose end is known: give epochs= and a training loader with a length, or iterations=, and "
+    "count in epochs or iterations: the last update, sample or second is not known before it has come."
 )
 
 
@@ -281,8 +303,10 @@ def parse(text: str) -> Schedule:
         ConfigError: the text is not a schedule.
     """
     try:
-        return _from_node(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        with warnings.catch_warnings(action="ignore"):  # Python's, about the text
+            tree = ast.parse(text.strip(), mode="eval")
+        return _from_node(tree.body)
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError([f"{text!r} is not a schedule: {_reason(error)}. {_HOW}"]) from None
 
 
@@ -315,31 +339,37 @@ def _called(name: str, args: list[Any], keywords: dict[str, Any]) -> Schedule:
     return makers[name](*args, **keywords)
 
 
-def _literal(node: ast.expr) -> int | str:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, str):
+def _literal(node: ast.expr) -> int | str | None:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, str, type(None)):
         return node.value  # type: ignore[return-value]
-    raise TypeError(f"{ast.unparse(node)} is neither a whole number nor a unit")
+    raise TypeError(f"{ast.unparse(node)} is neither a whole number nor a name")
 
 
-def _field(config: HookConfig, value: Any) -> Any:
+def _field(config: HookConfig | None, value: Any, schedule: Schedule, *, least: int = 1, optional: bool = False) -> Any:
+    """A number of a schedule: itself, or the value of the config's field that it names."""
     if not isinstance(value, str):
         return value
+    if config is None:
+        raise ConfigError([f"{schedule!r} names the field {value!r} of a config, and only a hookbus.Hook has one."])
     fields = type(config).model_fields
     if value not in fields:
         near = did_you_mean(value, fields)
         raise ConfigError(
-            [f"when= names the field {value!r}, which {type(config).__name__} does not have.{near}"]
-        ) from None
-    return getattr(config, value)
+            [f"{schedule!r} names the field {value!r}, which {type(config).__name__} does not have.{near}"]
+        )
+    found = getattr(config, value)
+    if isinstance(found, str):
+        raise ConfigError([f"{schedule!r}: the field {value!r} is {found!r}, which is not a number."])
+    _check_count(found, f"{schedule!r}, where {value} is {found!r}", least=least, optional=optional)
+    return found
 
 
-def _positive(value: int | str | None, maker: str, field: object) -> int | str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        name = f" (the field {field!r})" if isinstance(field, str) else ""
-        raise ConfigError([f"{maker}({value!r}){name}: an interval is a whole number of at least 1."])
-    return value
+def _check_count(value: object, where: str, *, least: int = 1, optional: bool = False) -> None:
+    """See that a value is a count, the name of a config field that holds one, or, where it is optional, None."""
+    if isinstance(value, str) or (optional and value is None):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError([f"{where}: {value!r} is not a whole number of at least {least}."])
 
 
 def _checked_unit(unit: Unit | None) -> Unit | None:

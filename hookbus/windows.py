@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CHUNK", "Column", "Window", "column_of", "to_host", "wide"]
+__all__ = ["CHUNK", "Column", "Window", "column_of", "to_float", "to_host", "wide"]
 
 CHUNK = 64
 """So many values are kept before they are summed."""
@@ -31,13 +31,17 @@ class Column(ABC):
         name: its full name.
         count: how many values there were in all.
         row: the iteration of the last one; a second value in one iteration replaces the first.
-        on_host: whether the values are Python floats.
+        device: where the values are; None for Python floats.
     """
 
-    on_host: bool
+    device: Any = None
 
-    def __init__(self, name: str, count: int) -> None:
-        self.name, self.count, self.row = name, count, -1
+    def __init__(self, name: str, count: int, row: int) -> None:
+        self.name, self.count, self.row = name, count, row
+
+    def suits(self, value: Any) -> bool:
+        """Whether a value can be put in without waiting for its device."""
+        return not hasattr(value, "detach") or value.device == self.device
 
     @abstractmethod
     def put(self, value: Any) -> None:
@@ -59,14 +63,12 @@ class Column(ABC):
 class FloatColumn(Column):
     """Values that are on the host already."""
 
-    on_host = True
-
-    def __init__(self, name: str, values: Sequence[float], count: int) -> None:
-        super().__init__(name, count)
+    def __init__(self, name: str, values: Sequence[float], count: int, row: int) -> None:
+        super().__init__(name, count, row)
         self._values = [*values, *[0.0] * (CHUNK - len(values))]
 
     def put(self, value: Any) -> None:
-        self._values[self.count % CHUNK] = float(value)
+        self._values[self.count % CHUNK] = to_float(value)
         self.count += 1
 
     def sums(self, begin: int, end: int) -> Sums:
@@ -84,12 +86,11 @@ class FloatColumn(Column):
 class TensorColumn(Column):
     """Values that stay on their device: each is copied into a buffer there, since a loop may reuse its tensor."""
 
-    on_host = False
-
-    def __init__(self, name: str, values: Any, count: int, device: Any) -> None:
+    def __init__(self, name: str, values: Any, count: int, row: int, device: Any) -> None:
         import torch
 
-        super().__init__(name, count)
+        super().__init__(name, count, row)
+        self.device = device
         with torch.inference_mode(False), torch.no_grad():
             self._buffer = torch.zeros(CHUNK, dtype=_widest(device), device=device)
             if len(values):
@@ -102,7 +103,7 @@ class TensorColumn(Column):
             value = value.detach() if value.requires_grad else value
             place.copy_(value if value.dim() == 0 else value.reshape(()))
         else:
-            place.fill_(float(value))
+            place.fill_(to_float(value))
         self.count += 1
 
     def sums(self, begin: int, end: int) -> Sums:
@@ -150,6 +151,11 @@ class Window:
         """The values of a column are about to be overwritten."""
         self._sums[column.name] = self._total(column)
 
+    def value_is_replaced(self, column: Column) -> None:
+        """The last value of a column is about to be put anew: what this window began after is logged once more."""
+        if self._begins.get(column.name, 0) > column.count:
+            self._begins[column.name] = column.count
+
     def state_dict(self) -> dict[str, Any]:
         """Sums and beginnings, as plain values and tensors."""
         return {"begins": dict(self._begins), "sums": {name: list(sums) for name, sums in self._sums.items()}}
@@ -169,19 +175,25 @@ class Window:
         return [a + b for a, b in zip(before, column.sums(begin - begun, column.count - begun), strict=True)]
 
 
-def column_of(name: str, values: Any, count: int, *, like: Any = None) -> Column:
+def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None) -> Column:
     """A column that holds values already.
 
     Args:
         name: its full name.
         values: those of the chunk in progress, a list of floats or a tensor.
         count: how many there were in all.
+        row: the iteration of the last one.
         like: a value of the kind that will be put in; default one of `values`.
     """
     like = values if like is None else like
-    return (
-        TensorColumn(name, values, count, like.device) if hasattr(like, "detach") else FloatColumn(name, values, count)
-    )
+    if hasattr(like, "detach"):
+        return TensorColumn(name, values, count, row, like.device)
+    return FloatColumn(name, values, count, row)
+
+
+def to_float(value: Any) -> float:
+    """One Python float from a number, tensor or array with one element; waits for the device."""
+    return value if type(value) is float else float(value.item() if hasattr(value, "item") else value)
 
 
 def to_host(values: Sequence[Any]) -> list[float]:

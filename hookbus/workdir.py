@@ -8,11 +8,13 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from hookbus.errors import WorkDirError
-from hookbus.files import write_json
+from hookbus.files import remove_leftovers, write_json
 
 __all__ = ["STATUS", "WorkDir", "claim", "read_status", "see"]
 
@@ -20,6 +22,18 @@ STATUS = "status.json"
 LOCK = ".lock"
 OWN = ("checkpoints", "logs", "visualization", STATUS, "config.yaml")
 """What hookbus itself puts into a work directory, and so may remove when told to overwrite."""
+
+_locks: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _let_go_in_child() -> None:
+    """A forked child, such as a worker that reads data, holds no lock: it may outlive this process."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class WorkDir:
@@ -52,7 +66,7 @@ class WorkDir:
     def release(self) -> None:
         """Let other processes use the directory. May be called twice."""
         if self._lock is not None:
-            os.close(self._lock)
+            _unlock(self._lock)
             self._lock = None
 
 
@@ -70,18 +84,12 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
     Raises:
         WorkDirError: it cannot be written, or a live run is using it.
     """
-    target, number = path, 1
-    while True:
-        lock = _lock(target, wait=resume or overwrite)
-        if lock is not None:
-            held = (target / STATUS).exists()
-            if held and overwrite:
-                _clear(target)
-            if not held or resume or overwrite:
-                return WorkDir(target, lock, path if number > 1 else None)
-            os.close(lock)
-        number += 1
-        target = path.with_name(f"{path.name}-{number}")
+    target, lock = next(_free(path, any_run=resume or overwrite))
+    if overwrite and (target / STATUS).exists():
+        _clear(target)
+    for directory in (target, target / "checkpoints"):
+        remove_leftovers(directory)
+    return WorkDir(target, lock, None if target == path else path)
 
 
 def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
@@ -90,18 +98,34 @@ def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[P
     Args:
         path, resume, overwrite: as for `claim`.
     """
-    target, number = path, 1
-    while (target / STATUS).exists() and not (resume or overwrite):
-        number += 1
-        target = path.with_name(f"{path.name}-{number}")
+    any_run = resume or overwrite
+    target = next(each for each in _candidates(path) if any_run or not (each / STATUS).exists())
     parent = next(each for each in (target, *target.absolute().parents) if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         return target, f"The work directory {target} cannot be written: {parent} does not allow it."
     return target, ""
 
 
-def _lock(path: Path, *, wait: bool) -> int | None:
-    """Lock a directory; None if a live run has it. With `wait`, that is an error: no sibling will do."""
+def _candidates(path: Path) -> Iterator[Path]:
+    """The directory itself, then its siblings `x-2`, `x-3`, ... without end."""
+    yield path
+    named = path if path.name not in ("", "..") else path.resolve()
+    for number in count(2):
+        yield named.with_name(f"{named.name}-{number}")
+
+
+def _free(path: Path, *, any_run: bool) -> Iterator[tuple[Path, int]]:
+    """The directories that can be taken, locked; `any_run` tells whether one that holds a run will do."""
+    for target in _candidates(path):
+        lock = _lock(target, needed=any_run)
+        if lock is not None and (any_run or not (target / STATUS).exists()):
+            yield target, lock
+        elif lock is not None:
+            _unlock(lock)
+
+
+def _lock(path: Path, *, needed: bool) -> int | None:
+    """Lock a directory; None if a live run has it. With `needed`, that is an error: no sibling will do."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -114,14 +138,21 @@ def _lock(path: Path, *, wait: bool) -> int | None:
     except OSError:
         owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
-        if wait:
+        if needed:
             raise WorkDirError(
                 f"The work directory {path} is in use by a live run ({owner}). Stop that run, or give another work_dir."
             ) from None
         return None
+    _locks.add(descriptor)
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
     return descriptor
+
+
+def _unlock(descriptor: int) -> None:
+    if descriptor in _locks:
+        _locks.remove(descriptor)
+        os.close(descriptor)
 
 
 def _clear(path: Path) -> None:
@@ -141,5 +172,5 @@ def read_status(path: Path) -> dict[str, Any]:
     """What `status.json` of a work directory says; empty where there is none."""
     try:
         return dict(json.loads((path / STATUS).read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}

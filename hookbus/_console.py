@@ -1,0 +1,126 @@
+"""How the command line talks: tables and results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import textwrap
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hookbus.errors import ConfigError, HookbusError, HookWarning
+
+__all__ = ["complain", "console", "paragraph", "print_json", "reported", "table_of"]
+
+PIPED_WIDTH = 160
+"""Columns of a table that goes into a file or a pipe."""
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn exceptions into messages and exit codes, and warnings into lines."""
+    with _messages_shown(), warnings.catch_warnings():
+        warnings.simplefilter("always", HookWarning)
+        warnings.showwarning = _show_warning
+        try:
+            yield
+        except ConfigError as error:
+            for problem in error.problems:
+                _errors().print(escape(problem), soft_wrap=True, highlight=False)
+            raise typer.Exit(2) from None
+        except HookbusError as error:
+            for line in str(error).splitlines():
+                complain(line)
+            for note in getattr(error, "__notes__", ()):
+                _errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            _errors().print("[yellow]interrupted[/]")
+            raise typer.Exit(130) from None
+        except (typer.Exit, BrokenPipeError):
+            raise
+        except Exception:
+            traceback.print_exc()
+            raise typer.Exit(1) from None
+
+
+def console() -> Console:
+    """Standard output."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+
+
+def complain(message: str) -> None:
+    """Say what went wrong."""
+    _errors().print(f"[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+
+
+def table_of(*columns: str) -> Table:
+    """A plain table; what is too wide for the terminal goes on in the next line of its cell."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def paragraph(text: str, indent: int, hanging: int = 0) -> str:
+    """A text in lines as wide as standard output, for `console().print`.
+
+    Args:
+        text: what to say.
+        indent: spaces before each line.
+        hanging: spaces more before the second and later lines.
+    """
+    first, later = " " * indent, " " * (indent + hanging)
+    lines = textwrap.wrap(text, console().width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return escape("\n".join(lines))
+
+
+def print_json(value: Any) -> None:
+    """A result for scripts."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def _errors() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _errors().print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+
+
+@contextmanager
+def _messages_shown() -> Iterator[None]:
+    """While this lasts, messages that nobody else shows appear on standard error."""
+    logger, handler = logging.getLogger("hookbus"), _Messages()
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+class _Messages(logging.Handler):
+    """Log messages as lines."""
+
+    @property
+    def console(self) -> Console:
+        """Where they go."""
+        return _errors()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
+        self.console.print(f"{level}{escape(self.format(record))}", soft_wrap=True)
