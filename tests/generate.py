@@ -41,7 +41,7 @@ def emit_text() -> str:
 
 def _overload(point: Point, names: list[str]) -> str:
     literal = ", ".join(f'"{name}"' for name in names)
-    lines = ["    @overload", "    def __call__(", "        self,", f"        point: Literal[{literal}],"]
+    lines = ["    @overload", "    def __call__(", "        self,", f"        point: Literal[{literal}],", "        /,"]
     if point.args:
         lines.append("        *,")
     for name, kind in zip(point.args, point.types, strict=True):

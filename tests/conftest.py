@@ -1,0 +1,323 @@
+"""What several test modules share: run files with parts of their own, and an environment with packages built for it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+import hookbus
+from hookbus import _packages
+
+PARTS = """
+    import torch
+    from pydantic import Field
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    from hookbus import Hook, HookConfig, every, hookimpl
+    from hookbus.data import Splits
+
+
+    def points(count=32):
+        inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(0))
+        data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+        return Splits(data, data, None, (4,), 2)
+
+
+    def net(width=8, num_classes=2, input_shape=(4,)):
+        return nn.Sequential(nn.Linear(input_shape[0], width), nn.ReLU(), nn.Linear(width, num_classes))
+
+
+    class ProbeConfig(HookConfig):
+        interval: int = Field(default=1, ge=1)
+        ratio: float = 0.5
+        tags: list[str] = []
+
+
+    class ProbeHook(Hook):
+        Config = ProbeConfig
+
+        @hookimpl(when=every("interval"))
+        def after_train_iter(self, run):
+            pass
+
+
+    class QuietHook(Hook):
+        def before_run(self, run):
+            pass
+
+
+    class KeywordHook(Hook):
+        def __init__(self, interval=50):
+            self.interval = interval
+
+
+    class DictHook(Hook):
+        def __init__(self, config=None):
+            super().__init__(config)
+            self.built = True
+
+
+    class AnyHook(Hook):
+        def __init__(self, **given):
+            self.given = given
+
+
+    class RaisingHook(Hook):
+        def __init__(self, config=None):
+            raise ValueError("no disk there")
+
+
+    class MisspeltHook(Hook):
+        def before_trian_iter(self, run):
+            pass
+
+
+    class Plain:
+        def __init__(self, size=1):
+            self.size = size
+
+        @hookimpl
+        def before_run(self, run):
+            pass
+"""
+
+
+class Project:
+    """A directory with run files, which is the current one, and a module `parts` that they can name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "parts.py").write_text(dedent(PARTS))
+
+    def write(self, text: str, name: str = "run.yaml") -> Path:
+        """A file, named as it is seen from here."""
+        (self.path / name).write_text(dedent(text))
+        return Path(name)
+
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """The command line, in a process of its own."""
+        command = [sys.executable, "-m", "hookbus", *arguments]
+        environment = {**os.environ, **variables}
+        return subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    path = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "parts", raising=False)
+    yield Project(tmp_path)
+    sys.path[:] = path
+    sys.modules.pop("parts", None)
+
+
+def write_wheel(
+    directory: Path,
+    name: str,
+    version: str,
+    modules: Mapping[str, str],
+    entry_points: Mapping[str, Mapping[str, str]],
+    requires: Sequence[str] = ("hookbus",),
+) -> Path:
+    """A wheel of pure Python modules, by the wheel format 1.0."""
+    info = f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {r}" for r in requires)]
+    groups = [
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in offered.items()) for group, offered in entry_points.items()
+    ]
+    files = {
+        **{f"{module}.py": dedent(text) for module, text in modules.items()},
+        f"{info}/METADATA": "\n".join(metadata) + "\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "\n".join(groups),
+    }
+    lines = [f"{path},sha256={_digest(text)},{len(text.encode())}" for path, text in files.items()]
+    wheel = directory / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{info}/RECORD", "\n".join([*lines, f"{info}/RECORD,,"]) + "\n")
+    return wheel
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+class Environment:
+    """A virtual environment with hookbus and what it needs, without any plugin package but those that are put in.
+
+    What is installed where the tests run is linked in, so nothing is downloaded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        venv.EnvBuilder(with_pip=importlib.util.find_spec("pip") is None).create(path)
+        self.executable = path / "bin" / "python"
+        self.packages = next(path.glob("lib/python3*/site-packages"))
+        plugins = _plugin_files()
+        for directory in map(Path, sys.path):
+            for entry in directory.iterdir() if directory.name in ("site-packages", "dist-packages") else ():
+                target = self.packages / entry.name
+                if entry.name not in plugins and not target.exists():
+                    target.symlink_to(entry)
+        first = self.packages / "0.pth"  # read before the others, so that this very hookbus is found
+        first.write_text(f"{Path(hookbus.__file__).parent.parent}\n")
+
+    def install(self, *wheels: Path) -> None:
+        """Install wheels as pip does."""
+        command = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels)]
+        self.python(*command, check=True)
+
+    def python(self, *arguments: str, check: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Python of this environment, in the environment's own directory."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOOKBUS", "PYTHON"))}
+        command = [str(self.executable), *arguments]
+        return subprocess.run(
+            command, cwd=self.path, env={**kept, **variables}, capture_output=True, text=True, check=check
+        )
+
+    def hookbus(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """The command line in this environment."""
+        return self.python("-m", "hookbus", *arguments, **variables)
+
+    def answer(self, script: str, **variables: str) -> Any:
+        """What a script leaves in its variable `answer`."""
+        code = f"import json\n{dedent(script)}\nprint(json.dumps(answer))"
+        done = self.python("-c", code, **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def _plugin_files() -> set[str]:
+    """The top-level names of everything that belongs to installed plugin packages."""
+    found = set()
+    for distribution in importlib.metadata.distributions():
+        if any(entry.group.startswith("hookbus.") for entry in distribution.entry_points):
+            found |= {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
+    return found
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with third-party packages, good and bad ones."""
+    made = Environment(tmp_path_factory.mktemp("environment"))
+    wheels = tmp_path_factory.mktemp("wheels")
+    made.install(*(write_wheel(wheels, *package) for package in PACKAGES))
+    return made
+
+
+@pytest.fixture(scope="session")
+def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment without any plugin package."""
+    return Environment(tmp_path_factory.mktemp("bare"))
+
+
+GREET = """
+    from hookbus import Hook, HookConfig
+
+
+    class GreetConfig(HookConfig):
+        text: str = "hello"
+
+
+    class GreetHook(Hook):
+        Config = GreetConfig
+
+        def before_run(self, run):
+            print("greet says", self.config.text)
+
+
+    def not_a_class():
+        pass
+"""
+TWIN = """
+    from hookbus import Hook
+
+
+    class TwinHook(Hook):
+        origin = __name__
+"""
+MARKING = """
+    import os
+    import pathlib
+
+    from hookbus import Hook
+
+    pathlib.Path(os.environ.get("MARKER", "imported")).touch()
+
+
+    class SilentHook(Hook):
+        pass
+"""
+RENDER = """
+    from hookbus import Hook
+
+
+    class RenderPoints:
+        def after_render(self, image=None):
+            '''A picture was rendered.'''
+
+
+    class RenderHook(Hook):
+        def after_render(self, image):
+            print("rendered", image)
+"""
+LOGGER = """
+    from hookbus import Hook, HookConfig
+
+
+    class LoggerConfig(HookConfig):
+        text: str = "default"
+
+
+    class LoggerHook(Hook):
+        Config = LoggerConfig
+
+        def after_epoch(self, epoch):
+            print("record", epoch, self.config.text)
+"""
+HOOKS, POINTS = _packages.HOOKS_GROUP, _packages.POINTS_GROUP
+PACKAGES: list[tuple[Any, ...]] = [
+    ("acme-hooks", "1.2", {"acme_hooks": GREET}, {HOOKS: {"greet": "acme_hooks:GreetHook"}}),
+    (
+        "acme-render",
+        "1.0",
+        {"acme_render": RENDER},
+        {
+            HOOKS: {"render": "acme_render:RenderHook"},
+            POINTS: {"after_render": "acme_render:RenderPoints"},
+        },
+    ),
+    (
+        "broken-hooks",
+        "0.3",
+        {"broken_hooks": "import surely_not_there"},
+        {HOOKS: {"broken": "broken_hooks:BrokenHook"}},
+    ),
+    ("impostor", "6.6", {"impostor": MARKING}, {HOOKS: {"progress": "impostor:SilentHook"}}),
+    ("killing-hooks", "0.1", {"killing": "import os\nos.abort()"}, {HOOKS: {"killing": "killing:KillingHook"}}),
+    ("leaving-hooks", "0.1", {"leaving": "import os\nos._exit(0)"}, {HOOKS: {"leaving": "leaving:LeavingHook"}}),
+    ("hookbus-logger", "0.1.0", {"stub_logger": LOGGER}, {HOOKS: {"logger": "stub_logger:LoggerHook"}}),
+    ("odd-hooks", "0.1", {}, {HOOKS: {"odd": "acme_hooks:not_a_class"}}),
+    ("silent-hooks", "1.0", {"silent_hooks": MARKING}, {HOOKS: {"silent": "silent_hooks:SilentHook"}}),
+    ("tomorrow-hooks", "5.0", {"tomorrow": TWIN}, {HOOKS: {"tomorrow": "tomorrow:TwinHook"}}, ["hookbus>=99"]),
+    ("twin-one", "1.0", {"twin_one": TWIN}, {HOOKS: {"twin": "twin_one:TwinHook"}}),
+    ("Twin.Two", "2.0", {"twin_two": TWIN}, {HOOKS: {"twin": "twin_two:TwinHook"}}),
+]
+"""Name, version, modules, entry points and requirements of each package."""

@@ -1,0 +1,66 @@
+"""What is in the packages that would be published."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PROJECTS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=PROJECTS, ids=lambda path: "hookbus" if path == ROOT else path.name)
+def wheel(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, zipfile.ZipFile]]:
+    """Each project with its wheel, built from the project alone."""
+    out = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(request.param)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (path,) = out.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        yield request.param, opened
+
+
+def test_a_wheel_holds_its_one_package_and_nothing_else(wheel: tuple[Path, zipfile.ZipFile]) -> None:
+    project, opened = wheel
+    name = "hookbus" if project == ROOT else project.name.replace("-", "_")
+    tops = {entry.partition("/")[0] for entry in opened.namelist()}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} == {name}
+    assert f"{name}/py.typed" in opened.namelist()
+    assert not [entry for entry in opened.namelist() if "test" in Path(entry).name and name != "hookbus"]
+
+
+def test_the_metadata_says_what_users_need(wheel: tuple[Path, zipfile.ZipFile]) -> None:
+    project, opened = wheel
+    (entry,) = [each for each in opened.namelist() if each.endswith(".dist-info/METADATA")]
+    metadata = Parser().parsestr(opened.read(entry).decode())
+
+    assert metadata["Version"] == "0.1.0"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert len(str(metadata.get_payload())) > 200, "the README is the page on the index"
+    if project != ROOT:
+        assert [each for each in metadata.get_all("Requires-Dist", []) if each.replace(" ", "") == "hookbus<0.2,>=0.1"]
+
+
+def test_versions_agree() -> None:
+    import hookbus
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == hookbus.__version__
+
+
+def test_every_plugin_has_its_papers() -> None:
+    for project in PROJECTS[1:]:
+        missing = [name for name in ("README.md", "CHANGELOG.md") if not (project / name).is_file()]
+        assert not missing, f"{project.name} lacks {', '.join(missing)}"
+        assert list(project.glob("tests/test_*.py")), f"{project.name} has no tests"

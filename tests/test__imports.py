@@ -1,0 +1,88 @@
+"""Importing what a path names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookbus._imports import cause_of, import_path, nearest
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    return tmp_path
+
+
+def module(here: Path, name: str, text: str) -> None:
+    (here / f"{name}.py").write_text(text)
+
+
+def test_a_path_with_a_colon_or_with_dots_names_a_thing() -> None:
+    assert import_path("pathlib:Path") is Path
+    assert import_path("pathlib.Path") is Path
+    assert import_path("pathlib:Path.home") == Path.home
+
+
+def test_modules_in_the_current_directory_are_found(here: Path) -> None:
+    module(here, "beside_me_1", "value = 3\n")
+    assert import_path("beside_me_1:value") == 3
+
+
+def test_a_module_that_is_not_there_is_named(here: Path) -> None:
+    with pytest.raises(ImportError) as caught:
+        import_path("nowhere_1:thing")
+    assert str(caught.value) == (
+        "'nowhere_1:thing' cannot be imported: ModuleNotFoundError: No module named 'nowhere_1'."
+    )
+
+
+def test_a_near_name_is_suggested(here: Path) -> None:
+    module(here, "beside_me_2", "def factory(): ...\n")
+    with pytest.raises(ImportError) as caught:
+        import_path("beside_me_2:factoy")
+    assert str(caught.value) == (
+        "'beside_me_2:factoy' cannot be imported: beside_me_2 has no 'factoy'. Did you mean 'factory'?"
+    )
+
+
+@pytest.mark.parametrize("path", [":x", "x:", "", ".", "a b:c"])
+def test_what_is_no_path_is_an_import_error(here: Path, path: str) -> None:
+    with pytest.raises(ImportError, match="cannot be imported"):
+        import_path(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "cause"),
+    [
+        ("raising_1", "a = 1\nraise ValueError('no good')\n", r"ValueError: no good \(.*raising_1\.py, line 2\)\.$"),
+        ("misspelt_1", "a = = 1\n", r"SyntaxError: invalid syntax \(misspelt_1\.py, line 1\)\.$"),
+        ("exiting_1", "import sys\nsys.exit(3)\n", r"SystemExit: 3 \(.*exiting_1\.py, line 2\)\.$"),
+        ("lacking_1", "import surely_not_there\n", r"ModuleNotFoundError: No module named 'surely_not_there'\.$"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_says_why_and_where(here: Path, name: str, text: str, cause: str) -> None:
+    module(here, name, text)
+    with pytest.raises(ImportError, match=cause):
+        import_path(f"{name}:x")
+
+
+def test_an_error_in_installed_code_does_not_name_that_code() -> None:
+    import torch
+
+    with pytest.raises(ValueError, match="learning rate") as caught:
+        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=-1.0)
+    assert cause_of(caught.value) == "ValueError: Invalid learning rate: -1.0"
+
+
+def test_a_long_error_is_told_in_one_line() -> None:
+    assert cause_of(ValueError("one\n  two\n\nthree.")) == "ValueError: one two three"
+    assert cause_of(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_only_near_names_are_suggested() -> None:
+    assert nearest("epocs", ["epochs", "lr"]) == " Did you mean 'epochs'?"
+    assert nearest("nothing_like_it", ["epochs", "lr"]) == ""

@@ -1,0 +1,415 @@
+"""Pairs balance: what a loop of one's own leaves out is opened and closed for it, and nothing is fired twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from hookbus.errors import PointError
+from hookbus.testing import RecordingBus
+
+BEGIN = ["before_run", "before_train"]
+END = ["after_train", "after_run", "cleanup"]
+VALIDATION = ["before_val", "before_val_epoch", "after_val_epoch", "after_val"]
+
+
+@pytest.fixture
+def bus() -> Any:
+    return RecordingBus()
+
+
+def emit(bus: Any, *points: str) -> None:
+    for point in points:
+        bus.emit(point)
+
+
+def fail(bus: Any, *points: str) -> None:
+    emit(bus, *points)
+    raise ZeroDivisionError
+
+
+def epoch_of(*inside: str, after: tuple[str, ...] = ()) -> list[str]:
+    return ["before_epoch", "before_train_epoch", *inside, "after_train_epoch", *after, "after_epoch"]
+
+
+# -- minimal loops ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_which_nothing_happens_has_no_training(bus: Any) -> None:
+    with bus.run():
+        pass
+    assert bus.fired == ["before_run", "after_run", "cleanup"]
+
+
+def test_a_loop_that_fires_only_the_training_epoch_gets_the_brackets_around_it(bus: Any) -> None:
+    with bus.run(epochs=2) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_epoch")
+    assert bus.fired == [*BEGIN, *epoch_of(), *epoch_of(), *END]
+    assert run.epochs_done == 2
+
+
+def test_a_loop_that_fires_only_iterations_has_no_epochs(bus: Any) -> None:
+    with bus.run() as run:
+        for _ in range(2):
+            bus.emit("after_train_iter")
+    assert bus.fired == [*BEGIN, "after_train_iter", "after_train_iter", *END]
+    assert (run.iters_done, run.epochs_done) == (2, 0)
+
+
+@pytest.mark.parametrize("point", ["before_train_iter", "after_forward", "after_backward", "after_train_iter"])
+def test_training_begins_before_its_first_event_whichever_that_is(bus: Any, point: str) -> None:
+    with bus.run():
+        bus.emit(point)
+    assert bus.fired == [*BEGIN, point, *END]
+
+
+def test_a_loop_that_never_ends_its_epochs_has_them_ended_when_the_next_one_begins(bus: Any) -> None:
+    with bus.run() as run:
+        for _ in range(2):
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_iter")
+    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
+    assert run.epochs_done == 2
+
+
+# -- explicit events replace automatic ones ----------------------------------------------------------------------
+
+ITERATION = ("before_train_iter", "after_train_iter")
+FULL = [*BEGIN, *epoch_of(*ITERATION), *epoch_of(*ITERATION), *END]
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        set(),
+        {"before_run", "after_run"},
+        {"before_train"},
+        {"after_train"},
+        {"before_epoch"},
+        {"after_epoch"},
+        {"before_epoch", "after_epoch"},
+        {"after_train_epoch"},
+        {"after_train_epoch", "after_epoch"},
+        {"before_train", "before_epoch", "after_epoch", "after_train"},
+    ],
+    ids=lambda points: "-".join(sorted(points)) or "nothing",
+)
+@pytest.mark.parametrize("asks", [False, True])
+def test_whatever_a_loop_leaves_out_the_events_are_the_same(bus: Any, left_out: set[str], asks: bool) -> None:
+    with bus.run(epochs=2) as run:
+        for point in FULL[:-1]:
+            if point not in left_out:
+                bus.emit(point)
+            if asks and point == "after_train_epoch" and "after_train_epoch" not in left_out:
+                assert not run.should_stop
+    assert bus.fired == FULL
+    assert (run.epochs_done, run.iters_done) == (2, 2)
+
+
+def test_training_that_was_begun_twice_begins_once(bus: Any) -> None:
+    with bus.run():
+        bus.emit("before_train_iter")
+        bus.emit("before_train")
+        bus.emit("before_train")
+    assert bus.fired == [*BEGIN, "before_train_iter", *END]
+
+
+def test_the_end_of_the_run_is_told_on_leaving_when_the_outcome_is_known(bus: Any) -> None:
+    outcomes: list[str] = []
+    bus.on("after_run")(lambda run: outcomes.append(run.outcome))
+    with bus.run() as run:
+        bus.emit("before_train_epoch")
+        bus.emit("after_run")
+        assert bus.fired == [*BEGIN, *epoch_of(), "after_train"]
+        run.request_stop("late")
+    assert bus.fired == [*BEGIN, *epoch_of(), *END]
+    assert outcomes == ["finished"]
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [("train", []), ("epoch", []), ("train_epoch", []), ("epoch", ["before_epoch", "after_epoch"])],
+)
+def test_an_end_without_a_beginning_is_an_error(bus: Any, name: str, before: list[str]) -> None:
+    message = f"after_{name} was emitted, but no before_{name} before it: emit that first"
+    with pytest.raises(PointError, match=message), bus.run():
+        emit(bus, *before, f"after_{name}")
+
+
+def test_outside_of_a_run_events_are_fired_as_they_come(bus: Any) -> None:
+    for point in ("after_epoch", "before_train_epoch", "after_run", "before_run"):
+        bus.emit(point)
+    assert bus.fired == ["after_epoch", "before_train_epoch", "after_run", "before_run"]
+
+
+# -- epochs are closed lazily ------------------------------------------------------------------------------------
+
+
+def test_a_loop_with_ranges_of_its_own_closes_the_epoch_by_asking_whether_to_stop(bus: Any) -> None:
+    with bus.run(epochs=2) as run:
+        for _ in range(2):
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_iter")
+            assert not run.should_stop
+            bus.emit("after_train_epoch")
+            bus.emit("log_text", text="still inside")
+            assert not run.should_stop
+            bus.emit("log_text", text="after it")
+    epoch = epoch_of("after_train_iter", after=("log_text",))
+    assert bus.fired == [*BEGIN, *epoch, "log_text", *epoch, "log_text", *END]
+
+
+def test_run_epochs_closes_the_epoch_before_the_next_one_begins(bus: Any) -> None:
+    with bus.run(epochs=2) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_epoch")
+            bus.emit("log_text", text="still inside")
+    epoch = epoch_of(after=("log_text",))
+    assert bus.fired == [*BEGIN, *epoch, *epoch, *END]
+
+
+def test_a_stop_is_agreed_at_the_end_of_the_epoch_that_the_question_closes(bus: Any) -> None:
+    bus.on("after_epoch")(lambda run: run.request_stop("enough"))
+    with bus.run(epochs=5) as run:
+        for _ in range(5):
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_epoch")
+            if run.should_stop:
+                break
+    assert run.epochs_done == 1
+    assert run.outcome == "stopped"
+
+
+# -- validations -------------------------------------------------------------------------------------------------
+
+
+def test_a_validation_after_the_training_part_belongs_to_its_epoch(bus: Any) -> None:
+    with bus.run(epochs=1) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_epoch")
+            for point in VALIDATION:
+                bus.emit(point)
+    assert bus.fired == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
+
+
+def test_a_validation_may_lie_in_the_middle_of_an_epoch(bus: Any) -> None:
+    with bus.run() as run:
+        bus.emit("before_train_epoch")
+        bus.emit("after_train_iter")
+        for point in VALIDATION:
+            bus.emit(point)
+        bus.emit("after_train_iter")
+        bus.emit("after_train_epoch")
+    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter", *VALIDATION, "after_train_iter"), *END]
+    assert run.iters_done == 2
+
+
+def test_the_epoch_of_a_validation_alone_gets_the_validation_around_it(bus: Any) -> None:
+    with bus.run():
+        for _ in range(2):
+            bus.emit("before_val_epoch")
+            bus.emit("after_val_epoch", metrics={"accuracy": 0.5})
+    assert bus.fired == ["before_run", *VALIDATION, *VALIDATION, "after_run", "cleanup"]
+
+
+def test_several_loaders_lie_in_one_validation_that_the_loop_opens(bus: Any) -> None:
+    loaders = ["before_val_epoch", "after_val_epoch", "before_val_epoch", "after_val_epoch"]
+    with bus.run():
+        for point in ("before_val", *loaders, "after_val"):
+            bus.emit(point)
+    assert bus.fired == ["before_run", "before_val", *loaders, "after_val", "after_run", "cleanup"]
+
+
+def test_a_validation_without_the_epoch_pair_is_left_as_it_is(bus: Any) -> None:
+    with bus.run():
+        bus.emit("before_val")
+        bus.emit("before_val_iter")
+        bus.emit("after_val_iter", outputs={"accuracy": 0.5})
+        bus.emit("after_val")
+    assert bus.fired[1:-2] == ["before_val", "before_val_iter", "after_val_iter", "after_val"]
+
+
+def test_results_alone_are_taken_as_they_are(bus: Any) -> None:
+    with bus.run() as run:
+        bus.emit("after_val_epoch", metrics={"accuracy": 0.5})
+    assert dict(run.metrics.results) == {"val/accuracy": 0.5}
+
+
+def test_what_is_open_of_a_validation_is_closed_on_leaving(bus: Any) -> None:
+    with bus.run():
+        bus.emit("before_train_epoch")
+        bus.emit("before_val")
+        bus.emit("before_val_epoch")
+    assert bus.fired == [*BEGIN, *epoch_of(*VALIDATION), *END]
+
+
+@pytest.mark.parametrize("mode", ["val", "test"])
+def test_an_outer_end_closes_what_is_open_inside(bus: Any, mode: str) -> None:
+    with bus.run():
+        bus.emit(f"before_{mode}")
+        bus.emit(f"before_{mode}_epoch")
+        bus.emit(f"after_{mode}")
+        assert bus.fired[1:] == [f"before_{mode}", f"before_{mode}_epoch", f"after_{mode}_epoch", f"after_{mode}"]
+
+
+# -- validations that were asked for -----------------------------------------------------------------------------
+
+
+def silent(run: Any) -> Mapping[str, float]:
+    return {"accuracy": 0.75}
+
+
+def iterating(run: Any) -> None:
+    for batch in (torch.zeros(3), torch.zeros(1)):
+        run.bus.emit("before_val_iter", batch=batch)
+        run.bus.emit("after_val_iter", batch=batch, outputs={"accuracy": 1.0 if len(batch) == 3 else 0.0})
+
+
+def logging(run: Any) -> None:
+    run.log(accuracy=0.5)
+    run.log(accuracy=1.0)
+
+
+def whole(run: Any) -> None:
+    run.bus.emit("before_val")
+    run.bus.emit("before_val_epoch")
+    iterating(run)
+    run.bus.emit("after_val_epoch")
+    run.bus.emit("after_val")
+
+
+def finding(run: Any) -> None:
+    run.bus.emit("before_val_epoch")
+    run.bus.emit("after_val_epoch", metrics={"accuracy": 0.75})
+
+
+@pytest.mark.parametrize("validate", [silent, iterating, logging, whole, finding])
+def test_a_validation_has_its_events_once_whatever_the_function_fires_itself(bus: Any, validate: Any) -> None:
+    with bus.run(epochs=1, validate=validate) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            run.request_validation()
+            bus.emit("after_train_epoch")
+    brackets = [point for point in bus.fired if not point.endswith("_iter")]
+    assert brackets == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
+    assert dict(run.metrics.results) == {"val/accuracy": 0.75}
+    assert dict(bus.arguments("after_val")[0]["metrics"]) == {"val/accuracy": 0.75}
+
+
+def test_a_function_may_validate_on_several_loaders(bus: Any) -> None:
+    def validate() -> None:
+        for name in ("clean", "noisy"):
+            bus.emit("before_val_epoch", dataloader_name=name)
+            bus.emit("after_val_epoch", dataloader_name=name, metrics={"accuracy": len(name) / 10})
+
+    with bus.run(validate=validate) as run:
+        bus.emit("before_train_iter")
+        run.request_validation()
+        bus.emit("after_train_iter")
+    pair = ["before_val_epoch", "after_val_epoch"]
+    assert bus.fired == [*BEGIN, *ITERATION, "before_val", *pair, *pair, "after_val", *END]
+    assert dict(run.metrics.results) == {"val/clean/accuracy": 0.5, "val/noisy/accuracy": 0.5}
+    assert [each["dataloader_name"] for each in bus.arguments("after_val_epoch")] == ["clean", "noisy"]
+
+
+def test_a_validation_that_fails_leaves_nothing_open(bus: Any) -> None:
+    failing = [True]
+
+    def validate() -> None:
+        if failing.pop():
+            bus.emit("before_val_epoch")
+            raise ValueError("no data")
+
+    with bus.run(validate=validate) as run:
+        with pytest.raises(ValueError, match="no data"):
+            run.validate()
+        assert not run.validating
+        failing.append(False)
+        run.validate()
+    assert bus.fired == ["before_run", *VALIDATION[:2], *VALIDATION, "after_run", "cleanup"]
+
+
+# -- ends --------------------------------------------------------------------------------------------------------
+
+
+def test_after_an_exception_only_the_end_follows(bus: Any) -> None:
+    with pytest.raises(ZeroDivisionError), bus.run():
+        fail(bus, "before_train_epoch", "before_val_epoch")
+    assert bus.fired == [*BEGIN, *epoch_of()[:2], *VALIDATION[:2], "on_exception", "after_run", "cleanup"]
+
+
+def test_a_loop_that_is_left_early_has_everything_closed(bus: Any) -> None:
+    with bus.run(epochs=3) as run:
+        for epoch in run.epochs():
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_iter")
+            if epoch == 1:
+                break
+            bus.emit("after_train_epoch")
+    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
+
+
+def test_a_batch_loop_that_is_left_early_ends_its_epoch_as_the_loop_says(bus: Any) -> None:
+    with bus.run(epochs=2) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, _ in run.batches([1, 2, 3]):
+                bus.emit("after_train_iter", batch_idx=i)
+                break
+            bus.emit("after_train_epoch")
+    assert (run.epochs_done, run.iters_done) == (2, 2)
+
+
+def test_a_stop_in_the_middle_of_an_epoch_closes_it_without_counting_it(bus: Any) -> None:
+    bus.on("after_train_iter")(lambda run: run.request_stop("enough") if run.iters_done == 5 else None)
+    with bus.run(epochs=3) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, _ in run.batches([1, 2, 3]):
+                bus.emit("after_train_iter", batch_idx=i)
+            bus.emit("after_train_epoch")
+    assert bus.fired == [*BEGIN, *epoch_of(*["after_train_iter"] * 3), *epoch_of(*["after_train_iter"] * 2), *END]
+    assert (run.epochs_done, run.epoch_complete, run.iters_done) == (1, False, 5)
+
+
+# -- several runs on one bus -------------------------------------------------------------------------------------
+
+
+def train(bus: Any, epochs: int, **options: Any) -> Any:
+    with bus.run(epochs=epochs, **options) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_iter")
+            bus.emit("after_train_epoch")
+    return run
+
+
+def test_a_second_run_goes_on_where_the_first_one_was(bus: Any) -> None:
+    train(bus, 2)
+    bus.events.clear()
+    run = train(bus, 3)
+    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *END]
+    assert (run.epochs_done, run.iters_done) == (3, 3)
+    assert bus.arguments("before_epoch")[0]["epoch"] == 2
+
+
+def test_a_fresh_run_begins_at_zero(bus: Any) -> None:
+    first = train(bus, 2)
+    second = train(bus, 1, fresh=True)
+    assert (second.epochs_done, second.iters_done) == (1, 1)
+    assert first.epochs_done == 2
+
+
+def test_a_run_that_failed_leaves_nothing_open_for_the_next_one(bus: Any) -> None:
+    with pytest.raises(ZeroDivisionError), bus.run(epochs=2):
+        fail(bus, "before_train_epoch")
+    bus.events.clear()
+    train(bus, 1)
+    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *END]

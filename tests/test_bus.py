@@ -1,0 +1,381 @@
+"""The bus: members come and go, points are declared, functions listen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hookbus import Hook, HookBus, Priority, every, hookimpl
+from hookbus.errors import HookError, PointError, RegistrationError
+from hookbus.markers import hookspec
+
+
+class Noting(Hook):
+    def __init__(self, seen: list[str], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.seen = seen
+
+    def before_train(self) -> None:
+        self.seen.append(self.name)
+
+
+@pytest.fixture
+def seen() -> list[str]:
+    return []
+
+
+# -- members ---------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_bus_has_exactly_the_hooks_it_was_given(seen: list[str]) -> None:
+    assert HookBus().hooks == {}
+    hooks = [Noting(seen, name="b"), Noting(seen, name="a")]
+    assert HookBus(hooks).hooks == {"b": hooks[0], "a": hooks[1]}
+
+
+def test_a_disabled_hook_is_left_out(seen: list[str]) -> None:
+    bus = HookBus([Noting(seen, enabled=False)])
+    assert bus.hooks == {}
+
+
+def test_register_gives_the_hook_back_and_tells_it_its_name_and_its_run(seen: list[str]) -> None:
+    bus, hook = HookBus(), Noting(seen)
+    with pytest.raises(RuntimeError, match="hook 'noting' is not registered with a bus, so it has no run yet"):
+        _ = hook.run
+    assert bus.register(hook, "mine") is hook
+    assert (hook.name, hook.run, hook.runner) == ("mine", bus.current, bus.current)
+    bus.unregister(hook)
+    with pytest.raises(RuntimeError, match="is not registered"):
+        _ = hook.run
+
+
+def test_unregister_takes_the_hook_or_its_name(seen: list[str]) -> None:
+    a, b = Noting(seen, name="a"), Noting(seen, name="b")
+    bus = HookBus([a, b])
+    assert bus.unregister(a) is a
+    assert bus.unregister("b") is b
+    bus.fire("before_train")
+    assert seen == []
+
+
+def test_what_is_not_registered_cannot_be_unregistered(seen: list[str]) -> None:
+    bus = HookBus([Noting(seen, name="checkpoint")])
+    with pytest.raises(HookError, match="'chekpoint' is not registered, .* Did you mean 'checkpoint'?"):
+        bus.unregister("chekpoint")
+    with pytest.raises(HookError, match="is not registered"):
+        bus.unregister(Noting(seen))
+
+
+def test_pluggys_register_unregister_and_set_blocked_take_effect(seen: list[str]) -> None:
+    bus = HookBus()
+    a, b = Noting(seen, name="a"), Noting(seen, name="b")
+    assert bus.pm.register(a) == "a"
+    bus.pm.register(b)
+    bus.fire("before_train")
+    bus.pm.unregister(name="a")
+    bus.fire("before_train")
+    bus.pm.set_blocked("b")
+    bus.fire("before_train")
+    assert seen == ["a", "b", "b"]
+    assert bus.hooks == {}
+    assert bus.pm.register(b) is None
+    assert bus.register(b) is b
+    assert bus.hooks == {}
+    bus.pm.unblock("b")
+    bus.register(b)
+    bus.fire("before_train")
+    assert seen[3:] == ["b"]
+
+
+def test_pluggys_register_refuses_what_the_bus_refuses() -> None:
+    class Wrong(Hook):
+        def after_trian_iter(self) -> None: ...
+
+    bus = HookBus()
+    with pytest.raises(RegistrationError, match="after_trian_iter is not a point"):
+        bus.pm.register(Wrong())
+    assert bus.pm.list_name_plugin() == []
+
+
+def test_nothing_of_a_hook_is_left_behind_when_it_leaves(seen: list[str]) -> None:
+    bus = HookBus()
+    before = bus.explain()
+    bus.register(Noting(seen), "a", priority=Priority.HIGHEST)
+    bus.unregister("a")
+    assert bus.explain() == before
+    bus.register(Noting(seen), "a")
+    assert bus.explain().points["before_train"][0].source == "class Noting"
+
+
+# -- during an event -------------------------------------------------------------------------------------------
+
+
+def test_one_that_leaves_during_an_event_does_not_take_the_next_with_it(seen: list[str]) -> None:
+    bus: Any = HookBus()
+
+    def a() -> None:
+        seen.append("a")
+        bus.unregister("a")
+
+    bus.on("before_train", name="a")(a)
+    bus.on("before_train", name="b")(lambda: seen.append("b"))
+    bus.on("before_train", name="c")(lambda: seen.append("c"))
+    bus.emit("before_train")
+    assert seen == ["a", "b", "c"]
+    bus.emit("before_train")
+    assert seen == ["a", "b", "c", "b", "c"]
+
+
+@pytest.mark.parametrize("fire", ["emit", "fire"])
+def test_one_that_leaves_or_comes_takes_effect_at_the_next_event(seen: list[str], fire: str) -> None:
+    bus: Any = HookBus()
+
+    def first() -> None:
+        seen.append("first")
+        bus.unregister("last")
+        bus.register(Noting(seen), "new")
+
+    bus.on("before_train", name="first")(first)
+    bus.on("before_train", name="last")(lambda: seen.append("last"))
+    getattr(bus, fire)("before_train")
+    assert seen == ["first", "last"]
+    bus.unregister("first")
+    getattr(bus, fire)("before_train")
+    assert seen == ["first", "last", "new"]
+
+
+def test_a_hook_that_comes_in_the_middle_of_a_run_knows_the_run(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    with bus.run() as run:
+        hook = Noting(seen)
+        bus.register(hook)
+        assert hook.run is run
+
+
+# -- functions -------------------------------------------------------------------------------------------------
+
+
+def test_a_function_listens_with_options_and_stays_a_function(seen: list[str]) -> None:
+    bus: Any = HookBus()
+
+    @bus.on("after_train_iter", when=every(2), priority=7, before="x", after=["y"])
+    def report(run: Any, loss: float) -> None:
+        seen.append(f"{run.iter} {loss}")
+
+    (row,) = bus.explain().points["after_train_iter"]
+    name = f"{__name__}.{report.__qualname__}"
+    assert (row.hook, row.priority, row.source, row.when) == (name, 7, "@hookimpl", "every(2)")
+    assert (row.before, row.after) == (("(x: absent)",), ("(y: absent)",))
+    for loss in (1.0, 2.0, 3.0, 4.0):
+        bus.emit("after_train_iter", loss=loss)
+    assert seen == ["1 2.0", "3 4.0"]
+    report(bus.current, 9.0)
+    assert seen[-1] == "3 9.0"
+
+
+def test_one_function_may_listen_at_several_points_and_leaves_them_together(seen: list[str]) -> None:
+    bus: Any = HookBus()
+
+    @bus.on("before_step")
+    @bus.on("before_train")
+    @bus.on("after_train")
+    def note(run: Any) -> None:
+        seen.append("called")
+
+    name = f"{__name__}.{note.__qualname__}"
+    assert list(bus.hooks) == [name, f"{name}@before_train", f"{name}@before_train_iter"]
+    for point in ("before_train", "before_train_iter", "after_train"):
+        bus.emit(point)
+    assert len(seen) == 3
+    assert bus.unregister(note) is note
+    assert bus.hooks == {}
+
+
+def test_the_same_function_twice_at_one_point_is_refused() -> None:
+    bus: Any = HookBus()
+
+    def note(run: Any) -> None: ...
+
+    bus.on("before_train")(note)
+    with pytest.raises(RegistrationError, match="there is a hook of this name already"):
+        bus.on("before_training")(note)
+    bus.on("after_train")(note)
+    with pytest.raises(RegistrationError, match="there is a hook of this name already"):
+        bus.on("after_train")(note)
+    bus.on("before_train", name="once more")(note)
+    assert len(bus.hooks) == 3
+
+
+def test_functions_of_one_name_need_names(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    bus.on("before_train")(lambda: seen.append("one"))
+    with pytest.raises(RegistrationError, match="Give a name: name="):
+        bus.on("before_train")(lambda: seen.append("two"))
+    bus.on("before_train", name="two")(lambda: seen.append("two"))
+    bus.emit("before_train")
+    assert seen == ["one", "two"]
+
+
+def test_a_bound_method_listens_and_leaves_as_a_function_does(seen: list[str]) -> None:
+    class Thing:
+        def note(self) -> None:
+            seen.append("thing")
+
+    bus: Any = HookBus()
+    thing = Thing()
+    bus.on("before_train")(thing.note)
+    bus.emit("before_train")
+    bus.unregister(thing.note)
+    bus.emit("before_train")
+    assert seen == ["thing"]
+
+
+def test_a_function_that_cannot_be_called_is_refused_under_its_own_name() -> None:
+    bus: Any = HookBus()
+
+    def report(run: Any, losss: float) -> None: ...
+
+    with pytest.raises(RegistrationError) as caught:
+        bus.on("after_train_iter")(report)
+    message = str(caught.value)
+    assert f"hook {f'{__name__}.{report.__qualname__}'!r}" in message
+    assert "report(run: 'Any', losss: 'float') -> 'None' asks for 'losss'" in message
+    with pytest.raises(RegistrationError, match="epoch_edn is not a point. There are: .*after_epoch"):
+        bus.on("epoch_edn")(report)
+    with pytest.raises(RegistrationError, match=r"bus.on\('before_train'\) takes a function, not 3"):
+        bus.on("before_train")(3)
+    assert bus.hooks == {}
+
+
+def test_wishes_by_name_order_functions(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    bus.on("after_epoch", name="a", priority=0, after="c")(lambda: seen.append("a"))
+    bus.on("after_epoch", name="b", priority=50)(lambda: seen.append("b"))
+    bus.on("after_epoch", name="c", priority=10)(lambda: seen.append("c"))
+    bus.emit("after_epoch")
+    assert seen == ["b", "c", "a"]
+
+
+# -- points of one's own ---------------------------------------------------------------------------------------
+
+
+def test_a_declared_point_is_fired_by_the_function_that_declared_it_or_by_emit(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    after_render = bus.declare("after_render", args=("image",), doc="A picture was drawn.")
+    assert (after_render.__name__, after_render.__doc__) == ("after_render", "A picture was drawn.")
+
+    class Render(Hook):
+        def after_render(self, run: Any, image: str) -> None:
+            seen.append(image)
+
+    bus.register(Render())
+    after_render(image="one")
+    bus.emit("after_render", image="two")
+    after_render()
+    assert seen == ["one", "two", None]
+    with pytest.raises(PointError, match="after_render has no argument 'imgae'. Did you mean 'image'?"):
+        after_render(imgae="three")
+
+
+def test_everything_holds_for_declared_points_too(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    before, after = bus.declare("before_draw"), bus.declare("after_draw", unit="iter")
+
+    class Draw(Hook):
+        def before_draw(self) -> None:
+            seen.append(f"before {self.name}")
+
+        @hookimpl(when=every(2))
+        def after_draw(self) -> None:
+            seen.append(f"after {self.name}")
+
+    bus.register(Draw(name="a", priority=10))
+    bus.register(Draw(name="b", priority=90))
+    for _ in range(2):
+        bus.emit("before_train_iter")
+        before()
+        after()
+        bus.emit("after_train_iter")
+    assert seen == ["before a", "before b", "before a", "before b", "after b", "after a"]
+
+    class Misspelt(Hook):
+        def after_drwa(self) -> None: ...
+
+    with pytest.raises(RegistrationError, match="after_drwa is not a point. Did you mean 'after_draw'"):
+        bus.register(Misspelt())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("after_epoch", {}, "The point 'after_epoch' is declared already."),
+        ("after_step", {}, "'after_step' is an alias or an action"),
+        ("train_step", {}, "'train_step' is an alias or an action"),
+        ("after render", {}, "'after render' cannot be the name of a point or argument"),
+        ("after_render", {"args": ("run",)}, "after_render: run means something at every point"),
+        ("after_render", {"unit": "iters"}, "after_render: 'iters' is not a unit. Did you mean 'iter'?"),
+    ],
+)
+def test_a_point_that_cannot_be_declared_leaves_nothing_behind(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    bus: Any = HookBus()
+    before = dict(bus.points)
+    with pytest.raises(PointError) as caught:
+        bus.declare(name, **options)
+    assert message in str(caught.value)
+    assert bus.points == before
+
+
+class Rendering:
+    @hookspec(unit="epoch")
+    def before_render(self, image=None): ...  # type: ignore[no-untyped-def]
+
+    @hookspec
+    def after_epoch(self, image): ...  # type: ignore[no-untyped-def]
+
+
+def test_a_spec_class_declares_the_points_that_are_not_there_yet(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    bus.declare_from(Rendering)
+    bus.declare_from(Rendering)
+    assert bus.points["after_epoch"].args == ("epoch", "model", "metrics")
+    bus.on("before_render", when=every(2))(lambda run, image: seen.append(f"{run.epoch} {image}"))
+    for _ in range(4):
+        bus.emit("before_epoch")
+        bus.emit("before_render", image="x")
+        bus.emit("after_epoch")
+    assert seen == ["1 x", "3 x"]
+
+
+def test_a_spec_class_with_a_reserved_name_is_refused() -> None:
+    class Spec:
+        def train_step(self) -> None: ...
+
+    with pytest.raises(PointError, match="'train_step' is an alias or an action"):
+        HookBus().declare_from(Spec)
+
+
+# -- who asks --------------------------------------------------------------------------------------------------
+
+
+def test_the_hook_whose_method_is_running_is_found_among_the_callers(seen: list[str]) -> None:
+    import sys
+
+    bus: Any = HookBus()
+    found: list[str | None] = []
+
+    class Asking(Hook):
+        def ask(self) -> None:
+            ask()
+
+    def ask() -> None:
+        found.append(bus.hook_in(sys._getframe()))
+
+    hook, stranger = Asking(name="mine"), Asking(name="stranger")
+    bus.register(hook)
+    hook.ask()
+    stranger.ask()
+    ask()
+    assert found == ["mine", None, None]

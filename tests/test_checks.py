@@ -1,0 +1,458 @@
+"""What is verified before a hook is registered: each refusal says who, what and what would be right."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pluggy
+import pytest
+import torch
+
+from hookbus import Hook, HookBus, HookConfig, every, hookimpl
+from hookbus.errors import RegistrationError
+
+plain_mark = pluggy.HookimplMarker("hookbus")
+
+
+def refusal(plugin: object, name: str = "mine") -> str:
+    """The message with which a bus refuses a plugin; the bus is as it was before."""
+    bus = HookBus([Bystander()])
+    before, callers = bus.explain(), implementations(bus)
+    with pytest.raises(RegistrationError) as caught:
+        bus.register(plugin, name)
+    assert bus.explain() == before
+    assert implementations(bus) == callers
+    assert list(bus.hooks) == ["bystander"]
+    assert [each for each, _ in bus.pm.list_name_plugin()] == ["bystander"]
+    bus.register(Bystander(), name)
+    return str(caught.value)
+
+
+def implementations(bus: HookBus) -> dict[str, int]:
+    return {point: len(getattr(bus.pm.hook, point).get_hookimpls()) for point in bus.points}
+
+
+class Bystander(Hook):
+    def after_train_iter(self, run: Any) -> None: ...
+
+
+def hook_with(name: str, function: Callable[..., Any]) -> Hook:
+    return type("Made", (Hook,), {name: function})()
+
+
+def called_with(plugin: object, point: str = "after_train_iter", **arguments: Any) -> None:
+    HookBus([plugin]).fire(point, **arguments)
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("after_trian_iter", "after_train_iter"),
+        ("before_epohc", "before_epoch"),
+        ("on_exeption", "on_exception"),
+        ("after_trainning", "after_training"),
+    ],
+)
+def test_a_misspelt_point_is_refused_with_the_right_name_and_the_way_to_declare_ones_own(name: str, near: str) -> None:
+    message = refusal(hook_with(name, lambda self, run: None))
+    assert message.startswith(f"hook 'mine' (module {__name__}) was not registered: ")
+    assert f"{name} is not a point. Did you mean" in message
+    assert repr(near) in message
+    assert f"bus.declare({name!r}, args=(...))" in message
+
+
+def test_a_name_without_prefix_that_is_near_a_point_and_takes_only_its_arguments_is_refused() -> None:
+    message = refusal(hook_with("log_scalar", lambda self, values, step: None))
+    assert "log_scalar looks like the point log_scalars. Write log_scalars(run, values, step), or give the" in message
+    assert "clean_up looks like the point cleanup. Write cleanup(run)" in refusal(
+        hook_with("clean_up", lambda self: None)
+    )
+
+
+@pytest.mark.parametrize("name", ["log_scalar", "train_iter", "trainstep", "log_image"])
+def test_a_helper_that_merely_looks_like_a_point_is_left_alone(name: str) -> None:
+    hook = hook_with(name, lambda self, writer, values, step: None)
+    assert HookBus([hook]).explain().points == {}
+
+
+def test_a_static_helper_is_judged_by_all_of_its_arguments() -> None:
+    hook = hook_with("log_scalar", staticmethod(lambda writer, values: None))
+    assert HookBus([hook]).explain().points == {}
+    assert "looks like the point" in refusal(hook_with("log_scalar", staticmethod(lambda values: None)))
+
+
+def test_private_methods_and_attributes_that_are_no_methods_are_left_alone() -> None:
+    class Careful(Hook):
+        before_train_count = 3
+        after_train = None
+
+        def _after_trian_iter(self) -> None: ...
+
+    assert HookBus([Careful()]).explain().points == {}
+
+
+def test_a_marked_function_of_any_plugin_must_be_a_point() -> None:
+    class Plain:
+        @plain_mark
+        def render(self, run: Any) -> None: ...
+
+    assert "render is not a point. There are: after_backward, " in refusal(Plain())
+
+
+def test_a_spelling_under_two_names_of_one_point_is_refused() -> None:
+    class Twice(Hook):
+        def before_step(self, run: Any) -> None: ...
+        def before_train_iter(self, run: Any) -> None: ...
+
+    assert "before_step and before_train_iter are both before_train_iter: keep one of them." in refusal(Twice())
+
+
+# -- signatures ----------------------------------------------------------------------------------------------
+
+SIGNATURES: list[tuple[str, Callable[..., Any], str]] = [
+    (
+        "an unknown argument",
+        lambda self, run, losss: None,
+        "after_train_iter(run, losss) asks for 'losss', which after_train_iter does not have. Did you mean 'loss'? "
+        "The point is after_train_iter(run, step, batch_idx, batch, model, outputs, loss); name any of these.",
+    ),
+    (
+        "a keyword-only argument",
+        lambda self, run, *, loss: None,
+        "after_train_iter(run, *, loss): 'loss' is keyword-only; remove the * before it.",
+    ),
+    (
+        "starred arguments",
+        lambda self, *args: None,
+        "after_train_iter(*args) takes *args; name the arguments it wants, of after_train_iter(run, step, ",
+    ),
+    (
+        "one argument under two names",
+        lambda self, run, runner: None,
+        "after_train_iter asks for one argument under two names: run, run.",
+    ),
+    (
+        "an unknown argument with a default",
+        lambda self, run, gain=2: None,
+        "after_train_iter(run, gain=2) asks for 'gain', which after_train_iter does not have.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "message"), [s[1:] for s in SIGNATURES], ids=[s[0] for s in SIGNATURES])
+def test_a_signature_that_cannot_be_called_is_quoted_beside_the_right_one(
+    function: Callable[..., Any], message: str
+) -> None:
+    assert message in refusal(hook_with("after_train_iter", function))
+
+
+async def later(self: Any, run: Any) -> None: ...
+
+
+async def stream(self: Any, run: Any) -> Any:
+    yield
+
+
+def generate(self: Any, run: Any) -> Any:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (later, "after_train_iter is async; the training loop does not await. Make it a plain method."),
+        (stream, "after_train_iter is async"),
+        (generate, "after_train_iter is a generator, so calling it would do nothing. Remove the yield."),
+    ],
+)
+def test_a_function_that_would_do_nothing_when_called_is_refused(function: Callable[..., Any], message: str) -> None:
+    assert message in refusal(hook_with("after_train_iter", function))
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        (hookimpl(wrapper=True), "a wrapper belongs to an action (train_step, val_step, test_step), not to a point"),
+        (hookimpl(tryfirst=True), "tryfirst and trylast belong to actions. At a point say priority=, before="),
+        (hookimpl(trylast=True), "tryfirst and trylast belong to actions"),
+        (plain_mark(hookwrapper=True), "old-style wrappers are not supported. Use @hookimpl(wrapper=True)."),
+    ],
+)
+def test_options_of_actions_are_refused_at_points_with_the_reason(mark: Callable[..., Any], message: str) -> None:
+    def after_train_iter(self: Any, run: Any) -> Any:
+        yield
+
+    assert message in refusal(hook_with("after_train_iter", mark(after_train_iter)))
+
+
+@pytest.mark.parametrize("point", ["before_train", "after_run", "log_scalars", "cleanup", "before_val"])
+def test_when_is_refused_where_nothing_is_counted(point: str) -> None:
+    marked = hookimpl(when=every(2))(lambda self, run: None)
+    message = f"{point}: nothing is counted at {point}, so when= has no meaning there."
+    assert message in refusal(hook_with(point, marked))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda self, run, batch=3: None, "an action fills every argument, so 'batch' takes no default"),
+        (lambda self, run, **rest: None, "train_step(run, **rest) takes **rest; name the arguments"),
+        (lambda self, run, loss: None, "train_step does not have. There are: batch, run. The point is train_step(run"),
+        (hookimpl(when=every(2))(lambda self, run: None), "nothing is counted at train_step"),
+        (generate, "train_step is a generator, so calling it would do nothing. Mark it with @hookimpl(wrapper=True)"),
+        (hookimpl(wrapper=True)(lambda self, run: None), "train_step is marked as a wrapper but does not yield"),
+    ],
+)
+def test_an_action_that_cannot_be_called_is_refused(function: Callable[..., Any], message: str) -> None:
+    assert message in refusal(hook_with("train_step", function))
+
+
+# -- what is accepted ----------------------------------------------------------------------------------------
+
+
+def test_defaults_on_arguments_of_the_point_are_always_filled() -> None:
+    seen: list[object] = []
+
+    class Defaults(Hook):
+        def after_train_iter(self, loss: object = "default", batch: object = "default") -> None:
+            seen.extend([loss, batch])
+
+    called_with(Defaults(), batch=1)
+    assert seen == [None, 1]
+
+
+def test_double_star_receives_every_argument_that_was_not_named() -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Rest(Hook):
+        def after_epoch(self, model: Any, **rest: Any) -> None:
+            seen.append(rest)
+
+    bus = HookBus([Rest()])
+    bus.fire("after_epoch", epoch=4, metrics={"a": 1})
+    assert seen == [{"run": bus.current, "epoch": 4, "metrics": {"a": 1}}]
+
+
+def test_second_spellings_of_arguments_positional_only_ones_and_any_order_are_fine() -> None:
+    seen: list[object] = []
+
+    class Spelled(Hook):
+        def after_train_iter(self, data_batch: Any, step: Any, /, runner: Any) -> None:
+            seen.extend([data_batch, step, runner])
+
+    bus = HookBus([Spelled()])
+    bus.fire("after_train_iter", batch="b", step=7)
+    assert seen == ["b", 7, bus.current]
+
+
+def test_static_class_and_instance_functions_listen() -> None:
+    seen: list[object] = []
+
+    class Forms(Hook):
+        def __init__(self) -> None:
+            super().__init__()
+            self.after_epoch = lambda epoch: seen.append(("instance", epoch))
+
+        @staticmethod
+        def before_epoch(epoch: int) -> None:
+            seen.append(("static", epoch))
+
+        @classmethod
+        def before_train_epoch(cls, epoch: int) -> None:
+            seen.append((cls.__name__, epoch))
+
+    bus = HookBus([Forms()])
+    for point in ("before_epoch", "before_train_epoch", "after_epoch"):
+        bus.fire(point, epoch=3)
+    assert seen == [("static", 3), ("Forms", 3), ("instance", 3)]
+
+
+def test_a_mark_counts_whether_it_is_inside_or_outside_of_staticmethod() -> None:
+    class Inside(Hook):
+        @staticmethod
+        @hookimpl(when=every(2))
+        def after_train_iter(run: Any) -> None: ...
+
+    class Outside(Hook):
+        @hookimpl(when=every(2))
+        @staticmethod
+        def after_train_iter(run: Any) -> None: ...
+
+    for hook in (Inside(), Outside()):
+        (row,) = HookBus([hook]).explain().points["after_train_iter"]
+        assert row.when == "every(2)"
+
+
+def test_decorated_methods_listen_by_the_signature_that_they_wrap() -> None:
+    seen: list[object] = []
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    class Decorated(Hook):
+        @torch.no_grad()
+        def before_train_iter(self, batch: Any) -> None:
+            seen.append((batch, torch.is_grad_enabled()))
+
+        @hookimpl(priority=3)
+        @logged
+        def after_train_iter(self, batch: Any) -> None:
+            seen.append(batch)
+
+    bus = HookBus([Decorated()])
+    bus.fire("before_train_iter", batch=1)
+    bus.fire("after_train_iter", batch=2)
+    assert seen == [(1, False), 2]
+
+
+@pytest.mark.parametrize("made", [functools.lru_cache(lambda run: None), functools.partial(print), len])
+def test_a_callable_that_is_no_function_is_refused_at_a_point_rather_than_left_out(made: Any) -> None:
+    class Attribute(Hook):
+        def __init__(self) -> None:
+            super().__init__()
+            self.after_train = made
+
+    kind = type(made).__name__
+    expected = f"after_train is a {kind}, not a method: write a method after_train that calls it."
+    assert expected in refusal(Attribute())
+
+
+def test_a_subclass_may_switch_a_listener_off() -> None:
+    class Quiet(Bystander):
+        after_train_iter = None  # type: ignore[assignment]
+
+    assert HookBus([Quiet()]).explain().points == {}
+
+
+def test_marked_functions_of_plain_objects_and_modules_listen_and_unmarked_ones_do_not() -> None:
+    seen: list[str] = []
+    module = types.ModuleType("loose_module")
+
+    class Plain:
+        @plain_mark
+        def before_train(self, run: Any) -> None:
+            seen.append("plain")
+
+        def after_train(self, run: Any) -> None:
+            seen.append("unmarked")
+
+    def before_train(run: Any) -> None:
+        seen.append("module")
+
+    module.before_train = hookimpl(priority=10)(before_train)  # type: ignore[attr-defined]
+    bus = HookBus([Plain(), module])
+    assert list(bus.hooks) == [f"{__name__}.{Plain.__qualname__}", "loose_module"]
+    bus.fire("before_train")
+    bus.fire("after_train")
+    assert seen == ["module", "plain"]
+
+
+def test_an_object_that_listens_at_nothing_is_refused_unless_it_is_a_hook() -> None:
+    HookBus([Hook()])
+    message = refusal(object())
+    assert "it listens at nothing. Subclass hookbus.Hook, or mark its functions with @hookimpl." in message
+
+
+def test_nothing_of_a_plugin_is_run_when_it_is_registered() -> None:
+    class Explosive:
+        @property
+        def before_train(self) -> None:
+            raise AssertionError("a property was read")
+
+        @functools.cached_property
+        def after_train(self) -> None:
+            raise AssertionError("a cached property was read")
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(name) if name.startswith("__") else AssertionError(f"{name} was asked for")
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("it was compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __len__(self) -> int:
+            raise AssertionError("its truth was tested")
+
+        @plain_mark
+        def cleanup(self) -> None: ...
+
+    class ExplosiveHook(Hook):
+        @property
+        def after_train(self) -> None:
+            raise AssertionError("a property was read")
+
+    bus = HookBus()
+    bus.register(Explosive(), "a")
+    bus.register(ExplosiveHook(), "b")
+    other = Explosive()
+    bus.register(other, "c")
+    bus.unregister("a")
+    bus.unregister(other)
+    assert list(bus.hooks) == ["b"]
+
+
+# -- who -----------------------------------------------------------------------------------------------------
+
+
+def test_a_class_is_refused_in_place_of_an_instance() -> None:
+    assert "Bystander is a class. Register an instance of it: Bystander(...)." in refusal(Bystander)
+    with pytest.raises(RegistrationError, match="Bystander is a class"):
+        HookBus([Bystander])
+    with pytest.raises(RegistrationError, match="Bystander is a class"):
+        HookBus().pm.register(Bystander, "named")
+
+
+def test_the_same_object_and_a_name_that_is_taken_are_refused() -> None:
+    hook = Bystander()
+    bus = HookBus([hook])
+    with pytest.raises(RegistrationError, match=r"hook 'again' \(.*\) .*: this very object is registered already"):
+        bus.register(hook, "again")
+    with pytest.raises(RegistrationError, match=r"there is a hook of this name already \(.*\). Give a name: name="):
+        bus.register(Bystander())
+    assert list(bus.hooks) == ["bystander"]
+    bus.register(Bystander(name="second"))
+    bus.register(Bystander(), "third")
+    assert list(bus.hooks) == ["bystander", "second", "third"]
+
+
+def test_a_refusal_names_the_package_that_the_hook_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = hook_with("after_trian", lambda self, run: None)
+    type(bad).__module__ = "pluggy._manager"
+    version = sys.modules["importlib.metadata"].version("pluggy")
+    assert f"hook 'mine' (pluggy {version}) was not registered" in refusal(bad)
+    type(bad).__module__ = "__main__"
+    assert "hook 'mine' (your script) was not registered" in refusal(bad)
+    type(bad).__module__ = "loose_module"
+    assert "hook 'mine' (module loose_module) was not registered" in refusal(bad)
+
+
+def test_schedules_and_priorities_are_resolved_at_registration() -> None:
+    class Settings(HookConfig):
+        interval: int = 0
+
+    class Scheduled(Hook):
+        Config = Settings
+
+        @hookimpl(when=every("interval"))
+        def after_train_iter(self, run: Any) -> None: ...
+
+    message = refusal(Scheduled())
+    assert "after_train_iter: every('interval'), where interval is 0: 0 is not a whole number of at least 1" in message
+    marked = hookimpl(priority="LOW")(lambda self, run: None)  # type: ignore[call-overload]
+    assert "the priority 'LOW' is not a whole number. Write Priority.LOW, or 70." in refusal(
+        hook_with("after_train_iter", marked)
+    )
+    with pytest.raises(RegistrationError, match="the priority 'HIGH' is not a whole number"):
+        HookBus().register(Bystander(), priority="HIGH")  # type: ignore[arg-type]

@@ -1,0 +1,499 @@
+"""The command line, as a user sees it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+import hookbus
+from hookbus.cli import app
+from hookbus.files import commit
+from hookbus.lifecycle import POINTS
+
+if TYPE_CHECKING:
+    from tests.conftest import Environment, Project
+
+RUN = """
+    model: {type: "parts:net"}
+    dataset: {type: "parts:points", batch_size: 8}
+    training: {epochs: 2}
+    default_hooks: false
+    hooks:
+      - {type: "parts:ProbeHook", interval: 2, priority: 20}
+      - "parts:QuietHook"
+"""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def call(*arguments: str, env: Mapping[str, str] | None = None) -> Result:
+    """The command line in this process."""
+    return CliRunner().invoke(app, arguments, env=env)
+
+
+class TestTrain:
+    def test_it_trains_and_says_where_the_files_are(self, project: Project) -> None:
+        project.write(RUN)
+        result = call("train", "run.yaml", "work_dir=runs/x")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout == "The files of this run are in runs/x.\n"
+        status = json.loads((project.path / "runs/x/status.json").read_text())
+        assert (status["outcome"], status["iters_done"]) == ("finished", 8)
+
+    def test_a_second_run_leaves_the_first_alone_and_says_so(self, project: Project) -> None:
+        project.write(RUN)
+        call("train", "run.yaml", "work_dir=runs/x")
+        result = call("train", "run.yaml", "work_dir=runs/x")
+        assert result.stdout == "The files of this run are in runs/x-2.\n"
+        assert result.stderr.startswith("warning: runs/x holds a run already, so this one goes into runs/x-2.")
+
+    @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
+    def test_it_stays_in_the_directory_when_told(self, project: Project, option: str) -> None:
+        project.write(RUN)
+        call("train", "run.yaml", "work_dir=runs/x")
+        assert call("train", "run.yaml", "work_dir=runs/x", option).exit_code == 0
+        assert [path.name for path in (project.path / "runs").iterdir()] == ["x"]
+
+    def test_going_on_and_removing_contradict_each_other(self, project: Project) -> None:
+        project.write(RUN)
+        result = call("train", "run.yaml", "--resume", "--overwrite")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "--resume goes on with the run that --overwrite removes: say one of them.\n",
+        )
+        assert call("train", "run.yaml", "resume=auto", "--overwrite").exit_code == 2
+
+    def test_overrides_count(self, project: Project) -> None:
+        project.write(RUN)
+        assert call("train", "run.yaml", "training.epochs=1", "~hooks.probe", "work_dir=runs/x").exit_code == 0
+        assert json.loads((project.path / "runs/x/status.json").read_text())["iters_done"] == 4
+
+    def test_every_mistake_is_told_and_nothing_is_left_behind(self, project: Project) -> None:
+        project.write("training: {epochs: x}\nmodle: 3\nhooks: [EarlyStopingHook]\n")
+        result = call("train", "run.yaml", "ordr=nested")
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        problems = result.stderr.splitlines()
+        places = [re.match(r"(run\.yaml:\d+:\d+|command line): ", problem) for problem in problems]
+        assert [place[1] for place in places if place] == [
+            "run.yaml:1:1", "run.yaml:1:1", "run.yaml:1:20", "run.yaml:2:1", "run.yaml:3:9", "command line"
+        ]  # fmt: skip
+        assert "Did you mean 'EarlyStoppingHook'" in problems[4]
+        assert sorted(path.name for path in project.path.iterdir()) == ["parts.py", "run.yaml"]
+
+    def test_a_missing_file_is_a_mistake(self, project: Project) -> None:
+        result = call("train", "nowhere.yaml")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "nowhere.yaml: the run file cannot be read: No such file or directory.\n",
+        )
+
+    def test_a_preempted_run_has_a_code_of_its_own(self, project: Project) -> None:
+        project.write(
+            """
+            from hookbus import Hook
+
+            class LeavingHook(Hook):
+                def after_train_iter(self, run):
+                    run.request_stop("the machine goes", outcome="preempted")
+            """,
+            "leaving_1.py",
+        )
+        project.write(RUN)
+        assert call("train", "run.yaml", "hooks=['leaving_1:LeavingHook']").exit_code == 75
+
+    def test_a_hook_that_fails_shows_where(self, project: Project) -> None:
+        project.write(
+            """
+            from hookbus import Hook
+
+            class FailingHook(Hook):
+                def before_train(self, run):
+                    raise KeyError("no such picture")
+            """,
+            "failing_1.py",
+        )
+        project.write(RUN)
+        result = call("train", "run.yaml", "hooks=['failing_1:FailingHook']")
+        assert result.exit_code == 1
+        assert "failing_1.py" in result.stderr
+        assert "KeyError: 'no such picture'" in result.stderr
+        assert "hook 'failing'" in result.stderr
+
+    def test_ctrl_c_ends_with_its_code(self, project: Project) -> None:
+        project.write(
+            """
+            import time
+
+            from hookbus import Hook
+
+            class SlowHook(Hook):
+                def after_train_iter(self, run):
+                    print("iteration", flush=True)
+                    time.sleep(0.05)
+            """,
+            "slow_1.py",
+        )
+        project.write(RUN)
+        command = [
+            sys.executable,
+            "-m",
+            "hookbus",
+            "train",
+            "run.yaml",
+            "training.epochs=10000",
+            "hooks=[slow_1:SlowHook]",
+        ]
+        with subprocess.Popen(
+            command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "iteration\n"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err.splitlines()[-1] == "interrupted"
+        assert "Traceback" not in err
+        assert json.loads((project.path / "runs/train/status.json").read_text())["outcome"] == "interrupted"
+
+
+class TestTest:
+    @pytest.fixture(autouse=True)
+    def trained(self, project: Project) -> None:
+        project.write(RUN)
+
+    @staticmethod
+    def weights(value: float) -> bytes:
+        from parts import net  # type: ignore[import-not-found]
+
+        stream = io.BytesIO()
+        torch.save({name: torch.full_like(each, value) for name, each in net().state_dict().items()}, stream)
+        return stream.getvalue()
+
+    def test_the_newest_checkpoint_is_tested(self, project: Project) -> None:
+        sys.path.insert(0, str(project.path))
+        directory = project.path / "runs/train/checkpoints"
+        for generation, name in ((1, "newer_name.pth"), (2, "a.pth")):
+            commit(directory / name, lambda file, value=generation: file.write(self.weights(value)), generation)
+        result = call("test", "run.yaml", "--json")
+        assert result.exit_code == 0, result.stderr
+        answer = json.loads(result.stdout)
+        assert answer["checkpoint"] == "runs/train/checkpoints/a.pth"
+        assert set(answer["metrics"]) == {"test/loss", "test/accuracy"}
+        # equal outputs for both classes: the loss is that of a coin, ln 2
+        assert answer["metrics"]["test/loss"] == pytest.approx(0.693147, abs=1e-6)
+
+    def test_a_named_checkpoint_is_tested_whatever_the_file_resumes(self, project: Project) -> None:
+        sys.path.insert(0, str(project.path))
+        (project.path / "mine.pth").write_bytes(self.weights(0.0))
+        result = call("test", "run.yaml", "resume=nowhere.pth", "--checkpoint", "mine.pth")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.splitlines()[0] == "mine.pth"
+        rows = dict(line.split() for line in result.stdout.splitlines()[2:])
+        assert rows["test/loss"] == "0.693147"
+
+    def test_nothing_to_test_is_an_error(self) -> None:
+        result = call("test", "run.yaml")
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "error: runs/train/checkpoints holds no checkpoint to test. Train first, or name one by --checkpoint.\n",
+        )
+
+
+class TestHooks:
+    def test_it_lists_what_is_installed(self, environment: Environment) -> None:
+        lines = [line.split() for line in environment.hookbus("hooks").stdout.splitlines()]
+        assert lines[0] == ["name", "class", "package", "version"]
+        assert ["greet", "GreetHook", "acme-hooks", "1.2"] in lines
+        assert ["twin-two/twin", "TwinHook", "twin-two", "2.0"] in lines
+
+    def test_it_says_what_is_blocked(self, environment: Environment) -> None:
+        rows = json.loads(environment.hookbus("hooks", "--json", HOOKBUS_BLOCK="greet").stdout)
+        assert [row["name"] for row in rows if row["blocked"]] == ["greet"]
+        assert rows[0] == {
+            "name": "broken", "class": "BrokenHook", "package": "broken-hooks", "version": "0.3", "blocked": False
+        }  # fmt: skip
+        lines = environment.hookbus("hooks", HOOKBUS_BLOCK="greet").stdout.splitlines()
+        assert [line.split()[0] for line in lines if line.rstrip().endswith("blocked by HOOKBUS_BLOCK")] == ["greet"]
+
+    def test_it_says_how_to_begin(self, bare_environment: Environment) -> None:
+        assert bare_environment.hookbus("hooks").stdout == (
+            "No hooks are installed. Begin with: pip install hookbus-logger hookbus-checkpoint\n"
+        )
+
+
+class TestPoints:
+    def test_every_point_is_listed_with_its_arguments_and_its_meaning(self) -> None:
+        result = call("points")
+        lines = result.stdout.splitlines()
+        for point in POINTS.values():
+            meaning = lines[lines.index(point.signature) + 1]
+            assert meaning.startswith(f"    {point.doc}")
+            assert (point.unit is None) == ("Counted per" not in meaning)
+        assert "Also spelt before_step." in lines[lines.index(POINTS["before_train_iter"].signature) + 1]
+
+    def test_scripts_get_json(self) -> None:
+        found = json.loads(call("points", "--json").stdout)
+        assert list(found)[: len(POINTS)] == list(POINTS)
+        assert found["after_epoch"] == {
+            "args": ["run", "epoch", "model", "metrics"],
+            "unit": "epoch",
+            "aliases": [],
+            "doc": POINTS["after_epoch"].doc,
+        }
+
+    def test_points_of_packages_are_listed(self, environment: Environment) -> None:
+        assert environment.hookbus("points").stdout.endswith("\nafter_render\n    Declared by acme-render 1.0.\n")
+        found = json.loads(environment.hookbus("points", "--json").stdout)
+        assert found["after_render"] == {"package": "acme-render 1.0"}
+
+
+class TestExplain:
+    def test_it_shows_the_order_and_where_it_comes_from(self, project: Project) -> None:
+        project.write(RUN)
+        result = call("explain", "run.yaml", "hooks.probe.name=mine")
+        assert result.exit_code == 0, result.stderr
+        lines = [line.split() for line in result.stdout.splitlines()]
+        assert lines[0] == [
+            "order:",
+            "nested;",
+            "hooks",
+            "stand",
+            "under",
+            "each",
+            "point",
+            "from",
+            "first",
+            "to",
+            "last",
+        ]
+        assert lines[2] == ["point", "priority", "number", "from", "when"]
+        assert lines[lines.index(["before_run"]) + 1] == ["quiet", "50", "class", "QuietHook"]
+        assert lines[lines.index(["after_train_iter"]) + 1] == ["mine", "20", "config", "every(2)"]
+        assert lines[-2:] == [["quiet", "module", "parts"], ["mine", "module", "parts"]]
+
+    def test_wishes_are_shown_where_there_are_any(self, project: Project) -> None:
+        project.write(
+            """
+            from hookbus import Hook, hookimpl
+
+            class WishingHook(Hook):
+                @hookimpl(before="quiet", after="nobody")
+                def before_run(self, run):
+                    pass
+            """,
+            "wishing_1.py",
+        )
+        project.write(RUN)
+        lines = call("explain", "run.yaml", "hooks=['parts:QuietHook', 'wishing_1:WishingHook']").stdout.splitlines()
+        assert lines[2].split()[-1] == "wishes"
+        assert lines[4].split()[0] == "wishing"
+        assert "before quiet" in lines[4]
+        assert "nobody" in lines[4]
+
+    def test_scripts_get_json(self, project: Project) -> None:
+        project.write(RUN)
+        found = json.loads(call("explain", "run.yaml", "order=ascending", "--json").stdout)
+        assert found["order"] == "ascending"
+        (row,) = found["points"]["before_run"]
+        assert (row["hook"], row["priority"], row["package"]) == ("quiet", 50, "module parts")
+
+    def test_default_hooks_are_in_it_unless_the_file_says_otherwise(self, environment: Environment) -> None:
+        (environment.path / "explained.yaml").write_text("hooks: [greet]\n")
+        names = [self.hooks_in(environment, *more) for more in ((), ("default_hooks=false",), ("~hooks.logger",))]
+        assert names == [{"logger", "greet"}, {"greet"}, {"greet"}]
+
+    @staticmethod
+    def hooks_in(environment: Environment, *overrides: str) -> set[str]:
+        found = json.loads(environment.hookbus("explain", "explained.yaml", *overrides, "--json").stdout)
+        return {row["hook"] for rows in found["points"].values() for row in rows}
+
+    def test_a_broken_package_that_is_named_is_an_error_and_the_others_work(self, environment: Environment) -> None:
+        (environment.path / "broken.yaml").write_text("hooks:\n  - greet\n  - broken\n")
+        done = environment.hookbus("explain", "broken.yaml")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("broken.yaml:3:5: hooks.1: broken-hooks 0.3 offers 'broken', but ")
+        assert environment.hookbus("explain", "broken.yaml", "hooks=[greet]").returncode == 0
+
+
+class TestCheck:
+    def test_it_says_what_would_happen(self, project: Project) -> None:
+        project.write(RUN)
+        result = call("check", "run.yaml")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.splitlines() == [
+            "model: Sequential, 58 parameters to train on cpu",  # 4*8+8 + 8*2+2
+            "train: 4 batches",
+            "val: 4 batches",
+            "limit: 2 epochs",
+            "hooks: probe, quiet",
+            "work dir: runs/train",
+            "ok  run.yaml",
+        ]
+        assert not (project.path / "runs").exists()
+
+    def test_it_says_everything_that_would_go_wrong(self, project: Project) -> None:
+        project.write(RUN)
+        result = call("check", "run.yaml", "load_from=nowhere.pth", "model.input_shape=[5]")
+        assert (result.exit_code, result.stdout) == (1, "")
+        first, *_, last = result.stderr.splitlines()
+        assert first.startswith("error: A batch of the train_loader cannot go through the model: RuntimeError: ")
+        assert last == "error: load_from: nowhere.pth: there is no such file."
+
+
+class TestSchema:
+    def test_it_is_printed_or_written(self, project: Project) -> None:
+        printed = json.loads(call("schema").stdout)
+        result = call("schema", "-o", "run.schema.json")
+        assert result.stdout == (
+            "Wrote run.schema.json. Begin run files with the line: # yaml-language-server: $schema=run.schema.json\n"
+        )
+        assert json.loads((project.path / "run.schema.json").read_text()) == printed
+        assert printed["title"] == "RunConfig"
+
+
+def test_the_version_is_told() -> None:
+    assert call("--version").stdout == f"hookbus {hookbus.__version__}\n"
+
+
+def test_without_a_command_there_is_help() -> None:
+    result = call()
+    assert result.exit_code == 2
+    assert {"train", "test", "hooks", "points", "explain", "check", "schema", "doctor"} <= set(
+        re.findall(r"^  (\w+)  ", result.stdout + result.stderr, re.MULTILINE)
+    )
+
+
+def test_an_unknown_command_is_a_mistake() -> None:
+    assert call("trian").exit_code == 2
+
+
+class TestPipes:
+    @pytest.mark.parametrize("command", [["hooks"], ["points"], ["points", "--json"]])
+    def test_what_is_piped_has_no_control_characters(self, environment: Environment, command: list[str]) -> None:
+        done = environment.hookbus(*command)
+        assert done.returncode == 0
+        assert CONTROL.findall(done.stdout + done.stderr) == []
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["check", "run.yaml"],
+            pytest.param(["explain", "run.yaml"], marks=pytest.mark.slow),
+            pytest.param(["train", "run.yaml", "default_hooks=true"], marks=pytest.mark.slow),
+        ],
+        ids=lambda arguments: arguments[0],
+    )
+    def test_a_run_that_is_piped_has_no_control_characters(self, project: Project, arguments: list[str]) -> None:
+        project.write(RUN)
+        done = project.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert CONTROL.findall(done.stdout + done.stderr) == []
+
+    def test_a_reader_that_leaves_early_is_no_error(self, project: Project) -> None:
+        command = f"'{sys.executable}' -m hookbus points --json | head -n 1"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def in_a_terminal(command: list[str], columns: int, cwd: Path) -> str:
+    """What a command shows in a terminal of this width, without its colours."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
+    with subprocess.Popen(
+        command, cwd=cwd, stdin=slave, stdout=slave, stderr=slave, env={**environment, "TERM": "xterm"}
+    ) as process:
+        os.close(slave)
+        shown = b""
+        while chunk := _read(master):
+            shown += chunk
+    os.close(master)
+    assert process.returncode == 0, shown
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux says so when the other side is closed
+        return b""
+
+
+@pytest.mark.parametrize("arguments", [["points"], ["explain", "run.yaml"], ["hooks"]])
+def test_a_terminal_of_80_columns_is_enough(project: Project, arguments: list[str]) -> None:
+    project.write(RUN)
+    shown = in_a_terminal([sys.executable, "-m", "hookbus", *arguments], 80, project.path)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+IMPORTS = """
+    import contextlib, io, sys
+    from hookbus.cli import app
+    from hookbus.discovery import offers
+    answer = {}
+    for command in (["hooks"], ["points"], ["points", "--json"]):
+        with contextlib.redirect_stdout(io.StringIO()):
+            app(command, standalone_mode=False)
+    answer = sorted({"torch", "numpy", *(offer.entry.module for offer in offers())} & set(sys.modules))
+"""
+
+
+def test_listing_imports_neither_torch_nor_a_plugin(environment: Environment) -> None:
+    assert environment.answer(IMPORTS) == []
+
+
+def test_importing_hookbus_imports_nothing_of_it(environment: Environment) -> None:
+    script = """
+        import sys
+        import hookbus
+        libraries = {"torch", "pluggy", "pydantic", "rich", "typer"}
+        answer = sorted(libraries & {name.partition(".")[0] for name in sys.modules})
+    """
+    assert environment.answer(script) == []
+
+
+def test_python_m_hookbus_is_the_command(project: Project) -> None:
+    done = project.run("explain", "nowhere.yaml")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "nowhere.yaml: the run file cannot be read: No such file or directory.\n",
+    )
+
+
+@pytest.mark.slow
+def test_a_third_party_hook_takes_part_in_a_training(environment: Environment, project: Project) -> None:
+    project.write(RUN)
+    arguments = [
+        "train",
+        "run.yaml",
+        "hooks=[{type: greet, text: hi}, {type: logger, text: mine}]",
+        "default_hooks=true",
+    ]
+    variables = {"PYTHONPATH": str(project.path)}
+    for name in ("run.yaml", "parts.py"):
+        (environment.path / name).write_text((project.path / name).read_text())
+    done = environment.hookbus(*arguments, "training.epochs=3", "work_dir=runs/greeting", **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "greet says hi",
+        *(f"record {epoch} mine" for epoch in range(3)),
+        "The files of this run are in runs/greeting.",
+    ]

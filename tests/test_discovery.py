@@ -1,0 +1,304 @@
+"""Finding plugin packages: metadata first, then what was asked for, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hookbus.discovery import PUBLISHED, normalized, package_publishing
+
+if TYPE_CHECKING:
+    from tests.conftest import Environment
+
+LOADING = """
+    import json, os, sys
+    from hookbus.builder import hook_class
+    from hookbus.errors import PluginError
+
+    answer = {}
+    for name in json.loads(os.environ["NAMES"]):
+        try:
+            found = hook_class(name)
+            answer[name] = f"{found.__module__}:{found.__qualname__}"
+        except PluginError as error:
+            answer[name] = f"{type(error).__name__}: {error}"
+"""
+NAMES = [
+    *("greet", "GreetHook", "acme-hooks/greet", "Acme.Hooks/GreetHook"),
+    *("broken", "tomorrow", "odd", "twin", "TwinHook", "twin-one/twin", "twin_two/twin", "Twin.Two/TwinHook"),
+    *("greeet", "nothing_like_it", "killing-hooks/greet"),
+]
+
+
+@pytest.fixture(scope="module")
+def loaded(environment: Environment) -> dict[str, str]:
+    """What each name leads to."""
+    found: dict[str, str] = environment.answer(LOADING, NAMES=json.dumps(NAMES))
+    return found
+
+
+class TestFinding:
+    @pytest.mark.parametrize("name", ["greet", "GreetHook", "acme-hooks/greet", "Acme.Hooks/GreetHook"])
+    def test_a_hook_goes_by_its_short_name_its_class_and_its_full_name(self, loaded: dict[str, str], name: str) -> None:
+        assert loaded[name] == "acme_hooks:GreetHook"
+
+    def test_a_package_that_cannot_be_imported_is_named_with_version_and_cause(self, loaded: dict[str, str]) -> None:
+        assert loaded["broken"] == (
+            "PluginImportError: broken-hooks 0.3 offers 'broken', but broken_hooks:BrokenHook cannot be imported: "
+            "ModuleNotFoundError: No module named 'surely_not_there'. Repair or remove that package (hookbus doctor "
+            "shows every broken one)."
+        )
+
+    def test_a_package_that_needs_another_hookbus_says_which_and_what_to_run(self, loaded: dict[str, str]) -> None:
+        import hookbus
+
+        assert loaded["tomorrow"] == (
+            f"PluginVersionError: tomorrow-hooks 5.0 requires hookbus>=99, and this is hookbus {hookbus.__version__}. "
+            "Run: pip install --upgrade hookbus tomorrow-hooks"
+        )
+
+    def test_an_entry_point_that_is_no_class_is_told(self, loaded: dict[str, str]) -> None:
+        assert loaded["odd"].startswith("PluginError: 'odd' is <function not_a_class at ")
+        assert loaded["odd"].endswith(">; a hook is named by its class.")
+
+    def test_a_near_name_is_suggested(self, loaded: dict[str, str]) -> None:
+        assert loaded["greeet"].startswith(
+            "PluginNotFound: No installed package offers the hook 'greeet'. Did you mean 'greet'"
+        )
+        assert loaded["greeet"].endswith("one of your own is named by its path, my_module:greeet.")
+
+    def test_a_name_that_is_near_nothing_gets_the_list(self, loaded: dict[str, str]) -> None:
+        assert " There are: BrokenHook, GreetHook, " in loaded["nothing_like_it"]
+        assert "pip install" in loaded["nothing_like_it"]
+
+    def test_the_full_name_of_another_package_is_nothing(self, loaded: dict[str, str]) -> None:
+        assert loaded["killing-hooks/greet"].startswith("PluginNotFound: ")
+
+
+class TestClashes:
+    @pytest.mark.parametrize("name", ["twin", "TwinHook"])
+    def test_two_packages_with_one_name_are_both_named(self, loaded: dict[str, str], name: str) -> None:
+        other = " and tomorrow-hooks 5.0" if name == "TwinHook" else ""
+        assert loaded[name].startswith(f"PluginClash: The hook {name!r} is offered by ")
+        for package in ("twin-one 1.0", "twin-two 2.0", *other.split(" and ")[1:]):
+            assert package in loaded[name]
+        assert "'twin-one/twin' or 'twin-two/twin'." in loaded[name]
+
+    def test_each_can_be_chosen_by_its_full_name(self, loaded: dict[str, str]) -> None:
+        assert loaded["twin-one/twin"] == "twin_one:TwinHook"
+        assert {loaded["twin_two/twin"], loaded["Twin.Two/TwinHook"]} == {"twin_two:TwinHook"}
+
+    def test_blocking_one_leaves_the_other(self, environment: Environment) -> None:
+        answer = environment.answer(LOADING, NAMES='["twin"]', HOOKBUS_BLOCK="twin-two/twin")
+        assert answer == {"twin": "twin_one:TwinHook"}
+
+    def test_a_run_file_may_name_the_package(self, environment: Environment) -> None:
+        script = """
+            from hookbus.config import load_config
+            hooks = load_config({"hooks": [{"type": "Twin.Two/twin"}]}).build_hooks()
+            answer = [hook.origin for hook in hooks]
+        """
+        assert environment.answer(script) == ["twin_two"]
+
+
+@pytest.mark.parametrize(
+    "blocked", ["greet", "GreetHook", "acme-hooks/greet", "other, greet ,x", "ACME_hooks/GreetHook"]
+)
+def test_a_blocked_hook_is_refused_by_name(environment: Environment, blocked: str) -> None:
+    answer = environment.answer(LOADING, NAMES='["greet"]', HOOKBUS_BLOCK=blocked)
+    assert answer == {"greet": f"PluginError: The hook 'greet' is blocked by HOOKBUS_BLOCK={blocked}."}
+
+
+LISTED = """
+    import os, warnings
+    from hookbus.config import read_config
+    from hookbus.discovery import listed_names, offers
+    warnings.simplefilter("ignore")
+    names = list(listed_names(offers()).values())
+    named, blocked = {}, {}
+    for name in names:
+        os.environ["HOOKBUS_BLOCK"] = name
+        config, problems = read_config({"hooks": [{"type": name}, "greet"]})
+        blocked[name] = len(config.hooks), problems
+    os.environ["HOOKBUS_BLOCK"] = ""
+    for name in set(names) - {"killing", "leaving"}:
+        named[name] = read_config({"hooks": [{"type": name}]})[1]
+    answer = {"named": named, "blocked": blocked}
+"""
+
+
+@pytest.fixture(scope="module")
+def listed(environment: Environment) -> Any:
+    """By listed name, what a run file makes of it, and of its being blocked."""
+    return environment.answer(LISTED, MARKER=str(environment.path / "listed"))
+
+
+class TestListedNames:
+    def test_each_works_for_blocking(self, listed: Any) -> None:
+        expected = {name: [0 if name == "greet" else 1, []] for name in listed["blocked"]}
+        assert listed["blocked"] == expected
+        assert {"broken", "killing", "twin-one/twin", "twin-two/twin"} < set(expected)
+
+    def test_each_works_in_a_run_file_as_far_as_its_package_works(self, listed: Any) -> None:
+        broken = {name for name, problems in listed["named"].items() if problems}
+        assert broken == {"broken", "odd", "tomorrow"}
+        assert {"greet", "logger", "progress", "twin-one/twin", "twin-two/twin"} <= set(listed["named"]) - broken
+
+
+def test_nothing_is_registered_or_imported_by_being_installed(environment: Environment) -> None:
+    script = """
+        import sys
+        from hookbus.builder import get_default_hooks
+        from hookbus.config import load_config
+        from hookbus.discovery import offers
+        config = load_config({"hooks": [{"type": "greet"}]})
+        defaults = [type(hook).__module__ for hook in get_default_hooks()]
+        ours = {offer.entry.module for offer in offers()}
+        answer = {
+            "hooks": [hook.name for hook in config.build_hooks()],
+            "defaults": defaults,
+            "imported": sorted(ours & set(sys.modules)),
+        }
+    """
+    marker = environment.path / "silent-was-imported"
+    answer = environment.answer(script, MARKER=str(marker))
+    assert answer == {"hooks": ["greet"], "defaults": ["stub_logger"], "imported": ["acme_hooks", "stub_logger"]}
+    assert not marker.exists()
+
+
+def test_the_marker_appears_when_the_package_is_named(environment: Environment) -> None:
+    marker = environment.path / "silent-was-named"
+    assert environment.answer(LOADING, NAMES='["silent"]', MARKER=str(marker)) == {"silent": "silent_hooks:SilentHook"}
+    assert marker.exists()
+
+
+def test_a_default_hook_that_the_file_names_is_there_once(environment: Environment) -> None:
+    script = """
+        from hookbus.builder import get_default_hooks
+        from hookbus.config import load_config
+        from hookbus.defaults import with_defaults
+        from hookbus import HookBus
+        config = load_config({"hooks": [{"type": "logger", "text": "mine"}]})
+        bus = HookBus(with_defaults(config.build_hooks(), get_default_hooks()))
+        answer = {name: hook.config.text for name, hook in bus.hooks.items()}
+    """
+    assert environment.answer(script) == {"logger": "mine"}
+
+
+def test_a_blocked_default_hook_is_left_out(environment: Environment) -> None:
+    script = "from hookbus.builder import get_default_hooks\nanswer = len(get_default_hooks())"
+    assert environment.answer(script) == 1
+    assert environment.answer(script, HOOKBUS_BLOCK="logger") == 0
+
+
+def test_a_blocked_hook_of_a_run_file_is_left_out_with_a_warning(environment: Environment) -> None:
+    script = """
+        import warnings
+        from hookbus.config import load_config
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            config = load_config({"hooks": ["greet", {"type": "twin-one/twin"}]})
+        answer = [config.hooks, [str(warning.message) for warning in caught]]
+    """
+    assert environment.answer(script, HOOKBUS_BLOCK="GreetHook") == [
+        [{"type": "twin-one/twin"}],
+        ["config: hooks.0: 'greet' is left out, as HOOKBUS_BLOCK=GreetHook says."],
+    ]
+
+
+def test_points_of_a_package_are_known_when_its_hook_or_its_point_is_used(environment: Environment) -> None:
+    script = """
+        import io, contextlib
+        from hookbus import HookBus
+        from hookbus.builder import build_hook
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            bus = HookBus([build_hook({"type": "render"})])
+            bus.emit("after_render", image="a picture")
+            HookBus().emit("after_render", image="nobody sees it")
+        answer = said.getvalue()
+    """
+    assert environment.answer(script) == "rendered a picture\n"
+
+
+@pytest.fixture(scope="module")
+def missing(bare_environment: Environment) -> dict[str, str]:
+    """What the names of the project's hooks lead to where none is installed."""
+    names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
+    found: dict[str, str] = bare_environment.answer(LOADING, NAMES=json.dumps(names))
+    return found
+
+
+def test_priority_alone_decides_over_hooks_from_code_from_a_path_and_from_a_package(environment: Environment) -> None:
+    (environment.path / "own_1.py").write_text(
+        "from hookbus import Hook\n\nclass OwnHook(Hook):\n    def before_run(self, run): ...\n"
+    )
+    script = """
+        import itertools
+        from hookbus import HookBus
+        from hookbus.builder import build_hook
+        answer = []
+        for numbers in itertools.permutations((10, 20, 30)):
+            bus = HookBus()
+            bus.on("before_run", name="code", priority=numbers[0])(lambda run: None)
+            bus.register(build_hook({"type": "own_1:OwnHook", "name": "path", "priority": numbers[1]}))
+            bus.register(build_hook({"type": "greet", "name": "package", "priority": numbers[2]}))
+            by_number = [name for _, name in sorted(zip(numbers, ("code", "path", "package")))]
+            answer.append(([row.hook for row in bus.explain().points["before_run"]], by_number))
+    """
+    found = environment.answer(script)
+    assert len(found) == 6
+    for listed_order, by_number in found:
+        assert listed_order == by_number
+
+
+def test_broken_optional_packages_break_nothing_until_they_are_asked_for(bare_environment: Environment) -> None:
+    broken = bare_environment.path / "broken_optional"
+    broken.mkdir()
+    for name in ("wandb", "mlflow", "tensorboard", "pynvml", "psutil"):
+        (broken / f"{name}.py").write_text("raise ImportError('broken here')\n")
+    script = """
+        import hookbus
+        from hookbus.config import read_config
+        from hookbus.testing import fake_training
+        everything = [getattr(hookbus, name) for name in hookbus.__all__]
+        outcome = fake_training(epochs=1).run.outcome
+        answer = outcome, read_config({"hooks": ["wandb", "MLflowHook", "tensorboard"]})[1]
+    """
+    outcome, problems = bare_environment.answer(script, PYTHONPATH=str(broken))
+    assert outcome == "finished"
+    assert problems == [
+        f"config: hooks.{i}: The hook {name!r} is not installed. Run: pip install hookbus-{package}"
+        for i, (name, package) in enumerate(
+            [("wandb", "wandb"), ("MLflowHook", "mlflow"), ("tensorboard", "tensorboard")]
+        )
+    ]
+
+
+class TestPublished:
+    @pytest.mark.parametrize(
+        ("package", "name"),
+        [(package, name) for package, hooks in PUBLISHED.items() for pair in hooks.items() for name in pair],
+    )
+    def test_a_hook_of_the_project_that_is_not_installed_says_what_to_run(
+        self, missing: dict[str, str], package: str, name: str
+    ) -> None:
+        assert missing[name] == f"PluginNotFound: The hook {name!r} is not installed. Run: pip install {package}"
+
+    def test_a_misspelt_hook_of_the_project_gets_the_right_name(self, environment: Environment) -> None:
+        answer = environment.answer(LOADING, NAMES='["EMAHok"]')
+        assert "No installed package offers the hook 'EMAHok'. Did you mean 'EMAHook'" in answer["EMAHok"]
+
+    def test_the_package_of_a_hook_is_known_without_it(self) -> None:
+        assert package_publishing("ema") == package_publishing("EMAHook") == "hookbus-ema"
+        assert package_publishing("nobody") is None
+
+    def test_names_are_told_once(self) -> None:
+        names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
+        assert len(set(names)) == len(names)
+
+
+def test_package_names_are_compared_as_the_index_does() -> None:
+    assert normalized("Hookbus__EMA.x") == "hookbus-ema-x"

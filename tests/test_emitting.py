@@ -1,0 +1,92 @@
+"""What stands behind `bus.emit`: names are checked, and what the run knows is filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hookbus import HookBus
+from hookbus.errors import PointError
+from hookbus.lifecycle import POINTS, Point
+from hookbus.testing import RecordingBus
+
+ARGUMENTS = [(point, name) for point in POINTS.values() for name in point.args]
+
+
+@pytest.mark.parametrize("listening", [True, False])
+@pytest.mark.parametrize(
+    ("point", "wrong", "message"),
+    [
+        ("after_train_iter", "losss", "after_train_iter has no argument 'losss'. Did you mean 'loss'? The point is "),
+        ("before_epoch", "loss", "before_epoch has no argument 'loss'. There are: epoch, model. The point is "),
+        ("before_train_iter", "outputs", "before_train_iter has no argument 'outputs'."),
+        ("cleanup", "batch", "cleanup has no argument 'batch'. The point is cleanup(run)."),
+        ("log_scalars", "value", "log_scalars has no argument 'value'. Did you mean 'values'?"),
+        ("before_epoch", "data_batch", "before_epoch has no argument 'batch'."),
+    ],
+)
+def test_an_argument_that_the_point_does_not_have_is_refused(
+    listening: bool, point: str, wrong: str, message: str
+) -> None:
+    bus: Any = RecordingBus() if listening else HookBus()
+    with pytest.raises(PointError) as caught:
+        bus.emit(point, **{wrong: 1})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("point", "name"), ARGUMENTS, ids=[f"{point.name}-{name}" for point, name in ARGUMENTS])
+def test_every_argument_of_every_point_reaches_the_listeners(point: Point, name: str) -> None:
+    value: Any = {"metrics": {"accuracy": 0.5}, "loss": 0.25}.get(name, f"the {name}")
+    bus: Any = RecordingBus()
+    bus.emit(point.name, **{name: value})
+    (arguments,) = bus.arguments(point.name)
+    if point.name in ("after_val_epoch", "after_test_epoch") and name == "metrics":
+        value = {f"{point.name[6:].partition('_')[0]}/accuracy": 0.5}
+    assert arguments[name] == value
+
+
+def test_second_spellings_are_accepted_and_the_run_may_be_named() -> None:
+    bus: Any = RecordingBus()
+    bus.emit("after_train_iter", data_batch=[1], run=bus.current, outputs={"loss": 0.25})
+    bus.emit("after_train_iter", runner=bus.current, data_batch=[2], batch_idx=9)
+    first, second = bus.arguments("after_train_iter")
+    assert (first["batch"], first["loss"]) == ([1], 0.25)
+    assert (second["batch"], second["batch_idx"]) == ([2], 9)
+
+
+def test_an_alias_fires_the_point_it_stands_for() -> None:
+    bus: Any = RecordingBus()
+    for alias in ("before_training", "before_step", "after_step", "after_training"):
+        bus.emit(alias)
+    assert bus.fired == ["before_train", "before_train_iter", "after_train_iter", "after_train"]
+
+
+def test_arguments_that_nobody_gave_and_nobody_knows_are_none() -> None:
+    bus: Any = RecordingBus()
+    bus.emit("after_train_iter")
+    bus.emit("log_images", tag="x")
+    assert bus.arguments("after_train_iter") == [
+        {"step": 1, "batch_idx": 0, "batch": None, "model": None, "outputs": None, "loss": None}
+    ]
+    assert bus.arguments("log_images") == [{"tag": "x", "images": None, "step": 1, "caption": None}]
+
+
+def test_a_point_that_was_not_declared_is_an_error_with_near_names() -> None:
+    bus: Any = HookBus()
+    with pytest.raises(PointError, match="There is no point 'after_epohc'. Did you mean 'after_epoch'"):
+        bus.emit("after_epohc")
+    with pytest.raises(PointError, match="There is no point 'epoch_edn'. There are: .*after_epoch, .* Declare your"):
+        bus.emit("epoch_edn")
+
+
+def test_a_declared_point_may_have_arguments_of_any_name() -> None:
+    bus: Any = HookBus()
+    seen: list[Any] = []
+    fire = bus.declare("after_render", args=("point", "rest", "call", "known", "loss"))
+    bus.on("after_render")(lambda point, rest, call, known, loss: seen.append((point, rest, call, known, loss)))
+    fire(point=1, rest=2, call=3, known=4, loss=5)
+    bus.emit("after_render", rest=2)
+    assert seen == [(1, 2, 3, 4, 5), (None, 2, None, None, None)]
+    with pytest.raises(PointError, match="after_render has no argument 'batch'"):
+        fire(batch=1)

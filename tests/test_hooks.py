@@ -1,0 +1,52 @@
+"""Any installed hook class by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hookbus.hooks
+
+if TYPE_CHECKING:
+    from tests.conftest import Environment
+
+SCRIPT = """
+    import sys
+    import hookbus.hooks
+    before = "acme_hooks" in sys.modules
+    from hookbus.hooks import GreetHook
+    answer = {"before": before, "class": GreetHook.__module__, "dir": dir(hookbus.hooks), "errors": {}}
+    for name in ("BrokenHook", "EMAHook", "GreetHok", "TwinHook"):
+        try:
+            exec(f"from hookbus.hooks import {name}")
+        except ImportError as error:
+            answer["errors"][name] = str(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def answer(environment: Environment) -> Any:
+    return environment.answer(SCRIPT)
+
+
+def test_a_hook_class_is_imported_by_its_name_when_it_is_asked_for(answer: Any) -> None:
+    assert answer["before"] is False
+    assert answer["class"] == "acme_hooks"
+
+
+def test_a_hook_that_cannot_be_had_says_why(answer: Any) -> None:
+    errors = answer["errors"]
+    assert errors["EMAHook"] == "The hook 'EMAHook' is not installed. Run: pip install hookbus-ema"
+    assert "No module named 'surely_not_there'" in errors["BrokenHook"]
+    assert "Did you mean 'GreetHook'" in errors["GreetHok"]
+    assert "is offered by " in errors["TwinHook"]
+
+
+def test_the_installed_classes_are_listed(answer: Any) -> None:
+    assert {"GreetHook", "SilentHook", "TwinHook"} <= set(answer["dir"])
+
+
+def test_private_names_are_no_hooks() -> None:
+    assert not hasattr(hookbus.hooks, "__wrapped__")
+    assert not hasattr(hookbus.hooks, "_private")

@@ -1,0 +1,178 @@
+"""The list of points, what is read off it, and what may be declared besides."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookbus.errors import PointError
+from hookbus.lifecycle import ALIASES, POINTS, SPELLINGS, Lifecycle, Point, check_point, describe
+from hookbus.markers import hookspec
+
+ITER = ("step", "batch_idx", "batch", "model")
+STEP = ("step", "batch_idx", "batch", "outputs", "loss")
+EPOCH = ("epoch", "model")
+LOADER = "dataloader_name"
+
+EXPECTED = {
+    "before_run": ("mode",),
+    "after_load_checkpoint": ("checkpoint", "path"),
+    "before_train": ("model",),
+    "before_epoch": EPOCH,
+    "before_train_epoch": EPOCH,
+    "before_train_iter": ITER,
+    "after_forward": STEP,
+    "after_backward": STEP,
+    "before_optimizer_step": ("step", "optimizer"),
+    "after_optimizer_step": ("step", "optimizer"),
+    "after_train_iter": (*ITER, "outputs", "loss"),
+    "after_train_epoch": (*EPOCH, "metrics"),
+    "before_val": ("model",),
+    "before_val_epoch": (*EPOCH, LOADER),
+    "before_val_iter": (*ITER, LOADER),
+    "after_val_iter": (*ITER, "outputs", "loss", LOADER),
+    "after_val_epoch": (*EPOCH, "metrics", LOADER),
+    "after_val": ("model", "metrics"),
+    "after_epoch": (*EPOCH, "metrics"),
+    "after_train": ("model", "metrics"),
+    "before_test": ("model",),
+    "before_test_epoch": (*EPOCH, LOADER),
+    "before_test_iter": (*ITER, LOADER),
+    "after_test_iter": (*ITER, "outputs", "loss", LOADER),
+    "after_test_epoch": (*EPOCH, "metrics", LOADER),
+    "after_test": ("model", "metrics"),
+    "before_save_checkpoint": ("checkpoint",),
+    "after_save_checkpoint": ("path", "is_best", "metrics"),
+    "log_scalars": ("values", "step"),
+    "log_images": ("tag", "images", "step", "caption"),
+    "log_histograms": ("tag", "values", "step"),
+    "log_figure": ("tag", "figure", "step"),
+    "log_text": ("tag", "text", "step"),
+    "log_config": ("config",),
+    "log_artifact": ("path", "name"),
+    "on_exception": ("exception",),
+    "after_run": ("mode",),
+    "cleanup": (),
+}
+
+UNITS = {
+    "iter": {"before_train_iter", "after_forward", "after_backward", "after_train_iter"},
+    "batch": {"before_val_iter", "after_val_iter", "before_test_iter", "after_test_iter"},
+    "step": {"before_optimizer_step", "after_optimizer_step"},
+    "epoch": {
+        f"{side}_{name}" for side in ("before", "after") for name in ("epoch", "train_epoch", "val_epoch", "test_epoch")
+    },
+}
+
+
+def test_the_points_are_these_in_the_order_of_a_run() -> None:
+    assert {name: point.args for name, point in POINTS.items()} == EXPECTED
+    assert list(POINTS) == list(EXPECTED)
+
+
+@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+def test_every_point_says_what_it_means(point: Point) -> None:
+    assert point.doc.endswith((".", "wait."))
+    assert len(point.types) == len(point.args)
+    assert "" not in point.types
+
+
+@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+def test_every_argument_of_a_point_defaults_to_none(point: Point) -> None:
+    assert set(getattr(Lifecycle, point.name).__defaults__ or ()) <= {None}
+    assert len(getattr(Lifecycle, point.name).__defaults__ or ()) == len(point.args)
+
+
+def test_each_point_counts_in_its_unit_and_the_others_count_nothing() -> None:
+    counted = {name: unit for unit, names in UNITS.items() for name in names}
+    assert {name: point.unit for name, point in POINTS.items()} == {name: counted.get(name) for name in POINTS}
+
+
+def test_only_closing_points_run_from_large_to_small() -> None:
+    assert {name for name, point in POINTS.items() if point.reverse} == {
+        name for name in POINTS if name.startswith("after_")
+    } | {"cleanup"}
+
+
+def test_a_signature_is_written_as_a_listener_could_write_it() -> None:
+    assert POINTS["after_epoch"].signature == "after_epoch(run, epoch, model, metrics)"
+    assert POINTS["cleanup"].signature == "cleanup(run)"
+
+
+def test_second_names_stand_for_points_and_arguments_that_exist() -> None:
+    assert dict(ALIASES) == {
+        "before_training": "before_train",
+        "after_training": "after_train",
+        "before_step": "before_train_iter",
+        "after_step": "after_train_iter",
+    }
+    assert dict(SPELLINGS) == {"runner": "run", "data_batch": "batch"}
+
+
+class Rendering:
+    """Points of a package of its own."""
+
+    @hookspec(unit="epoch")
+    def before_render(self, run, image: int | None = None):  # type: ignore[no-untyped-def]
+        """A picture is about to be drawn.
+
+        It may be changed.
+        """
+
+    @hookspec
+    def after_render(self, runner, image, data_batch):  # type: ignore[no-untyped-def]
+        """It was drawn."""
+
+    def _helper(self) -> None: ...
+
+    constant = 3
+
+
+def test_a_spec_class_is_read_by_its_public_methods() -> None:
+    points = describe(Rendering)
+    doc = "A picture is about to be drawn.\n\nIt may be changed."
+    assert points == {
+        "before_render": Point("before_render", ("image",), "epoch", doc, ("int",)),
+        "after_render": Point("after_render", ("image",), None, "It was drawn.", ("Any",)),
+    }
+
+
+@pytest.mark.parametrize("annotation", [int, "int", "int | None"])
+def test_the_type_of_an_argument_is_shown_as_a_person_would_write_it(annotation: object) -> None:
+    class Spec:
+        def after_render(self, image): ...  # type: ignore[no-untyped-def]
+
+    Spec.after_render.__annotations__["image"] = annotation
+    assert describe(Spec)["after_render"].types == ("int",)
+
+
+@pytest.mark.parametrize("signature", ["self, *args", "self, **kwargs"])
+def test_a_spec_that_does_not_name_its_arguments_is_refused(signature: str) -> None:
+    namespace: dict[str, type] = {}
+    exec(f"class Spec:\n    def after_render({signature}): ...", namespace)
+    with pytest.raises(PointError, match="name every argument of the point after_render"):
+        describe(namespace["Spec"])
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        (Point("after render", (), None, "", ()), "'after render' cannot be the name of a point"),
+        (Point("_render", (), None, "", ()), "'_render' cannot be the name"),
+        (Point("class", (), None, "", ()), "'class' cannot be the name"),
+        (Point("after_render", ("1st",), None, "", ("Any",)), "'1st' cannot be the name"),
+        (Point("after_render", ("run",), None, "", ("Any",)), "after_render: run means something at every point"),
+        (Point("after_render", ("data_batch",), None, "", ("Any",)), "data_batch means something at every point"),
+        (Point("after_render", ("self",), None, "", ("Any",)), "self means something at every point"),
+        (Point("after_render", ("a", "a"), None, "", ("Any", "Any")), "an argument comes twice"),
+        (Point("before_step", (), None, "", ()), "'before_step' is an alias or an action"),
+        (Point("after_render", (), "epochs", "", ()), "'epochs' is not a unit. Did you mean 'epoch'?"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_point_that_cannot_be_declared_is_refused_with_the_reason(point: Point, message: str) -> None:
+    with pytest.raises(PointError) as caught:
+        check_point(point, taken=ALIASES)
+    assert message in str(caught.value)
+
+
+def test_a_good_point_of_ones_own_is_let_through() -> None:
+    check_point(Point("after_render", ("image", "seconds"), "seconds", "", ("Any", "Any")), taken=ALIASES)

@@ -1,0 +1,87 @@
+"""Who is a member: the very object, not one that is equal to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hookbus import Hook, HookBus, hookimpl
+from hookbus.errors import HookError
+
+called: list[str] = []
+
+
+@dataclass
+class Equal:
+    """Every instance is equal to every other one, none is hashable, and all of them are false."""
+
+    name: str
+
+    @hookimpl
+    def before_train(self, run: Any) -> None:
+        called.append(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def bus() -> HookBus:
+    called.clear()
+    bus = HookBus()
+    for name in "abc":
+        bus.register(Equal(name), name)
+    return bus
+
+
+def test_equal_objects_are_members_of_their_own(bus: HookBus) -> None:
+    bus.fire("before_train")
+    assert called == ["a", "b", "c"]
+
+
+def test_the_one_that_leaves_is_the_one_that_was_meant(bus: HookBus) -> None:
+    second = bus.hooks["b"]
+    bus.unregister(second)
+    bus.fire("before_train")
+    assert called == ["a", "c"]
+    assert bus.pm.get_name(second) is None
+    with pytest.raises(HookError, match="is not registered"):
+        bus.unregister(Equal("a"))
+
+
+def test_pluggys_manager_answers_with_the_plugins_themselves(bus: HookBus) -> None:
+    manager, first = bus.pm, bus.hooks["a"]
+    assert manager.get_plugin("a") is first
+    assert manager.get_plugin("z") is None
+    assert manager.has_plugin("a")
+    assert manager.get_name(first) == "a"
+    assert manager.is_registered(first)
+    assert not manager.is_registered(Equal("a"))
+    assert [name for name, _ in manager.list_name_plugin()] == ["a", "b", "c"]
+    assert all(plugin is bus.hooks[name] for name, plugin in manager.list_name_plugin())
+    assert [caller.name for caller in manager.get_hookcallers(first)] == ["before_train"]
+    assert manager.get_hookcallers(Equal("a")) is None
+
+
+def test_pluggys_set_of_plugins_holds_the_plugins() -> None:
+    hooks = [Hook(name="a"), Hook(name="b")]
+    assert HookBus(hooks).pm.get_plugins() == set(hooks)
+
+
+def test_a_name_and_a_plugin_that_do_not_belong_together_unregister_nothing(bus: HookBus) -> None:
+    with pytest.raises(HookError, match="'a' is not the name of"):
+        bus.pm.unregister(bus.hooks["b"], "a")
+    assert list(bus.hooks) == ["a", "b", "c"]
+    assert bus.pm.unregister(name="z") is None
+    with pytest.raises(AssertionError, match="plugin is not registered"):
+        bus.pm.unregister(Equal("z"))
+
+
+def test_pluggys_own_call_reaches_the_members(bus: HookBus) -> None:
+    bus.pm.hook.before_train(run=None, model=None, runner=None)
+    assert called == ["c", "b", "a"]

@@ -1,0 +1,157 @@
+"""What the bus itself does at a point: the clock moves, arguments are filled in, validations are entered and left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Hook, HookBus
+from hookbus.lifecycle import POINTS
+from hookbus.testing import RecordingBus
+
+
+def test_the_run_fills_in_what_it_knows_wherever_a_point_has_it() -> None:
+    bus: Any = RecordingBus()
+    model, optimizer = nn.Linear(1, 1), object()
+    run = bus.current
+    run.model, run.optimizer, run.mode, run.config = model, optimizer, "test", {"seed": 3}
+    run.clock.steps_done, run.clock.epochs_done = 7, 2
+    bus.fire("before_epoch")
+    for point in POINTS.values():
+        if not {"batch", "metrics", "epoch"} & set(point.args):
+            bus.fire(point.name)
+    known = {"model": model, "optimizer": optimizer, "mode": "test", "config": {"seed": 3}, "step": 7, "epoch": 2}
+    for event in bus.events:
+        for name, value in event.arguments.items():
+            assert value is known.get(name) or value == known.get(name), (event.point, name)
+
+
+def test_what_the_loop_gives_wins_over_what_the_run_knows() -> None:
+    bus: Any = RecordingBus()
+    bus.current.model = nn.Linear(1, 1)
+    bus.emit("after_train_epoch", epoch=40, model="mine", metrics={"a": 1.0})
+    assert bus.arguments("after_train_epoch") == [{"epoch": 40, "model": "mine", "metrics": {"a": 1.0}}]
+
+
+def test_the_loss_is_taken_from_the_outputs_where_it_was_not_given() -> None:
+    bus: Any = RecordingBus()
+    bus.emit("after_train_iter", outputs={"loss": 0.5})
+    bus.emit("after_train_iter", outputs={"loss": 0.5}, loss=0.25)
+    bus.emit("after_train_iter", outputs={"score": 1.0})
+    bus.emit("after_forward", outputs="no mapping")
+    assert [each["loss"] for each in bus.arguments("after_train_iter")] == [0.5, 0.25, None]
+    assert [each["loss"] for each in bus.arguments("after_forward")] == [None]
+
+
+def test_the_step_of_an_iteration_is_the_number_of_updates_made_so_far() -> None:
+    bus: Any = RecordingBus()
+    for i in range(2):
+        bus.emit("before_train_iter", batch_idx=i)
+        bus.emit("after_train_iter", batch_idx=i)
+    assert [(event.point, event.arguments["step"]) for event in bus.events] == [
+        ("before_train_iter", 0),
+        ("after_train_iter", 1),
+        ("before_train_iter", 1),
+        ("after_train_iter", 2),
+    ]
+
+
+def test_metrics_are_the_means_of_the_epoch_and_the_latest_results() -> None:
+    bus: Any = RecordingBus()
+    bus.emit("before_epoch")
+    bus.emit("before_train_epoch")
+    for loss in (1.0, 2.0, 6.0):
+        bus.emit("after_train_iter", outputs={"loss": loss})
+    bus.emit("after_train_epoch")
+    bus.emit("before_val")
+    bus.emit("before_val_epoch")
+    for batch, score in (([torch.zeros(3)], 0.5), ([torch.zeros(1)], 0.1)):
+        bus.emit("before_val_iter", batch=batch)
+        bus.emit("after_val_iter", batch=batch, outputs={"accuracy": score})
+    bus.emit("after_val_epoch")
+    bus.emit("after_val")
+    bus.emit("after_epoch")
+    (trained,), (judged,), (after,), (epoch,) = (
+        bus.arguments(point) for point in ("after_train_epoch", "after_val_epoch", "after_val", "after_epoch")
+    )
+    assert dict(trained["metrics"]) == {"train/loss": 3.0}
+    assert dict(judged["metrics"]) == dict(after["metrics"]) == {"val/accuracy": pytest.approx(0.4, abs=1e-12)}
+    assert dict(epoch["metrics"]) == {"train/loss": 3.0, "val/accuracy": pytest.approx(0.4, abs=1e-12)}
+
+
+def test_metrics_of_a_loop_get_their_full_names_before_any_hook_sees_them() -> None:
+    bus: Any = RecordingBus()
+    bus.emit("after_val_epoch", metrics={"accuracy": torch.tensor(0.5), "val/f1": 0.25})
+    bus.emit("after_val_epoch", metrics={"accuracy": 0.75}, dataloader_name="noisy")
+    bus.emit("after_test_epoch", metrics={"accuracy": 1})
+    assert [dict(each["metrics"]) for each in bus.arguments("after_val_epoch")] == [
+        {"val/accuracy": 0.5, "val/f1": 0.25},
+        {"val/noisy/accuracy": 0.75},
+    ]
+    bus.emit("after_test")
+    assert dict(bus.arguments("after_test")[0]["metrics"]) == {"test/accuracy": 1.0}
+
+
+def test_what_surrounds_a_validation_is_entered_before_its_first_listener_and_left_after_its_last() -> None:
+    seen: list[str] = []
+    bus: Any = HookBus()
+
+    @contextmanager
+    def averaged() -> Iterator[None]:
+        seen.append("enter")
+        yield
+        seen.append("leave")
+
+    class Watch(Hook):
+        def before_val(self) -> None:
+            seen.append("before_val")
+
+        def after_val(self) -> None:
+            seen.append("after_val")
+
+    bus.register(Watch())
+    bus.current.around_validation(averaged)
+    for _ in range(2):
+        bus.emit("before_val")
+        bus.emit("after_val")
+    assert seen == ["enter", "before_val", "after_val", "leave"] * 2
+
+
+def test_a_declared_point_is_filled_by_the_names_of_its_arguments_and_is_no_validation() -> None:
+    bus: Any = RecordingBus()
+    seen: list[tuple[Any, ...]] = []
+    bus.declare("after_value", args=("metrics", "loss", "step", "image"))
+    bus.declare("after_testing_it", args=("outputs", "loss"))
+    bus.on("after_value")(lambda metrics, loss, step, image: seen.append((dict(metrics), loss, step, image)))
+    bus.on("after_testing_it", name="second")(lambda loss: seen.append((loss,)))
+    bus.emit("before_epoch")
+    bus.emit("after_train_iter", outputs={"loss": 2.0})
+    bus.emit("after_value")
+    bus.emit("after_testing_it", outputs={"loss": 4.0})
+    assert seen == [({"train/loss": 2.0}, None, 1, None), (4.0,)]
+
+
+def test_a_skipped_iteration_is_skipped_once() -> None:
+    bus: Any = HookBus()
+    bus.on("before_train_iter")(lambda run: run.request_skip_iter() if run.iter == 1 else None)
+    skipped = []
+    for _ in range(3):
+        bus.emit("before_train_iter")
+        skipped.append(bus.current.should_skip_iter)
+        bus.emit("after_train_iter")
+    assert skipped == [False, True, False]
+
+
+def test_points_that_nobody_listens_at_still_move_the_clock() -> None:
+    bus: Any = HookBus()
+    run = bus.current
+    for point in ("before_epoch", "before_train_epoch", "before_train_iter", "after_train_iter", "after_train_epoch"):
+        bus.fire(point)
+    assert (run.iters_done, run.epochs_done, run.epoch_complete) == (1, 1, True)
+    bus.fire("after_epoch")
+    assert run.epochs_done == 1

@@ -1,0 +1,542 @@
+"""Listeners ask, the bus acts: who asked is known, and what is done does not depend on the order of the hooks."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Hook, HookBus
+from hookbus.errors import RequestError
+from hookbus.lifecycle import POINTS
+from hookbus.requests import BOUNDARIES, SETTLING, Kind, Queue, Request
+from hookbus.testing import RecordingBus
+
+
+class FakeSaver:
+    """Notes what it is asked to write instead of writing."""
+
+    def __init__(self, log: list[str], name: str = "saver", result: bool | None = False) -> None:
+        self.log, self.name, self.result = log, name, result
+
+    def plan(self, run: Any, requests: list[Request]) -> Path | None:
+        self.log.append(f"{self.name} plans {', '.join(map(str, requests))} at step {run.steps_done}")
+        return None if "nothing" in self.name else Path(f"{self.name}.pth")
+
+    def write(self, run: Any, checkpoint: dict[str, Any]) -> bool | None:
+        self.log.append(f"{self.name} writes")
+        return self.result
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def bus() -> Any:
+    return RecordingBus()
+
+
+def asking(point: str, ask: Callable[[Any], None], name: str = "asking", at: int | None = None) -> Hook:
+    """A hook that asks for something at a point, once or at one iteration."""
+    asked: list[int] = []
+
+    def listener(self: Hook, run: Any) -> None:
+        if not asked and at in (None, run.iters_done):
+            asked.append(run.iters_done)
+            ask(run)
+
+    return type("Asking", (Hook,), {point: listener})(name=name)
+
+
+def iterate(bus: Any, iterations: int) -> None:
+    for i in range(iterations):
+        bus.emit("before_train_iter", batch_idx=i)
+        bus.emit("after_train_iter", batch_idx=i, outputs={"loss": float(i + 1)})
+
+
+# -- the queue -------------------------------------------------------------------------------------------------
+
+
+def request(kind: Kind, by: str) -> Request:
+    return Request(kind, by, "why", 0, 0, 0)
+
+
+def test_requests_of_one_kind_are_taken_out_sorted_by_who_asked() -> None:
+    queue = Queue()
+    assert not queue
+    stops, save = [request(Kind.STOP, name) for name in "bca"], request(Kind.SAVE, "a")
+    for each in (stops[0], save, *stops[1:]):
+        queue.add(each)
+    assert queue
+    assert queue.take(Kind.STOP) == [stops[2], stops[0], stops[1]]
+    assert queue.take(Kind.STOP) == []
+    assert queue.waiting == [save]
+    assert list(queue.history) == [stops[2], stops[0], stops[1]]
+
+
+def test_what_waits_can_be_dropped_and_told() -> None:
+    queue = Queue()
+    waiting = [request(Kind.STOP, "b"), request(Kind.SAVE, "b"), request(Kind.VALIDATE, "a")]
+    for each in waiting:
+        queue.add(each)
+    assert queue.drop() == [waiting[2], waiting[1], waiting[0]]
+    assert not queue
+    assert list(queue.history) == []
+
+
+def test_a_request_reads_as_who_and_why() -> None:
+    assert str(request(Kind.STOP, "early_stopping")) == "early_stopping: why"
+    assert str(Request(Kind.STOP, "loop", "", 0, 0, 0)) == "loop"
+
+
+def test_settling_happens_at_points_of_the_lifecycle() -> None:
+    assert set(POINTS) > SETTLING > BOUNDARIES
+    assert {"before_train", "after_train_epoch"} == SETTLING - BOUNDARIES
+
+
+# -- who, why, when --------------------------------------------------------------------------------------------
+
+
+def test_a_request_knows_who_asked_why_and_when(bus: Any) -> None:
+    bus.register(asking("after_train_iter", lambda run: run.request_stop("enough", outcome="preempted"), at=3))
+    with bus.run() as run:
+        bus.emit("before_train_epoch")
+        iterate(bus, 3)
+    (stop,) = run.stops
+    assert stop == Request(Kind.STOP, "asking", "enough", 0, 2, 3, {"outcome": "preempted"})
+    assert list(run.queue.history) == [stop]
+    assert run.outcome == "preempted"
+
+
+def test_functions_nested_events_threads_and_the_loop_are_told_apart(bus: Any) -> None:
+    ask: Callable[[Any], None] = lambda run: run.request_stop()  # noqa: E731
+    bus.on("before_train", name="function")(lambda run: ask(run))
+
+    class Outer(Hook):
+        def before_epoch(self, run: Any) -> None:
+            run.bus.emit("log_text")
+            ask(run)
+
+    class Inner(Hook):
+        def log_text(self, run: Any) -> None:
+            ask(run)
+
+    class Background(Hook):
+        def before_train_epoch(self, run: Any) -> None:
+            thread = threading.Thread(target=self.work, args=(run,))
+            thread.start()
+            thread.join()
+
+        def work(self, run: Any) -> None:
+            ask(run)
+
+    for hook in (Outer(), Inner(), Background()):
+        bus.register(hook)
+    run = bus.current
+    for point in ("before_train", "before_epoch", "before_train_epoch"):
+        bus.fire(point)
+    ask(run)
+    asked = [each.by for each in (*run.stops, *run.queue.waiting)]
+    assert asked == ["function", "inner", "outer", "background", "loop"]
+
+
+# -- when ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if "train" in point and point not in ("before_train",)])
+def test_a_stop_is_agreed_at_the_next_boundary(bus: Any, point: str) -> None:
+    bus.register(asking(point, lambda run: run.request_stop("enough")))
+    run = bus.current
+    bus.fire(point)
+    assert bool(run.stops) == (point in BOUNDARIES)
+    bus.fire("after_train_iter")
+    assert len(run.stops) == 1
+
+
+def test_a_request_of_the_loop_is_met_when_it_asks_whether_to_stop(bus: Any) -> None:
+    with bus.run() as run:
+        bus.emit("before_train_epoch")
+        run.request_stop("enough")
+        assert run.stops == []
+        assert run.should_stop
+        assert run.stop_reasons == ["loop: enough"]
+
+
+def test_inside_another_event_nothing_is_settled(bus: Any) -> None:
+    seen: list[int] = []
+
+    class Outer(Hook):
+        def after_train_iter(self, run: Any) -> None:
+            run.request_stop("outer")
+            run.bus.fire("after_epoch")
+            seen.append(len(run.stops))
+
+    bus.register(Outer())
+    bus.register(asking("after_epoch", lambda run: run.request_stop("inner"), name="inner"))
+    bus.fire("after_train_iter")
+    assert seen == [0]
+    assert bus.current.stop_reasons == ["inner: inner", "outer: outer"]
+
+
+def test_a_run_inside_a_listener_of_another_bus_settles_its_own_requests(bus: Any) -> None:
+    inner: Any = HookBus([asking("after_train_iter", lambda run: run.request_stop("inner"), name="inner")])
+    seen: list[list[str]] = []
+
+    @bus.on("before_train")
+    def train_inside(run: Any) -> None:
+        with inner.run(iterations=5) as inner_run:
+            inner.emit("after_train_iter")
+            seen.append(inner_run.stop_reasons)
+
+    bus.fire("before_train")
+    assert seen == [["inner: inner"]]
+
+
+def test_reasons_are_sorted_by_name_whatever_the_order_of_the_hooks(bus: Any) -> None:
+    for name in ("c", "a", "b"):
+        bus.register(asking("after_train_iter", lambda run: run.request_stop("enough"), name=name))
+    bus.fire("after_train_iter")
+    assert bus.current.stop_reasons == ["a: enough", "b: enough", "c: enough"]
+
+
+# -- the order of settlement -------------------------------------------------------------------------------------
+
+
+def everything_asked(order: tuple[str, ...], log: list[str]) -> Any:
+    """One iteration in which four hooks ask, registered in this order."""
+    model = nn.Linear(1, 1)
+    bus: Any = RecordingBus()
+    requests: dict[str, Callable[[Any], None]] = {
+        "stop": lambda run: run.request_stop("stop"),
+        "save": lambda run: run.request_save("save", saver=saver),
+        "validate": lambda run: run.request_validation("validate"),
+        "record": lambda run: run.request_record(run.metrics.window("w"), deliver),
+    }
+    saver = FakeSaver(log)
+
+    def deliver(metrics: Any, step: int) -> None:
+        log.append(f"record {dict(metrics)} at step {step}")
+
+    def validate(run: Any) -> dict[str, float]:
+        log.append("validates")
+        return {"accuracy": 0.5}
+
+    for name in order:
+        bus.register(asking("after_train_iter", requests[name], name=name))
+    with bus.run(model=model, validate=validate) as run:
+        run.metrics.window("w")
+        iterate(bus, 1)
+        log.append(f"stopped: {run.should_stop}")
+    return bus
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["stop", "save", "validate", "record"])))
+def test_records_validations_saves_and_stops_are_settled_in_this_order(order: tuple[str, ...], log: list[str]) -> None:
+    bus = everything_asked(order, log)
+    assert log == [
+        "record {'train/loss': 1.0} at step 1",
+        "validates",
+        "saver plans save: save at step 1",
+        "saver writes",
+        "stopped: True",
+    ]
+    assert bus.fired == [
+        *("before_run", "before_train", "before_train_iter", "after_train_iter"),
+        *("before_val", "before_val_epoch", "after_val_epoch", "after_val"),
+        *("before_save_checkpoint", "after_save_checkpoint"),
+        *("after_train", "after_run", "cleanup"),
+    ]
+
+
+# -- records -----------------------------------------------------------------------------------------------------
+
+
+def test_a_record_waits_for_the_next_update_and_begins_its_window_again(bus: Any) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
+    seen: list[tuple[dict[str, float], int]] = []
+
+    class Writing(Hook):
+        def after_train_iter(self, run: Any) -> None:
+            if run.iters_done in (1, 4):
+                run.request_record(run.metrics.window("mine"), lambda metrics, step: seen.append((dict(metrics), step)))
+
+    bus.register(Writing())
+    with bus.run(optimizer=optimizer) as run:
+        run.metrics.window("mine")
+        for i in range(7):
+            bus.emit("before_train_iter", batch_idx=i)
+            if i % 3 == 2:
+                optimizer.step()
+            bus.emit("after_train_iter", batch_idx=i, outputs={"loss": float(i + 1)})
+        assert seen == [({"train/loss": 2.0}, 1), ({"train/loss": 5.0}, 2)]
+
+
+def test_a_record_that_still_waits_at_the_end_of_training_is_delivered_there(bus: Any) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
+    seen: list[tuple[dict[str, float], int]] = []
+    deliver = lambda metrics, step: seen.append((dict(metrics), step))  # noqa: E731
+    bus.register(asking("after_train_iter", lambda run: run.request_record(run.metrics.window("mine"), deliver)))
+    with bus.run(optimizer=optimizer) as run:
+        run.metrics.window("mine")
+        iterate(bus, 2)
+        assert seen == []
+    assert seen == [({"train/loss": 1.5}, 0)]
+
+
+# -- validations -------------------------------------------------------------------------------------------------
+
+
+def test_one_validation_is_made_for_all_who_asked(bus: Any) -> None:
+    made: list[int] = []
+    for name in "ab":
+        bus.register(asking("after_train_iter", lambda run: run.request_validation(), name=name))
+    with bus.run(validate=lambda run: made.append(run.steps_done)) as run:
+        iterate(bus, 2)
+    assert made == [1]
+    assert [each.by for each in run.queue.history] == ["a", "b"]
+
+
+def test_a_validation_is_not_repeated_without_an_update_in_between(bus: Any) -> None:
+    made: list[int] = []
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
+    bus.on("after_train_iter")(lambda run: run.request_validation())
+    with bus.run(optimizer=optimizer, validate=lambda run: made.append(run.iters_done)):
+        for i in range(6):
+            bus.emit("before_train_iter", batch_idx=i)
+            if i in (2, 3):
+                optimizer.step()
+            bus.emit("after_train_iter", batch_idx=i)
+    assert made == [1, 3, 4]
+
+
+def test_a_validation_before_training_counts_for_nothing(bus: Any) -> None:
+    sanity: list[bool] = []
+    bus.register(asking("before_train", lambda run: run.request_validation("sanity")))
+
+    def validate(run: Any) -> dict[str, float]:
+        sanity.append(run.sanity_checking)
+        return {"accuracy": 0.99 if run.sanity_checking else 0.5}
+
+    with bus.run(validate=validate) as run:
+        bus.emit("before_train_iter")
+        assert dict(run.metrics.results) == {}
+        assert run.validations.validated_at == -1
+        run.request_validation("real")
+        bus.emit("after_train_iter")
+    assert sanity == [True, False]
+    assert dict(run.metrics.results) == {"val/accuracy": 0.5}
+    assert not run.sanity_checking
+
+
+def test_inside_a_validation_another_one_cannot_be_asked_for_and_the_rest_joins_the_queue(
+    bus: Any, log: list[str]
+) -> None:
+    saver, errors = FakeSaver(log), []
+
+    class Judging(Hook):
+        def after_val_epoch(self, run: Any) -> None:
+            run.request_save("better", saver=saver)
+            run.request_stop("good enough")
+            log.append(f"saved {len(log)}, stopped {len(run.stops)}")
+            try:
+                run.request_validation()
+            except RequestError as error:
+                errors.append(str(error))
+
+    bus.register(Judging())
+    bus.register(asking("after_train_iter", lambda run: run.request_validation()))
+    with bus.run(model=nn.Linear(1, 1), validate=lambda: {"accuracy": 0.5}) as run:
+        iterate(bus, 1)
+        assert run.stop_reasons == ["judging: good enough"]
+    assert log == ["saved 0, stopped 0", "saver plans judging: better at step 1", "saver writes"]
+    assert errors == ["judging asked for a validation inside a validation."]
+
+
+def test_a_validation_that_nobody_can_make_is_refused_where_it_is_asked_for(bus: Any) -> None:
+    bus.register(asking("after_train_iter", lambda run: run.request_validation()))
+    with (
+        pytest.raises(RequestError, match="This run has no way to validate: give .*, or validate= to bus.run"),
+        bus.run(),
+    ):
+        iterate(bus, 1)
+
+
+# -- saves -------------------------------------------------------------------------------------------------------
+
+
+def test_saves_of_one_boundary_are_one_per_saver_for_all_who_asked(bus: Any, log: list[str]) -> None:
+    own, other = FakeSaver(log, "own"), FakeSaver(log, "other", result=True)
+    for name, saver in (("c", own), ("a", other), ("b", own)):
+        bus.register(asking("after_train_iter", saving(saver), name=name))
+    with bus.run(model=nn.Linear(1, 1)) as run:
+        iterate(bus, 2)
+    assert log == [
+        "other plans a: x at step 1",
+        "other writes",
+        "own plans b: x, c: x at step 1",
+        "own writes",
+    ]
+    assert [dict(each) for each in bus.arguments("after_save_checkpoint")] == [
+        {"path": Path("other.pth"), "is_best": True, "metrics": run.metrics.results},
+        {"path": Path("own.pth"), "is_best": False, "metrics": run.metrics.results},
+    ]
+
+
+def saving(saver: FakeSaver | None = None, reason: str = "x", **details: Any) -> Callable[[Any], None]:
+    return lambda run: run.request_save(reason, saver=saver, **details)
+
+
+def test_the_checkpoint_may_be_changed_before_it_is_written(bus: Any, log: list[str]) -> None:
+    written: list[dict[str, Any]] = []
+
+    class Saver(FakeSaver):
+        def write(self, run: Any, checkpoint: dict[str, Any]) -> bool | None:
+            written.append(checkpoint)
+            return False
+
+    bus.on("before_save_checkpoint")(lambda checkpoint: checkpoint.update(note="mine"))
+    bus.register(asking("after_train_iter", saving(Saver(log))))
+    with bus.run(model=nn.Linear(1, 1)):
+        iterate(bus, 1)
+    assert written[0]["note"] == "mine"
+    assert set(written[0]["state_dict"]) == {"weight", "bias"}
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "events"), [("nothing to write", False, []), ("failing", None, ["before_save_checkpoint"])]
+)
+def test_a_save_that_is_not_made_is_not_told(
+    bus: Any, log: list[str], name: str, result: bool | None, events: list[str]
+) -> None:
+    bus.register(asking("after_train_iter", saving(FakeSaver(log, name, result))))
+    with bus.run(model=nn.Linear(1, 1)):
+        iterate(bus, 1)
+    assert [point for point in bus.fired if "checkpoint" in point] == events
+
+
+def test_without_a_saver_of_its_own_a_save_goes_to_the_one_that_the_run_provides(bus: Any, log: list[str]) -> None:
+    bus.register(asking("after_train_iter", saving(reason="last")))
+    with bus.run(model=nn.Linear(1, 1)) as run:
+        run.provide("saver", FakeSaver(log))
+        iterate(bus, 1)
+    assert log[0] == "saver plans asking: last at step 1"
+
+
+def test_a_save_that_nobody_can_make_is_refused_where_it_is_asked_for(bus: Any) -> None:
+    bus.register(asking("after_train_iter", saving()))
+    with pytest.raises(RequestError, match="asking asked for a checkpoint, but no hook here writes any"), bus.run():
+        iterate(bus, 1)
+
+
+def test_a_stop_asked_for_when_a_file_was_saved_is_agreed_at_the_same_boundary(bus: Any, log: list[str]) -> None:
+    bus.register(asking("after_train_iter", saving(FakeSaver(log))))
+    bus.register(asking("after_save_checkpoint", lambda run: run.request_stop("saved"), name="stopping"))
+    with bus.run(model=nn.Linear(1, 1)) as run:
+        iterate(bus, 1)
+        assert run.stop_reasons == ["stopping: saved"]
+
+
+def test_what_is_asked_for_at_the_end_of_training_is_done_before_the_run_ends(bus: Any, log: list[str]) -> None:
+    bus.register(asking("after_train", saving(FakeSaver(log, "first")), name="a"))
+    bus.register(asking("after_run", saving(FakeSaver(log, "second")), name="b"))
+    with bus.run(model=nn.Linear(1, 1)):
+        iterate(bus, 1)
+    assert log == ["first plans a: x at step 1", "first writes", "second plans b: x at step 1", "second writes"]
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------
+
+
+def test_requests_of_a_run_that_failed_are_dropped_and_told(
+    bus: Any, log: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Asking(Hook):
+        def before_train_iter(self, run: Any) -> None:
+            run.request_save("periodic", saver=FakeSaver(log))
+            run.request_stop()
+            run.request_record(run.metrics.window("w"), lambda metrics, step: log.append("delivered"))
+
+        def after_train_iter(self) -> None:
+            raise ValueError("no")
+
+    bus.register(Asking())
+    with pytest.raises(ValueError, match="no"), caplog.at_level(logging.WARNING), bus.run():
+        iterate(bus, 1)
+    assert log == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "The run ended before this was done: save asked for by asking: periodic",
+        "The run ended before this was done: stop asked for by asking",
+    ]
+
+
+def test_a_skipped_iteration_is_remembered_and_counts_as_an_iteration(bus: Any) -> None:
+    bus.register(asking("before_train_iter", lambda run: run.request_skip_iter("bad batch"), at=1))
+    skipped = []
+    with bus.run() as run:
+        for i in range(3):
+            bus.emit("before_train_iter", batch_idx=i)
+            skipped.append(run.should_skip_iter)
+            bus.emit("after_train_iter", batch_idx=i)
+    assert skipped == [False, True, False]
+    (request,) = run.queue.history
+    assert (request.kind, request.by, request.reason, request.iteration) == (Kind.SKIP_ITER, "asking", "bad batch", 1)
+    assert run.iters_done == 3
+
+
+def train(bus: Any, epochs: int, batches: int) -> Any:
+    with bus.run(epochs=epochs) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, _ in run.batches(range(batches)):
+                bus.emit("after_train_iter", batch_idx=i)
+            bus.emit("after_train_epoch")
+    return run
+
+
+def test_an_epoch_that_is_to_end_here_counts_and_the_next_one_begins(bus: Any) -> None:
+    bus.register(asking("after_train_iter", lambda run: run.request_stop_epoch("seen enough"), at=12))
+    run = train(bus, epochs=3, batches=10)
+    assert (run.iters_done, run.epochs_done, run.epoch_complete) == (22, 3, True)
+    assert [each["epoch"] for each in bus.arguments("after_epoch")] == [0, 1, 2]
+
+
+def test_a_stop_wins_over_the_end_of_an_epoch_so_that_it_does_not_count(bus: Any) -> None:
+    bus.register(asking("after_train_iter", lambda run: run.request_stop_epoch(), name="a", at=12))
+    bus.register(asking("after_train_iter", lambda run: run.request_stop(), name="b", at=12))
+    run = train(bus, epochs=3, batches=10)
+    assert (run.iters_done, run.epochs_done, run.epoch_complete) == (12, 1, False)
+
+
+def test_a_stop_after_the_last_batch_leaves_a_complete_epoch(bus: Any) -> None:
+    bus.register(asking("after_train_iter", lambda run: run.request_stop(), at=20))
+    run = train(bus, epochs=3, batches=10)
+    assert (run.iters_done, run.epochs_done, run.epoch_complete) == (20, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "outcome"),
+    [
+        (["stopped"], "stopped"),
+        (["stopped", "preempted"], "preempted"),
+        (["preempted", "stopped", "interrupted"], "interrupted"),
+    ],
+)
+def test_of_several_stops_the_most_urgent_gives_the_outcome(bus: Any, outcomes: list[str], outcome: str) -> None:
+    for name in outcomes:
+        bus.register(asking("after_train_iter", stopping(name), name=name))
+    with bus.run() as run:
+        iterate(bus, 1)
+    assert run.outcome == outcome
+
+
+def stopping(outcome: Any) -> Callable[[Any], None]:
+    return lambda run: run.request_stop(outcome=outcome)

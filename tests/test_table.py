@@ -1,0 +1,149 @@
+"""The compiled tables: the loop's own path, both orders, and who takes part."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from hookbus import Hook, HookBus, hookimpl
+from hookbus.errors import ConfigError, OrderError
+from hookbus.testing import RecordingBus
+
+
+class Named(Hook):
+    """Notes its name wherever it listens."""
+
+    called: ClassVar[list[str]] = []
+
+    def before_train(self) -> None:
+        self.called.append(self.name)
+
+    def log_text(self) -> None:
+        self.called.append(self.name)
+
+    def after_train(self) -> None:
+        self.called.append(self.name)
+
+    def cleanup(self) -> None:
+        self.called.append(self.name)
+
+
+def order_at(bus: HookBus, point: str) -> str:
+    Named.called.clear()
+    bus.fire(point)
+    return "".join(Named.called)
+
+
+def named(*priorities: tuple[str, int]) -> list[Named]:
+    return [Named(name=name, priority=priority) for name, priority in priorities]
+
+
+def test_nested_numbers_are_depths() -> None:
+    bus = HookBus(named(("a", 50), ("b", 10), ("c", 90), ("d", 50)))
+    assert order_at(bus, "before_train") == "badc"
+    assert order_at(bus, "log_text") == "badc"
+    assert order_at(bus, "after_train") == "cdab"
+    assert order_at(bus, "cleanup") == "cdab"
+
+
+def test_ascending_runs_every_point_from_small_to_large() -> None:
+    bus = HookBus(named(("a", 50), ("b", 10), ("c", 90), ("d", 50)), order="ascending")
+    for point in ("before_train", "log_text", "after_train", "cleanup"):
+        assert order_at(bus, point) == "badc"
+
+
+def test_there_are_two_orders() -> None:
+    with pytest.raises(ConfigError, match="order: 'random' is neither 'nested' nor 'ascending'"):
+        HookBus(order="random")  # type: ignore[arg-type]
+
+
+def test_equals_keep_the_order_of_registration_however_often_they_are_called() -> None:
+    bus = HookBus(named(("a", 50), ("b", 50), ("c", 50)))
+    assert {order_at(bus, "before_train") for _ in range(100)} == {"abc"}
+    assert {order_at(bus, "after_train") for _ in range(100)} == {"cba"}
+
+
+def test_priority_alone_decides_wherever_a_hook_comes_from() -> None:
+    bus: Any = HookBus([Named({"name": "file", "priority": 30})])
+    bus.pm.register(Named(name="pluggy", priority=10))
+    bus.on("before_train", priority=20, name="code")(lambda: Named.called.append("code"))
+    Named.called.clear()
+    bus.fire("before_train")
+    assert Named.called == ["pluggy", "code", "file"]
+    rows = bus.explain().points["before_train"]
+    assert [(row.hook, row.priority) for row in rows] == [("pluggy", 10), ("code", 20), ("file", 30)]
+
+
+def test_the_loops_own_path_and_emit_call_the_same_listeners_with_the_same_arguments() -> None:
+    by_call: Any = RecordingBus()
+    by_emit: Any = RecordingBus()
+    batch, outputs = [1, 2], {"loss": 0.5}
+    for _ in range(3):
+        by_call.calls.before_train_iter(batch=batch)
+        by_call.calls.after_train_iter(batch=batch, outputs=outputs)
+        by_emit.emit("before_train_iter", batch=batch)
+        by_emit.emit("after_train_iter", batch=batch, outputs=outputs)
+    assert by_call.events == by_emit.events
+    assert len(by_call.events) == 6
+
+
+def test_where_nobody_listens_and_the_bus_has_nothing_to_do_there_is_nothing_to_call() -> None:
+    bus = HookBus()
+    assert bus.calls.after_forward is None
+    assert bus.calls.log_scalars is None
+    assert bus.calls.after_train_iter is not None
+    bus.on("after_forward")(lambda: None)
+    assert bus.calls.after_forward is not None
+
+
+def test_a_name_that_is_no_point_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="after_forwrad"):
+        _ = HookBus().calls.after_forwrad
+
+
+def test_functions_are_compiled_once_until_members_change() -> None:
+    bus = HookBus([Named()])
+    first = bus.calls.before_train
+    assert bus.calls.before_train is first
+    bus.register(Named(name="other"))
+    assert bus.calls.before_train is not first
+
+
+def test_hooks_of_the_main_rank_take_no_part_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Main(Named):
+        ranks = "main"
+
+    bus = HookBus([Main(name="m"), Named(name="a")])
+    assert order_at(bus, "before_train") == "ma"
+    monkeypatch.setenv("RANK", "1")
+    bus.changed()
+    assert order_at(bus, "before_train") == "a"
+
+
+def test_a_circle_of_wishes_is_an_error_when_the_run_starts() -> None:
+    class Wish(Hook):
+        @hookimpl(before="b")
+        def after_val(self) -> None: ...
+
+    class Other(Hook):
+        @hookimpl(before="a")
+        def after_val(self) -> None: ...
+
+    bus = HookBus([Wish(name="a"), Other(name="b")])
+    with pytest.raises(OrderError, match="after_val: the wishes go round in a circle: 'b' before 'a' before 'b'"):
+        bus.run().__enter__()
+    with pytest.raises(OrderError, match="after_val"):
+        bus.explain()
+
+
+@pytest.mark.parametrize(("listens", "watched"), [("metrics", True), ("rest", True), ("loss", False)])
+def test_means_are_kept_only_where_somebody_asks_for_metrics(listens: str, watched: bool) -> None:
+    bus: Any = HookBus()
+    functions = {
+        "metrics": lambda metrics: None,
+        "rest": lambda **rest: None,
+        "loss": lambda: None,
+    }
+    bus.on("after_epoch")(functions[listens])
+    assert bus.table.watches_metrics(bus.current) is watched

@@ -1,0 +1,84 @@
+"""Looking at what is called, and how long it takes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from hookbus import Hook, HookBus, every, hookimpl
+from hookbus.trace import timed, traced
+
+
+class Working(Hook):
+    def before_train(self) -> None: ...
+
+    @hookimpl(when=every(2))
+    def after_train_iter(self) -> None: ...
+
+
+class Failing(Hook):
+    def before_train(self) -> None:
+        raise ValueError("no")
+
+
+def test_each_call_is_reported_before_it_is_made_and_only_while_somebody_looks() -> None:
+    seen: list[tuple[str, str]] = []
+    bus: Any = HookBus([Working(name="a"), Working(name="b", priority=10)])
+    bus.fire("before_train")
+    with traced(bus, lambda *call: seen.append(call)):
+        bus.emit("before_train")
+        for _ in range(2):
+            bus.fire("after_train_iter")
+    bus.fire("before_train")
+    assert seen == [
+        ("b", "before_train"),
+        ("a", "before_train"),
+        ("a", "after_train_iter"),
+        ("b", "after_train_iter"),
+    ]
+
+
+def test_times_are_kept_by_hook_and_point_also_of_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.accumulate(itertools.count(1))  # 1 3 6 10 15 21 28 36: calls take 2, 4, 6 and 8 of them
+    monkeypatch.setattr("hookbus.trace.perf_counter_ns", lambda: next(ticks))
+    bus: Any = HookBus([Working(name="a"), Failing(name="f", priority=90)])
+    with timed(bus) as spent:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                bus.fire("before_train")
+    assert spent == {("a", "before_train"): 2 + 6, ("f", "before_train"): 4 + 8}
+
+
+def test_two_may_look_at_once() -> None:
+    seen: list[str] = []
+    bus: Any = HookBus([Working()])
+    with traced(bus, lambda hook, point: seen.append("outer")):
+        with traced(bus, lambda hook, point: seen.append("inner")), timed(bus) as spent:
+            bus.fire("before_train")
+        bus.fire("before_train")
+    assert seen == ["inner", "outer", "outer"]
+    assert list(spent) == [("working", "before_train")]
+
+
+def test_off_it_costs_nothing_and_an_error_inside_switches_it_off() -> None:
+    bus: Any = HookBus([working := Working(), Failing(priority=90)])
+
+    def call() -> Any:
+        return bus.table.listeners("before_train", bus.current)[0].call
+
+    assert call() == working.before_train
+    with timed(bus):
+        assert call() != working.before_train
+    with pytest.raises(ValueError, match="no"), timed(bus):
+        bus.fire("before_train")
+    assert call() == working.before_train
+    assert bus.table.wrap is None
+
+
+def test_a_failure_is_still_attributed_to_its_hook() -> None:
+    bus: Any = HookBus([Failing(name="f")])
+    with traced(bus, lambda *_: None), pytest.raises(ValueError, match="no") as caught:
+        bus.fire("before_train")
+    assert "raised by hook 'f'" in caught.value.__notes__[0]

@@ -1,0 +1,377 @@
+"""Schedules as data: what is due, what is never missed, and how they are written."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookbus import HookConfig, between, every, last, once
+from hookbus.errors import ConfigError
+from hookbus.lifecycle import Unit
+from hookbus.when import NEVER, Schedule, parse
+
+UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]
+
+
+@dataclass
+class Moment:
+    """An event that stands for the numbers from `first` to `final` of every unit but those that do not count."""
+
+    first: int
+    final: int | None = None
+    end: int | None = None
+    silent: set[Unit | None] = field(default_factory=set)
+
+    def counts(self, unit: Unit | None) -> bool:
+        return unit not in self.silent
+
+    def number(self, unit: Unit | None) -> int:
+        return self.first if self.counts(unit) else 0
+
+    def span(self, unit: Unit | None) -> tuple[int, int]:
+        final = self.first if self.final is None else self.final
+        return (self.first, final) if self.counts(unit) else (1, 0)
+
+    def limit(self, unit: Unit | None) -> int | None:
+        return self.end
+
+
+def due_numbers(schedule: Schedule, up_to: int = 12, end: int | None = 12) -> list[int]:
+    return [n for n in range(1, up_to + 1) if schedule.due(Moment(n, end=end))]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "numbers"),
+    [
+        (every(1), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        (every(2), [2, 4, 6, 8, 10, 12]),
+        (every(5), [5, 10]),
+        (every(13), []),
+        (every(None), []),
+        (every(4, start=1), [1, 5, 9]),
+        (every(2, start=7), [7, 9, 11]),
+        (every(3, start=3), [3, 6, 9, 12]),
+        (between(3, 5), [3, 4, 5]),
+        (between(4, 4), [4]),
+        (between(0, 2), [1, 2]),
+        (between(11, 99), [11, 12]),
+        (once(), [1]),
+        (once(3), [3]),
+        (once(9, 2, 2), [2, 9]),
+        (last, [12]),
+        (every(2) & between(3, 7), [4, 6]),
+        (once(1) | every(5), [1, 5, 10]),
+        (~between(2, 11), [1, 12]),
+        (~every(2) & ~every(3), [1, 5, 7, 11]),
+        (every(5) | last, [5, 10, 12]),
+        (between(1, 4) & ~once(2) | once(8), [1, 3, 4, 8]),
+    ],
+    ids=repr,
+)
+def test_a_schedule_is_due_at_these_numbers_from_one(schedule: Schedule, numbers: list[int]) -> None:
+    assert due_numbers(schedule) == numbers
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first", "final", "due"),
+    [
+        (every(10), 8, 12, True),
+        (every(10), 11, 19, False),
+        (every(10), 10, 10, True),
+        (every(10), 5, 4, False),
+        (every(10, start=3), 1, 3, True),
+        (every(10, start=30), 8, 29, False),
+        (once(6), 5, 9, True),
+        (once(6), 7, 9, False),
+        (last, 90, 110, True),
+        (last, 90, 99, False),
+    ],
+    ids=repr,
+)
+def test_an_event_that_completes_several_numbers_is_due_if_one_of_them_is(
+    schedule: Schedule, first: int, final: int, due: bool
+) -> None:
+    assert schedule.due(Moment(first, final, end=100)) is due
+
+
+def test_last_asks_for_an_end_that_is_known() -> None:
+    with pytest.raises(ConfigError, match="when=last needs a run whose end is known: give epochs="):
+        last.due(Moment(3, end=None))
+
+
+def test_where_a_unit_does_not_count_nothing_that_counts_in_it_is_due() -> None:
+    cut = Moment(4, end=4, silent={"epoch"})
+    for schedule in (every(2, unit="epoch"), between(0, 9, unit="epoch"), once(4, unit="epoch"), last(unit="epoch")):
+        assert not schedule.due(cut)
+        assert not (~schedule).due(cut)
+        assert (schedule | every(4, unit="iter")).due(cut)
+
+
+# -- the number before which nothing is due ------------------------------------------------------------
+
+counts = st.integers(1, 9)
+atoms = st.one_of(
+    st.builds(lambda n, s: every(n, start=s), counts, st.none() | counts),
+    st.builds(lambda a, n: between(a, a + n), st.integers(0, 9), counts),
+    st.builds(lambda ns: once(*ns), st.lists(counts, max_size=3)),
+    st.sampled_from([last, every(None)]),
+)
+schedules = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None)
+@given(schedules, st.integers(0, 20), st.integers(1, 25))
+def test_nothing_is_due_before_the_number_that_a_schedule_names(schedule: Schedule, number: int, end: int) -> None:
+    following = schedule.following(number, end)
+    assert following > number
+    assert all(not schedule.due(Moment(n, end=end)) for n in range(number + 1, min(following, 60)))
+
+
+@settings(deadline=None)
+@given(schedules, st.integers(0, 20))
+def test_without_a_known_end_no_number_is_passed_over_either(schedule: Schedule, number: int) -> None:
+    following = schedule.following(number, None)
+    moments = [Moment(n, end=end) for n in range(number + 1, min(following, 60)) for end in (n, n + 1)]
+    assert not any(map(schedule.due, moments))
+
+
+def test_a_schedule_of_counts_names_its_next_number_exactly() -> None:
+    assert [every(50).following(n, None) for n in (0, 49, 50, 51)] == [50, 50, 100, 100]
+    assert [every(10, start=3).following(n, None) for n in (0, 2, 3, 12, 13)] == [3, 3, 13, 13, 23]
+    assert [between(5, 7).following(n, None) for n in (0, 4, 5, 6, 7)] == [5, 5, 6, 7, NEVER]
+    assert [once(9, 4).following(n, None) for n in (0, 4, 9)] == [4, 9, NEVER]
+    assert [last.following(n, 12) for n in (0, 11, 12)] == [12, 12, NEVER]
+    assert every(None).following(3, None) == NEVER
+    assert (every(50) & between(200, 300)).following(0, None) == 200
+    assert (every(50) | once(7)).following(0, None) == 7
+
+
+# -- laws ----------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(schedules, schedules)
+def test_and_or_not_are_what_they_are_for_sets(a: Schedule, b: Schedule) -> None:
+    numbers_a, numbers_b, everything = set(due_numbers(a)), set(due_numbers(b)), set(range(1, 13))
+    assert set(due_numbers(a & b)) == numbers_a & numbers_b
+    assert set(due_numbers(a | b)) == numbers_a | numbers_b
+    assert set(due_numbers(~a)) == everything - numbers_a
+
+
+@pytest.mark.parametrize("combine", [lambda s: s and last, lambda s: s or last, lambda s: not s])
+def test_python_words_that_would_drop_one_side_are_refused(combine: object) -> None:
+    with pytest.raises(TypeError, match="combined by &, | and ~"):
+        combine(every(2))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("other", [5, "every(3)", None])
+def test_a_schedule_is_combined_with_schedules_only(other: object) -> None:
+    with pytest.raises(TypeError):
+        every(2) & other  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        every(2) | other  # type: ignore[operator]
+
+
+def test_a_bare_schedule_without_a_rule_says_so() -> None:
+    with pytest.raises(TypeError, match="Schedule must say when it is due"):
+        Schedule().due(Moment(1))
+    assert Schedule().following(4, None) == 5
+    assert Schedule().units() == {None}
+
+
+# -- units ---------------------------------------------------------------------------------------------
+
+
+def test_the_units_of_a_combination_are_those_of_its_parts() -> None:
+    assert (every(2) & between(1, 3, unit="epoch") | ~last(unit="iter")).units() == {None, "epoch", "iter"}
+
+
+@pytest.mark.parametrize("make", [lambda u: every(2, unit=u), lambda u: between(1, 2, unit=u), lambda u: last(unit=u)])
+def test_an_unknown_unit_is_refused_with_near_ones(make: object) -> None:
+    with pytest.raises(ConfigError, match="'epochs' is not a unit. Did you mean 'epoch'?"):
+        make("epochs")  # type: ignore[operator]
+
+
+# -- what is refused when it is built ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: every(0), r"every\(0\): 0 is not a whole number of at least 1"),
+        (lambda: every(-2), r"every\(-2\): -2 is not a whole number"),
+        (lambda: every(True), "True is not a whole number"),
+        (lambda: every(2.0), r"every\(2.0\): 2.0 is not a whole number"),
+        (lambda: every(2, start=0), r"every\(2, start=0\): 0 is not a whole number of at least 1"),
+        (lambda: between(-1, 3), "-1 is not a whole number of at least 0"),
+        (lambda: between(1, None), "None is not a whole number"),
+        (lambda: between(5, 4), r"between\(5, 4\) is never due: the first number is greater than the last"),
+        (lambda: once(0), r"once\(0\): 0 is not a whole number of at least 1"),
+        (lambda: once(3, None), "None is not a whole number"),
+    ],
+)
+def test_a_number_that_is_no_count_is_refused(make: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()  # type: ignore[operator]
+
+
+# -- fields of a config --------------------------------------------------------------------------------
+
+
+class Settings(HookConfig):
+    interval: int | None = 4
+    begin: int = 2
+    end: int = 9
+    text: str = "hello"
+    none: int | None = None
+    zero: int = 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "resolved"),
+    [
+        (every("interval"), every(4)),
+        (every("interval", start="begin", unit="step"), every(4, start=2, unit="step")),
+        (every("none"), every(None)),
+        (every(3, start="none"), every(3)),
+        (between("begin", "end"), between(2, 9)),
+        (between("zero", "end"), between(0, 9)),
+        (once("end", 3), once(9, 3)),
+        (last, last),
+        (every("interval") & ~between("begin", 5) | last, every(4) & ~between(2, 5) | last),
+    ],
+    ids=repr,
+)
+def test_names_of_fields_are_replaced_by_their_values(schedule: Schedule, resolved: Schedule) -> None:
+    assert schedule.resolve(Settings()) == resolved
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (every("intervall"), "every('intervall') names the field 'intervall', which Settings does not have. Did"),
+        (every("zero"), "every('zero'), where zero is 0: 0 is not a whole number of at least 1"),
+        (every(2, start="zero"), "where zero is 0"),
+        (every("text"), "every('text'): the field 'text' is 'hello', which is not a number"),
+        (once("none"), "once('none'), where none is None"),
+        (between("begin", "none"), "between('begin', 'none'), where none is None"),
+        (between("end", "begin"), "between(9, 2) is never due"),
+    ],
+    ids=repr,
+)
+def test_a_field_that_does_not_hold_is_named(schedule: Schedule, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        schedule.resolve(Settings())
+    assert message in str(caught.value)
+
+
+def test_without_a_config_a_name_means_nothing() -> None:
+    assert (every(3) & last).resolve(None) == every(3) & last
+    with pytest.raises(ConfigError, match=r"every\('interval'\) names the field 'interval' of a config, and only a"):
+        (last & every("interval")).resolve(None)
+
+
+# -- text ----------------------------------------------------------------------------------------------
+
+units = st.none() | st.sampled_from(UNITS)
+names = st.sampled_from(["interval", "a b", "it's", '"', "\\"])
+values = counts | names
+written = st.recursive(
+    st.one_of(
+        st.builds(lambda n, s, u: every(n, start=s, unit=u), st.none() | values, st.none() | values, units),
+        st.builds(lambda a, n, u: between(a, a + n, unit=u), st.integers(0, 9), counts, units),
+        st.builds(lambda a, b, u: between(a, b, unit=u), names, names, units),
+        st.builds(lambda ns, u: once(*ns, unit=u), st.lists(values, max_size=3), units),
+        st.builds(lambda u: last(unit=u), units),
+    ),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(written)
+def test_what_is_shown_can_be_written_into_a_file(schedule: Schedule) -> None:
+    assert parse(repr(schedule)) == schedule
+
+
+def test_a_schedule_is_read_as_a_person_writes_it() -> None:
+    assert parse(" every( 100 )&between(1,1000) ") == every(100) & between(1, 1000)
+    assert parse("~every(2) | last(unit='epoch')") == ~every(2) | last(unit="epoch")
+    assert parse("once()") == once(1)
+    assert parse("once(1) | every(2) & last") == once(1) | (every(2) & last)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "invalid syntax"),
+        ("evry(3)", "there is no evry(...). Did you mean 'every'?"),
+        ("every(3", "was never closed"),
+        ("every(3) and last", "every(3) and last is not part of a schedule"),
+        ("every", "every is not part of a schedule"),
+        ("every(3) + every(4)", "is not part of a schedule"),
+        ("every(1.5)", "1.5 is neither a whole number nor a name"),
+        ("every(-1)", "-1 is neither a whole number nor a name"),
+        ("every(True)", "True is neither a whole number nor a name"),
+        ("every(1, 2)", "takes 1 positional argument but 2 were given"),
+        ("every(**{'interval': 3})", "is neither a whole number nor a name"),
+        ("every(*[3])", "is neither a whole number nor a name"),
+        ("every(interval=3, size=4)", "unexpected keyword argument 'size'"),
+        ("last.due", "is not part of a schedule"),
+        ("last.__class__", "is not part of a schedule"),
+        ("__import__('os')", "there is no __import__(...)"),
+        ("every(__import__('os').getpid())", "is neither a whole number nor a name"),
+        ("(lambda: every(3))()", "is not part of a schedule"),
+        ("every(3); last", "invalid syntax"),
+        ("every(3)\x00", "null bytes"),
+        ("[last for _ in range(9)]", "is not part of a schedule"),
+        ("f'{last}'", "is not part of a schedule"),
+        ("50", "50 is not part of a schedule"),
+        ("~" * 100_000 + "last", ""),
+        ("(" * 100_000 + "last" + ")" * 100_000, ""),
+        ("every(" + "9" * 10_000 + ")", ""),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_text_that_is_no_schedule_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert reason in message
+    assert message.endswith("Write every(50), between(1, 1000), once(12) or last, combined by &, | and ~.")
+
+
+@pytest.mark.parametrize("text", ["every(0)", "between(3, 1)", "once(0)", "every(2, unit='epochs')"])
+def test_text_with_a_wrong_number_is_refused_like_the_schedule_itself(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse(text)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="every(last)&|~ 1234567890,='once between\\\"\n[]{}#:;.*\x00é", max_size=40))
+def test_any_text_gives_a_schedule_or_a_config_error_and_no_warning(text: str) -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        try:
+            found = parse(text)
+        except ConfigError:
+            found = None
+    assert shown == []
+    assert found is None or parse(repr(found)) == found

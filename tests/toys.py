@@ -1,0 +1,118 @@
+"""Small things to train, and a hook that writes checkpoints: what several test modules need of a training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from hookbus.bus import HookBus
+from hookbus.hook import Hook
+from hookbus.loop import Trainer
+from hookbus.requests import Request
+from hookbus.run import Run
+from hookbus.state import write_checkpoint
+
+
+class Saver(Hook):
+    """Writes a checkpoint at a chosen moment.
+
+    Args:
+        point: where it asks for it: before_epoch, after_train_iter, after_epoch or after_train.
+        iteration: when, by the number of iterations done; None for always.
+    """
+
+    def __init__(self, point: str = "after_train_iter", iteration: int | None = None) -> None:
+        super().__init__()
+        self.point, self.iteration = point, iteration
+        self.files: list[Path] = []
+
+    def before_run(self, run: Run) -> None:
+        run.provide("saver", self)
+
+    def before_epoch(self, run: Run) -> None:
+        self.ask(run, "before_epoch")
+
+    def after_train_iter(self, run: Run) -> None:
+        self.ask(run, "after_train_iter")
+
+    def after_epoch(self, run: Run) -> None:
+        self.ask(run, "after_epoch")
+
+    def after_train(self, run: Run) -> None:
+        self.ask(run, "after_train")
+
+    def ask(self, run: Run, point: str) -> None:
+        if point == self.point and self.iteration in (None, run.iters_done):
+            run.request_save()
+
+    def plan(self, run: Run, requests: list[Request]) -> Path:
+        return Path(run.require("checkpoints_dir")) / f"iter_{run.iters_done}.pth"
+
+    def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
+        path = self.plan(run, [])
+        write_checkpoint(path, checkpoint, generation=run.iters_done)
+        self.files.append(path)
+        return False
+
+
+def net(width: int = 8) -> nn.Sequential:
+    """A small model that draws random numbers in training."""
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 2))
+
+
+def pairs(batches: int = 3, size: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches for `net`, the same each time."""
+    inputs = torch.randn(batches, size, 4, generator=torch.Generator().manual_seed(1))
+    return [(each, (each.sum(1) > 0).long()) for each in inputs]
+
+
+class Augmented(Dataset[tuple[torch.Tensor, int]]):
+    """Samples for `net`, changed at random whenever one is read, from the streams of torch, Python and NumPy."""
+
+    def __init__(self, count: int = 20) -> None:
+        self.inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(2))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        noise = torch.randn(4) * 0.1 + random.random() * 0.1 + float(np.random.rand()) * 0.1
+        return self.inputs[index] + noise, int(self.inputs[index].sum() > 0)
+
+
+def trainer(*hooks: object, model: nn.Module | None = None, lr: float = 0.1, **options: Any) -> Trainer:
+    """A trainer with exactly these hooks, on the CPU, that trains `net` on `pairs` and writes nothing."""
+    torch.manual_seed(0)
+    model = net() if model is None else model
+    given: dict[str, Any] = {
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
+        "loss_fn": nn.functional.cross_entropy,
+        "train_loader": pairs(),
+        "work_dir": None,
+        "hooks": hooks,
+        "default_hooks": False,
+        "device": "cpu",
+    }
+    return Trainer(model, **{**given, **options})
+
+
+def train_by_hand(bus: HookBus, run: Run, loader: Any, model: nn.Module, optimizer: Any) -> Iterator[int]:
+    """A loop of one's own; yields after each epoch, before its end is emitted."""
+    for epoch in run.epochs():
+        bus.emit("before_train_epoch")
+        for i, (inputs, targets) in run.batches(loader):
+            bus.emit("before_train_iter", batch_idx=i, batch=(inputs, targets))
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            bus.emit("after_train_iter", batch_idx=i, batch=(inputs, targets), outputs={"loss": loss})
+        yield epoch
+        bus.emit("after_train_epoch")

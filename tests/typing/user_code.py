@@ -1,0 +1,74 @@
+"""What users write must pass mypy --strict: a hook, a loop of one's own, a trainer. Checked by `make types`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hookbus import Hook, HookBus, HookConfig, Priority, Run, Trainer, between, every, hookimpl, last, once
+
+
+class GreetConfig(HookConfig):
+    text: str = "hello"
+    interval: int = 50
+
+
+class GreetHook(Hook):
+    Config = GreetConfig
+    config: GreetConfig
+    priority = Priority.LOW
+
+    def before_train(self, run: Run, model: nn.Module) -> None:
+        run.logger.info("%s, %s", self.config.text, type(model).__name__)
+
+    @hookimpl(when=every("interval") & ~between(1, 10) | once(3) | last)
+    def after_train_iter(self, run: Run, outputs: dict[str, Tensor]) -> None:
+        run.log(greeting=len(self.config.text))
+        if run.steps_done > 1000:
+            run.request_stop("said enough")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"text": self.config.text}
+
+
+def own_loop() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bus = HookBus(hooks=[GreetHook(text="hi"), GreetHook({"text": "ho"})])
+    after_render = bus.declare("after_render", args=("image",))
+
+    @bus.on("after_train_iter", when=every(100))
+    def report(run: Run, loss: Tensor) -> None:
+        run.log(seen=loss)
+
+    with bus.run(model=model, optimizer=optimizer, epochs=2) as run:
+        for epoch in run.epochs():
+            bus.emit("before_train_epoch", epoch=epoch)
+            for i, batch in run.batches([torch.zeros(4, 2)]):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                loss = model(batch).mean()
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": loss})
+            bus.emit("after_val_epoch", metrics={"accuracy": 0.5})
+            bus.emit("after_train_epoch")
+    after_render(image=None)
+
+
+def trainer() -> float:
+    data = DataLoader(TensorDataset(torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)), batch_size=4)
+    fit = Trainer(
+        nn.Linear(2, 3),
+        lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        nn.functional.cross_entropy,
+        data,
+        val_loader={"clean": data, "noisy": data},
+        epochs=2,
+        work_dir=None,
+        metrics=["accuracy"],
+        hooks=[GreetHook()],
+    )
+    run = fit.fit()
+    assert run.outcome == "finished"
+    return fit.validate()["val/clean/accuracy"]
