@@ -1,0 +1,57 @@
+# Two commands to begin with: `make demo` and `make test`. Both work twice in a row, and offline once the packages are there.
+
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := $(BIN)/python -m
+CONSTRAINTS := .ci/constraints.txt
+PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolation --constraint $(CONSTRAINTS)
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+DEMO_PLUGINS := logger timer checkpoint zoo
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-all lint types imports package bench generate clean
+
+demo: .venv/demo
+	$(RUN) hookbus train docs/examples/digits.yaml
+
+test: .venv/all
+	$(RUN) pytest -m "not slow and not gpu" --numprocesses auto
+
+test-all: .venv/all
+	$(RUN) pytest -m "slow and not gpu" --numprocesses auto
+
+lint: .venv/all
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+
+types: .venv/all
+	$(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) docs/examples tests/typing
+
+imports: .venv/all
+	$(BIN)/lint-imports
+
+package: .venv/all
+	$(RUN) pytest -m "slow and not gpu" tests/packaging
+
+bench: .venv/all
+	$(RUN) benchmarks.bench_emit
+	$(RUN) benchmarks.bench_loop
+
+generate: .venv/all
+	$(BIN)/python tests/generate.py
+
+clean:
+	rm -rf .venv runs
+
+.venv/base: $(CONSTRAINTS)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) pip hatchling editables
+	@touch $@
+
+.venv/demo: .venv/base pyproject.toml $(DEMO_PLUGINS:%=plugins/hookbus-%/pyproject.toml)
+	$(PIP) -e . $(DEMO_PLUGINS:%=-e plugins/hookbus-%)
+	@touch $@
+
+.venv/all: .venv/base pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+	$(PIP) -e . $(PLUGINS:%=-e %) --group test --group lint --group build
+	@touch $@
