@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test test-all lint types imports package bench generate clean
 
 demo: .venv/demo
-	$(RUN) hookbus train docs/examples/digits.yaml
+	$(BIN)/hookbus train docs/examples/digits.yaml
 
 test: .venv/all
 	$(RUN) pytest -m "not slow and not gpu" --numprocesses auto

@@ -56,10 +56,10 @@ def train(
             raise ConfigError(["--resume goes on with the run that --overwrite removes: say one of them."])
         trainer = _trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
         run = trainer.fit()
-        assert run.work_dir is not None
-        console().print(escape(f"The files of this run are in {run.work_dir.path}."), soft_wrap=True)
+        from hookbus._closing import say_closing
         from hookbus.ending import EXIT_CODES
 
+        say_closing(run, file, overrides or (), trainer.work_dir)
         raise typer.Exit(EXIT_CODES[run.outcome])
 
 

@@ -52,7 +52,7 @@ class TestTrain:
         project.write(RUN)
         result = call("train", "run.yaml", "work_dir=runs/x")
         assert (result.exit_code, result.stderr) == (0, "")
-        assert result.stdout == "The files of this run are in runs/x.\n"
+        assert result.stdout.splitlines()[1] == "The files of this run are in runs/x"
         status = json.loads((project.path / "runs/x/status.json").read_text())
         assert (status["outcome"], status["iters_done"]) == ("finished", 8)
 
@@ -60,7 +60,7 @@ class TestTrain:
         project.write(RUN)
         call("train", "run.yaml", "work_dir=runs/x")
         result = call("train", "run.yaml", "work_dir=runs/x")
-        assert result.stdout == "The files of this run are in runs/x-2.\n"
+        assert result.stdout.splitlines()[1] == "The files of this run are in runs/x-2"
         assert result.stderr.startswith("warning: runs/x holds a run already, so this one goes into runs/x-2.")
 
     @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
@@ -492,8 +492,9 @@ def test_a_third_party_hook_takes_part_in_a_training(environment: Environment, p
         (environment.path / name).write_text((project.path / name).read_text())
     done = environment.hookbus(*arguments, "training.epochs=3", "work_dir=runs/greeting", **variables)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert done.stdout.splitlines()[:6] == [
         "greet says hi",
         *(f"record {epoch} mine" for epoch in range(3)),
-        "The files of this run are in runs/greeting.",
+        "",
+        "The files of this run are in runs/greeting",
     ]
