@@ -1,8 +1,8 @@
 """In what order, and how fast? Pure functions behind the bus.
 
 `ordered` puts the listeners of a point in their order. `compile_point` writes a Python function that calls
-them one after the other with exactly the arguments they take; the loop calls nothing else. A schedule costs
-one comparison for all of a point's scheduled listeners together. Which listener failed, or asked for
+them one after the other with exactly the arguments they take; the loop calls nothing else. Schedules cost
+one comparison per unit for all of a point's scheduled listeners together. Which listener failed, or asked for
 something, is read off the line of the generated function that is running, so knowing it costs nothing.
 """
 
@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from hookbus.clock import Clock, PointMoment
-from hookbus.errors import ConfigError, OrderError
+from hookbus._due import Due
+from hookbus.clock import Clock
+from hookbus.errors import OrderError
 from hookbus.lifecycle import Point
 from hookbus.when import Schedule
 
-__all__ = ["Due", "Listener", "asking", "compile_point", "failed", "load_text", "nested", "ordered"]
+__all__ = ["Listener", "asking", "compile_point", "failed", "load_text", "nested", "ordered"]
 
 LINES = "__hookbus_lines__"
 
@@ -120,61 +121,6 @@ def _circle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
     return f"{base[circle[0]].point}: the wishes go round in a circle: {chain}. Drop one of the before=/after=."
 
 
-# -- schedules ---------------------------------------------------------------------------------------
-
-
-class Due:
-    """When the scheduled listeners of one point are due next.
-
-    Args:
-        point: the point.
-        clock: the clock of the run.
-        listeners: those with a schedule.
-
-    Attributes:
-        next: the value of the clock's counter below which none of them is due.
-        counter: the clock's attribute that `next` is compared with, "" for none: then each event is looked at.
-        seen: the counter's value at the last event that was looked at; one that is not greater began again.
-        restarts: whether the counter begins again with each loader.
-    """
-
-    __slots__ = ("_greatest", "_least", "_listeners", "_moment", "_unit", "counter", "next", "restarts", "seen")
-
-    def __init__(self, point: Point, clock: Clock, listeners: Sequence[tuple[Listener, Schedule]]) -> None:
-        moment = self._moment = PointMoment(clock, point)
-        self._listeners = listeners
-        units = {unit or moment.unit for _, schedule in listeners for unit in schedule.units()}
-        if "seconds" in units:
-            clock.count_seconds()
-        self._unit = units.pop() if len(units) == 1 else None
-        counter = moment.counter(self._unit) if self._unit else None
-        self.counter, self._least, self._greatest = counter or ("", 0, 0)
-        self.restarts = self._unit == "batch"
-        self.next = self.seen = 0
-
-    def now(self) -> list[bool]:
-        """Which listeners are due at this event; `next` moves on.
-
-        Raises:
-            ConfigError: a schedule needs what the run does not know; the message names the hook and the point.
-        """
-        due = [self._is_due(*each) for each in self._listeners]
-        if self.counter and self._unit:
-            # Several events may stand for one number (the iterations of an epoch), so this one may come again.
-            self.seen = getattr(self._moment.clock, self.counter)
-            number = self.seen + self._least
-            limit = self._moment.next_limit(self._unit, number)
-            self.next = min(s.following(number - 1, limit) for _, s in self._listeners) - self._greatest
-        return due
-
-    def _is_due(self, listener: Listener, schedule: Schedule) -> bool:
-        try:
-            return schedule.due(self._moment)
-        except ConfigError as error:
-            who = f"hook {listener.hook!r} at {listener.point}"
-            raise ConfigError(f"{who}: {problem}" for problem in error.problems) from None
-
-
 # -- the generated function --------------------------------------------------------------------------
 
 
@@ -212,6 +158,7 @@ def compile_point(
         "run": run,
         "_clock": clock,
         "_schedule": schedule,
+        **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
         LINES: lines,
         **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
         **{f"_asks_{i}": listener.asks for i, listener in enumerate(listeners)},
@@ -272,7 +219,8 @@ def _calls(
         body += [(f"        {line}", each) for line, each in always]
     else:
         scheduled = iter(range(len(listeners)))
-        body += [(f"        if {_is_due(schedule)}:", None), ("            _due = _schedule.now()", None)]
+        test = " or ".join(counter.test(f"_counter_{i}") for i, counter in enumerate(schedule.counters))
+        body += [(f"        if {test}:", None), ("            _due = _schedule.now()", None)]
         for i, each in enumerate(listeners):
             when = "" if each.schedule is None else f"if _due[{next(scheduled)}]: "
             body.append((f"            {when}{_call(point, i, each)}", each))
@@ -280,14 +228,6 @@ def _calls(
         body += [(f"            {line}", each) for line, each in always]
     lines = {start + n: listener for n, (_, listener) in enumerate(body) if listener is not None}
     return [line for line, _ in body], lines
-
-
-def _is_due(schedule: Due) -> str:
-    if not schedule.counter:
-        return "True"
-    if schedule.restarts:
-        return "_clock.batch >= _schedule.next or _clock.batch <= _schedule.seen"
-    return f"_clock.{schedule.counter} >= _schedule.next"
 
 
 def _call(point: Point, i: int, listener: Listener) -> str:
