@@ -74,7 +74,8 @@ def _newest(run: Run) -> Path | None:
     from hookbus.files import newest_first
 
     saver = run.get("saver")
-    found = newest_first(saver.directory(run)) if saver is not None else []
+    directory = getattr(saver, "directory", None)
+    found = newest_first(directory(run)) if directory is not None else []
     best = {best.path for best in run.best.values()}
     return next((path for path in found if path not in best), next(iter(found), None))
 

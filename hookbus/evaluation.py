@@ -54,9 +54,11 @@ def judge(
         device: where the model is.
 
     Raises:
-        LoopError: a loader gives no batch, or a score cannot be measured.
+        LoopError: there is no loader, one gives no batch, or a score cannot be measured.
     """
-    for name, loader in named_loaders(loaders):
+    if not (named := named_loaders(loaders)):
+        raise LoopError(f"The {kind}_loader is an empty mapping, so nothing was measured.")
+    for name, loader in named:
         run.bus.fire(f"before_{kind}_epoch", dataloader_name=name)
         _judge_loader(run, kind, name, loader, scores, device)
         results = {found: value for score in scores.items() for found, value in _results(*score)}

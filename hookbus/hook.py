@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -15,6 +15,7 @@ from hookbus._packages import entry_point_of
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.lifecycle import ALIASES, POINTS
 from hookbus.markers import IMPL_ATTRIBUTE
+from hookbus.rules import Rule
 from hookbus.when import Schedule, parse
 
 if TYPE_CHECKING:
@@ -144,6 +145,16 @@ class Hook:
         if self._run is None:
             raise RuntimeError(f"hook {self.name!r} is not registered with a bus, so it has no run yet.")
         return self._run
+
+    @property
+    def keeps_best_of(self) -> Mapping[str, Rule | None]:
+        """Metrics whose best checkpoint is to be kept, with their directions; None: what the name says."""
+        return {}
+
+    @property
+    def validates_with(self) -> Callable[[Run], Mapping[str, Any] | None] | None:
+        """Code of this hook's own that makes validations; None leaves them to the run."""
+        return None
 
     @property
     def runner(self) -> Run:

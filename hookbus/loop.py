@@ -146,9 +146,8 @@ class Trainer:
         self.bus.table.steps.update(
             train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
         )
-        for hook in with_defaults(hooks, get_default_hooks() if default_hooks else ()):
-            if work_dir is not None or not (default_hooks and isinstance(hook, Hook) and hook.needs_work_dir):
-                self.bus.register(hook)
+        for hook in with_defaults(hooks, _default_hooks(work_dir) if default_hooks else ()):
+            self.bus.register(hook)
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Trainer:
@@ -325,8 +324,11 @@ class Trainer:
         judge(run, "test", self.test_loader, self.scores, self.device)
 
     def _wants_validation(self, run: Run) -> bool:
-        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when."""
-        if self.val_loader is None or run.stops:
+        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when.
+
+        A stop that came with the last batch leaves a complete epoch, its validation included.
+        """
+        if self.val_loader is None or (run.stops and run.clock.epoch_cut):
             return False
         return not any(isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values())
 
@@ -359,6 +361,11 @@ def _optimizer(given: Any, model: nn.Module) -> Optimizer | None:
     return given if is_made else given(model.parameters())  # type: ignore[no-any-return]
 
 
+def _default_hooks(work_dir: object) -> list[Hook]:
+    """The default hooks; without a work directory, those that can do without one."""
+    return [hook for hook in get_default_hooks() if work_dir is not None or not hook.needs_work_dir]
+
+
 def _limit(name: str, value: int | None) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise ConfigError([f"{name}: {value!r} is not a whole number of at least 0."])
@@ -366,7 +373,11 @@ def _limit(name: str, value: int | None) -> int | None:
 
 
 def _device(device: str | torch.device) -> torch.device:
-    if device != "auto":
-        return torch.device(device)
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator if accelerator is not None else torch.device("cpu")
+    if device == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return accelerator if accelerator is not None else torch.device("cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch raises each of them
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError([f"device: {device!r} cannot be used here: {reason}. 'auto' takes what there is."]) from None

@@ -1,8 +1,8 @@
 """What the bus itself does at a point, before and after its listeners.
 
 Here it is written, in one place, which points move the clock, what an argument is filled with that the caller left
-out, and after which points requests are settled. The texts are statements of the generated function of a point (see
-`_dispatch`), in which `_run`, `_clock`, `_metrics` and `_settle` are known.
+out, after which points requests are settled, and what comes after that. The texts are statements of the generated
+function of a point (see `_dispatch`), in which `_run`, `_clock`, `_metrics` and `_settle` are known.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ FIRST: dict[str, list[str]] = {
 RESULTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
 """Points at which `metrics` are the results of a validation or a test."""
 FINALLY: dict[str, list[str]] = {"after_train_iter": ["_metrics.close_row()", "_run.should_skip_iter = False"]}
+SETTLED: dict[str, list[str]] = {
+    "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]  # that judged other weights
+}
 
 for _kind in ("val", "test"):
     FIRST[f"before_{_kind}"] = ["_run.validations.enter()"]
@@ -46,7 +49,7 @@ KNOWN = {
     "model": "_run.model",
     "optimizer": "_run.optimizer",
     "mode": "_run.mode",
-    "config": "_run.config",
+    "config": "_run.plain_config()",
     "loss": "_loss_in(outputs)",
     "metrics": "_run.all_metrics()",
 }
@@ -63,7 +66,7 @@ def first_for(point: str, run: Run) -> list[str]:
 def finally_for(point: str) -> list[str]:
     """What is done after the listeners of a point."""
     settles = [f"if _run.pending: _settle(_run, {point!r})"] if point in SETTLING else []
-    return [*FINALLY.get(point, []), *settles]
+    return [*FINALLY.get(point, []), *settles, *SETTLED.get(point, [])]
 
 
 def fill_for(point: Point) -> dict[str, str]:

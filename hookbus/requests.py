@@ -119,7 +119,8 @@ class Queue:
         """Take the waiting requests of one kind out, sorted by who asked."""
         taken = sorted((r for r in self.waiting if r.kind is kind), key=lambda r: r.by)
         if taken:
-            self.waiting = [r for r in self.waiting if r.kind is not kind]
+            for request in taken:  # one by one: Ctrl-C may add a request at any moment
+                self.waiting.remove(request)
             self.history += taken
         return taken
 
@@ -180,4 +181,18 @@ def _save(run: Run, saves: list[Request]) -> None:
         saver = request.details["saver"]
         groups.setdefault(id(saver), (saver, []))[1].append(request)
     for saver, requests in groups.values():
-        run.save(saver, requests)
+        _save_once(run, saver, requests)
+
+
+def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
+    from hookbus.state import check_plain, collect
+
+    path = saver.plan(run, requests)
+    if path is None:
+        return
+    checkpoint = collect(run)
+    run.bus.fire("before_save_checkpoint", checkpoint=checkpoint)
+    check_plain(checkpoint, "checkpoint")
+    is_best = saver.write(run, checkpoint)
+    if is_best is not None:
+        run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)

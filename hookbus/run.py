@@ -6,13 +6,13 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._dispatch import asking
+from hookbus.best import Best
 from hookbus.brackets import Brackets
 from hookbus.clock import Clock
+from hookbus.counts import Counts
 from hookbus.distributed import is_main
 from hookbus.errors import RequestError
 from hookbus.looping import Looping
@@ -35,25 +35,7 @@ __all__ = ["Best", "Mode", "Run"]
 Mode = Literal["train", "val", "test"]
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best result of one metric so far.
-
-    Attributes:
-        value: the score.
-        epoch, step: when it was reached, as counts of what was done.
-        weights: which weights earned it, "raw" or "averaged".
-        path: the file that holds them, None where none was written.
-    """
-
-    value: float
-    epoch: int
-    step: int
-    weights: str = "raw"
-    path: Path | None = None
-
-
-class Run:
+class Run(Counts):
     """One run: everything a hook may look at or ask for.
 
     Attributes:
@@ -80,6 +62,14 @@ class Run:
         counts_steps: whether the loop emits the optimizer points itself, and updates are counted by them.
         keeps_brackets: whether brackets that the loop leaves out are opened and closed for it.
     """
+
+    __slots__ = (
+        "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "device", "exception",
+        "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer", "optimizer_events", "outcome", "pending",
+        "queue", "records", "sanity_checking", "scaler", "scheduler", "seed", "services", "should_skip_iter", "stops",
+        "test_loader", "train_loader", "trainer", "unclaimed", "val_loader", "validating", "validations", "weights",
+        "work_dir",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -136,57 +126,7 @@ class Run:
         self.stops: list[Request] = []
         self.validating = self.sanity_checking = self.should_skip_iter = self.alive = False
 
-    # -- clock -------------------------------------------------------------------------------
-
-    @property
-    def epochs_done(self) -> int:
-        """Epochs that are complete."""
-        return self.clock.epochs_done
-
-    @property
-    def iters_done(self) -> int:
-        """Micro-batches that are done."""
-        return self.clock.iters_done
-
-    @property
-    def steps_done(self) -> int:
-        """Optimizer updates that are made: the axis on which everything is recorded."""
-        return self.clock.steps_done
-
-    @property
-    def samples_done(self) -> int:
-        """Samples that were trained on."""
-        return self.clock.samples_done
-
-    @property
-    def epoch(self) -> int:
-        """The index, from 0, of the epoch in progress or just completed."""
-        return self.clock.epoch
-
-    @property
-    def iter(self) -> int:
-        """The index, from 0, of the iteration in progress or just completed."""
-        return self.clock.iter
-
-    @property
-    def stepped(self) -> bool:
-        """Whether this iteration has made an optimizer update."""
-        return self.clock.stepped
-
-    @property
-    def epoch_complete(self) -> bool:
-        """Whether the epoch reached its end; False for one that a stop has cut."""
-        return self.clock.epoch_complete
-
-    @property
-    def max_epochs(self) -> int | None:
-        """The limit in epochs, None where there is none."""
-        return self.clock.max_epochs
-
-    @property
-    def max_iters(self) -> int | None:
-        """The limit in iterations, None where there is none."""
-        return self.clock.max_iters
+    # -- updates -----------------------------------------------------------------------------
 
     @property
     def mid_accumulation(self) -> bool:
@@ -242,6 +182,12 @@ class Run:
         """
         self.records[self._asker(), window.name] = Record(window, deliver)
         self.pending = True
+
+    def plain_config(self) -> Mapping[str, Any]:
+        """The resolved configuration as plain values, {} where there is none."""
+        dump = getattr(self.config, "model_dump", None)
+        plain: Mapping[str, Any] = self.config if dump is None else dump(mode="json")
+        return plain
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -406,29 +352,12 @@ class Run:
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    def save(self, saver: Saver, requests: list[Request]) -> None:
-        """Write one checkpoint for these requests. Called by the settlement."""
-        from hookbus.state import check_plain, collect
-
-        path = saver.plan(self, requests)
-        if path is None:
-            return
-        checkpoint = collect(self)
-        self.bus.fire("before_save_checkpoint", checkpoint=checkpoint)
-        check_plain(checkpoint, "checkpoint")
-        is_best = saver.write(self, checkpoint)
-        if is_best is not None:
-            self.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=self.metrics.results)
-
     def state_dict(self) -> dict[str, Any]:
         """The loop's own part of a checkpoint."""
-        best = {
-            name: {**asdict(each), "path": str(each.path) if each.path else None} for name, each in self.best.items()
-        }
         return {
             "clock": self.clock.state_dict(),
             "metrics": self.metrics.state_dict(),
-            "best": best,
+            "best": {name: each.state_dict() for name, each in self.best.items()},
             "accumulated": self.accumulated,
             "validated_at": self.validations.validated_at,
             "seed": self.seed,
@@ -441,8 +370,7 @@ class Run:
         self.clock.limit_reached = self.max_iters is not None and self.iters_done >= self.max_iters
         self.metrics.load_state_dict(state["metrics"])
         self.best.clear()
-        for name, each in state["best"].items():
-            self.best[name] = Best(**{**each, "path": Path(each["path"]) if each["path"] else None})
+        self.best.update({name: Best.from_state(each) for name, each in state["best"].items()})
         self.accumulated, self.seed = state["accumulated"], state["seed"]
         self.validations.validated_at = state["validated_at"]
         self.looping.load_state_dict(state["data"])

@@ -1,6 +1,7 @@
 """What a validation measures besides the loss: anything with update, compute and reset.
 
-torchmetrics objects are taken as they are; a plain function `(outputs, targets) -> number` is averaged over samples.
+torchmetrics objects are taken as they are; a plain function `(outputs, targets) -> number` is averaged over samples, or
+called once with all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hookbus._imports import import_path
 from hookbus.clock import batch_size
 from hookbus.errors import ConfigError, did_you_mean
 
-__all__ = ["Accuracy", "MeanOf", "Score", "scores_from", "targets_in"]
+__all__ = ["Accuracy", "MeanOf", "OverAll", "Score", "scores_from", "targets_in"]
 
 TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 
@@ -92,26 +93,54 @@ class MeanOf:
         self._total, self._weight = 0.0, 0
 
 
+class OverAll:
+    """A plain function of all outputs and targets at once, for results that no mean over batches can give, such as F1.
+
+    Args:
+        function: `(outputs, targets) -> number`, both of shape (N, ...) with N samples.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+        self._outputs: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Keep one batch, on its device."""
+        self._outputs.append(outputs.detach())
+        self._targets.append(targets.detach())
+
+    def compute(self) -> Any:
+        """What the function makes of all batches; NaN where there was none."""
+        return self._function(torch.cat(self._outputs), torch.cat(self._targets)) if self._outputs else float("nan")
+
+    def reset(self) -> None:
+        """Begin again, and let go of what was kept."""
+        self._outputs, self._targets = [], []
+
+
 BUILT_IN: Mapping[str, Callable[[], Score]] = {"accuracy": Accuracy}
 
 
-def scores_from(metrics: Iterable[Any] | Mapping[str, Any]) -> dict[str, Score]:
+def scores_from(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool = True) -> dict[str, Score]:
     """Scores by name.
 
     Args:
         metrics: names of built-in ones, dotted paths, functions or objects; a mapping gives names of its own.
+        streaming: whether a plain function is averaged over batches, of which nothing is kept; otherwise it is called
+            once, with all outputs and targets.
 
     Raises:
         ConfigError: one of them is none of these, or two of them have one name.
     """
     if isinstance(metrics, Mapping):
-        return {name: _score(metric) for name, metric in metrics.items()}
+        return {name: _score(metric, streaming) for name, metric in metrics.items()}
     scores: dict[str, Score] = {}
     for metric in metrics:
         name = _name_of(metric)
         if name in scores:
             raise ConfigError([f"metrics: two of them are called {name!r}: give a mapping with names of your own."])
-        scores[name] = _score(metric)
+        scores[name] = _score(metric, streaming)
     return scores
 
 
@@ -124,15 +153,15 @@ def targets_in(batch: Any) -> Any:
     return None
 
 
-def _score(metric: Any) -> Score:
+def _score(metric: Any, streaming: bool) -> Score:
     if isinstance(metric, str):
-        return BUILT_IN[metric]() if metric in BUILT_IN else _score(_imported(metric))
+        return BUILT_IN[metric]() if metric in BUILT_IN else _score(_imported(metric), streaming)
     if isinstance(metric, type):
         metric = metric()
     if all(hasattr(metric, name) for name in ("update", "compute", "reset")):
         return metric  # type: ignore[no-any-return]
     if callable(metric):
-        return MeanOf(metric)
+        return MeanOf(metric) if streaming else OverAll(metric)
     raise ConfigError([f"metrics: {metric!r} is neither a name, a function nor an object with update and compute."])
 
 

@@ -16,6 +16,7 @@ from hookbus.distributed import is_main
 from hookbus.ending import agreed_outcome, end, fail, write_status
 from hookbus.errors import CheckpointError, ConfigError, RequestError
 from hookbus.hook import Hook
+from hookbus.requests import Kind
 from hookbus.run import Run
 from hookbus.validations import Evaluator
 from hookbus.workdir import WorkDir, claim
@@ -121,6 +122,7 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
         write_status(run)
         _say_where(run)
         bus.fire("before_run", mode=run.mode)
+        _record_config(run)
         if resume != "never":
             _resume(run, resume)
         yield run
@@ -188,6 +190,16 @@ def _say_where(run: Run) -> None:
         )
 
 
+def _record_config(run: Run) -> None:
+    """The settings of a training go into its work directory, and to whoever records them."""
+    if run.mode != "train" or not run.config:
+        return
+    to_yaml = getattr(run.config, "to_yaml", None)
+    if run.work_dir is not None and to_yaml is not None:
+        run.work_dir.write_config(to_yaml())
+    run.bus.fire("log_config")
+
+
 def _check_hooks(run: Run) -> None:
     """See at the start what could only go wrong."""
     if run.mode != "train":
@@ -204,10 +216,7 @@ def _resume(run: Run, resume: str | Path) -> None:
     from hookbus import state
 
     if resume == "auto":
-        directory = run.get("checkpoints_dir")
-        if directory is None:
-            raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
-        found = state.find_newest(directory)
+        found = state.find_newest(_checkpoints_of(run))
         if found is None:
             return
         path, checkpoint, troubles = found
@@ -221,6 +230,15 @@ def _resume(run: Run, resume: str | Path) -> None:
     run.logger.info(
         "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
     )
+
+
+def _checkpoints_of(run: Run) -> Path:
+    """Where the checkpoints of a run are: the saver knows, if there is one that says so."""
+    directory_of = getattr(run.get("saver"), "directory", None)
+    found = run.get("checkpoints_dir") if directory_of is None else directory_of(run)
+    if found is None:
+        raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
+    return Path(found)
 
 
 @contextmanager
@@ -245,3 +263,4 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, earlier)
+    run.agree_to_stop(run.queue.take(Kind.STOP))  # Ctrl-C may have come after the last boundary

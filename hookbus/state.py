@@ -21,7 +21,7 @@ import json
 import time
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import IO, TYPE_CHECKING, Any
@@ -135,10 +135,20 @@ def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int)
         torch.serialization.set_crc32_options(False)
         try:
             torch.save(dict(checkpoint), file)
+        except RuntimeError as error:  # what torch says of a file that it could not finish hides why
+            raise next((cause for cause in _causes(error) if isinstance(cause, OSError)), error) from None
         finally:
             torch.serialization.set_crc32_options(crc32)
 
     return files.commit(path, write, generation)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions during whose handling an exception was raised."""
+    cause = error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__context__
 
 
 def read_checkpoint(path: Path | str, *, map_location: Any = "cpu") -> dict[str, Any]:
@@ -213,18 +223,16 @@ def _meta(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "hookbus": hookbus.__version__,
         "torch": str(torch.__version__),
-        "config_hash": config_hash(run.config),
+        "config_hash": config_hash(run.plain_config()),
         "metrics": dict(run.metrics.results),
     }
 
 
-def config_hash(config: object) -> str:
+def config_hash(config: Mapping[str, Any]) -> str:
     """A hash of the resolved configuration, in hex; "" where the run has none."""
     if not config:
         return ""
-    dump = getattr(config, "model_dump", None)
-    plain = dump(mode="json") if dump else config
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _hook_states(run: Run) -> dict[str, Any]:

@@ -38,6 +38,9 @@ class Steps:
         clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
         device: where the model is.
         on_update: called after each update that was made.
+
+    Raises:
+        ConfigError: an argument does not hold.
     """
 
     def __init__(
@@ -53,10 +56,12 @@ class Steps:
         device: torch.device,
         on_update: Callable[[], None],
     ) -> None:
-        if accumulate < 1:
-            raise ConfigError([f"accumulate: {accumulate} is less than 1 micro-batch per update."])
+        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+            raise ConfigError([f"accumulate: {accumulate!r} is not a whole number of at least 1."])
         if precision not in ("fp32", *DTYPES):
             raise ConfigError([f"precision: {precision!r} is none of fp32, bf16, fp16."])
+        if clip_grad_norm is not None and not clip_grad_norm > 0:
+            raise ConfigError([f"clip_grad_norm: {clip_grad_norm!r} is not more than 0; None is for no clipping."])
         self.model, self.optimizer = model, optimizer
         self.loss_fn, self.step_fn = loss_fn, step_fn
         self.accumulate, self.clip_grad_norm = accumulate, clip_grad_norm
@@ -89,10 +94,11 @@ class Steps:
             loss.backward()
         else:
             self._scaled(loss).backward()
-        run.accumulated += 1
         if calls.after_backward:
             calls.after_backward(batch=batch, outputs=outputs, loss=loss)
+        run.accumulated += 1
         if run.accumulated >= self.accumulate:
+            run.accumulated = 0  # before the update: what one that fails leaves behind is no part of the next group
             self._update(run)
         return {name: _detached(value) for name, value in outputs.items()}
 
@@ -141,7 +147,6 @@ class Steps:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        run.accumulated = 0
         if run.stepped:
             self._on_update()
 

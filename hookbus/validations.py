@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.clock import batch_size
 from hookbus.errors import RequestError
+from hookbus.hook import Hook
 from hookbus.metrics import Evaluation, Metrics, to_float
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Validations:
 
     def can_make(self, kind: Kind) -> bool:
         """Whether there is a way to make one."""
-        return self._evaluators[kind] is not None
+        return self._find(kind) is not None
 
     def evaluator(self, kind: Kind) -> Evaluator:
         """The code that makes one.
@@ -48,7 +49,7 @@ class Validations:
         Raises:
             RequestError: there is none; the message says what to give.
         """
-        found = self._evaluators[kind]
+        found = self._find(kind)
         if found is not None:
             return found
         if kind == "val":
@@ -57,34 +58,60 @@ class Validations:
             how = "This run has no way to test: give test_loader= to the Trainer."
         raise RequestError(how)
 
+    def _find(self, kind: Kind) -> Evaluator | None:
+        """The code of the hook that brings its own, else that of the run."""
+        if kind == "test":
+            return self._evaluators[kind]
+        hooks = {name: hook for name, hook in self._run.bus.hooks.items() if isinstance(hook, Hook)}
+        brought = {name: hook.validates_with for name, hook in hooks.items() if hook.validates_with is not None}
+        if len(brought) > 1:
+            raise RequestError(
+                f"{' and '.join(sorted(brought))} would both validate in the place of the run. Let one of them do it: "
+                "several data sets are a mapping of name to loader."
+            )
+        return next(iter(brought.values()), self._evaluators[kind])
+
     def surround(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
         """Surround every validation and test by a context."""
         self._around.append(context)
 
     def make(self, kind: Kind, *, sanity: bool) -> Metrics:
-        """Validate or test now. Module modes, gradient mode and random streams are as before afterwards."""
+        """Validate or test now. Module modes, gradient mode and random streams are as before afterwards.
+
+        Raises:
+            RequestError: there is no way to make one, or one is going on.
+        """
         from hookbus.evaluation import evaluating
 
-        run, evaluator, kept = self._run, self.evaluator(kind), self._run.metrics.results
+        run, evaluator = self._run, self.evaluator(kind)
+        if run.validating:
+            raise RequestError("A validation or test is going on, so another one cannot begin: make it afterwards.")
+        with evaluating(run.model), self._going_on(kind, sanity):
+            run.brackets.open_automatically(kind, held=True)
+            if run.keeps_brackets and evaluator is self._evaluators[kind]:
+                run.brackets.open_automatically(f"{kind}_epoch")
+            returned = evaluator(run)
+            run.brackets.close(f"{kind}_epoch", metrics=returned)
+            run.metrics.results |= _named(kind, None, returned or {})
+            run.brackets.close(kind)
+            results = self.results(kind)
+        if kind == "val" and not sanity:
+            self.validated_at = run.clock.steps_done
+        return results
+
+    @contextmanager
+    def _going_on(self, kind: Kind, sanity: bool) -> Iterator[None]:
+        """The run says that one is going on. Whatever becomes of it, nothing of it stays open."""
+        run, kept = self._run, self._run.metrics.results
         run.validating, run.sanity_checking = True, sanity
         try:
-            with evaluating(run.model):
-                run.brackets.open_automatically(kind, held=True)
-                if run.keeps_brackets:
-                    run.brackets.open_automatically(f"{kind}_epoch")
-                returned = evaluator(run)
-                run.brackets.close(f"{kind}_epoch", metrics=returned)
-                run.metrics.results |= _named(kind, None, returned or {})
-                run.brackets.close(kind)
-            return self.results(kind)
+            yield
         finally:
             self.leave()
             run.brackets.forget(kind)
             run.validating = run.sanity_checking = False
             if sanity:
                 run.metrics.results = kept
-            elif kind == "val":
-                self.validated_at = run.clock.steps_done
 
     def results(self, kind: Kind) -> Metrics:
         """The latest results of one kind."""

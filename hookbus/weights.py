@@ -6,7 +6,7 @@ through this, so none of them has to know who averages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +46,8 @@ class Weights:
     def __init__(self, model: Callable[[], nn.Module | None]) -> None:
         self._model = model
         self._provider: Provider | None = None
+        self._wait_for_reader: Callable[[], object] | None = None
+        self._put_back: Callable[[], bool] | None = None
 
     def provide(self, provider: Provider | None) -> None:
         """Register who averages; None takes it back.
@@ -69,12 +71,68 @@ class Weights:
 
     def applied(self) -> AbstractContextManager[Any]:
         """A context in which the model holds the averaged weights; does nothing where nobody averages."""
+        self._wait_to_change()
         return self._provider.applied() if self._provider else nullcontext()
 
     def wait(self) -> None:
         """Return once the weights are not being changed by another thread."""
         if self._provider:
             self._provider.wait()
+
+    def read_by(self, wait: Callable[[], object] | None) -> None:
+        """Say that another thread may be reading the weights between updates; None takes that back.
+
+        Args:
+            wait: returns once it is done; called before weights are exchanged.
+        """
+        self._wait_for_reader = wait
+
+    def load(self, raw: Mapping[str, Any], averaged: Mapping[str, Tensor] | None) -> None:
+        """Put other weights into the model, and into the average where there is one. Values are copied.
+
+        Args:
+            raw: a state dict of the model.
+            averaged: averaged weights by name; None leaves the average as it is.
+
+        Raises:
+            HookError: they are not those of this model, or averaged weights are in it right now.
+        """
+        model, own = self._model(), self.averaged()
+        if model is None or (self._provider and self._provider.raw() is not None):
+            raise HookError("Weights are put back into a model between validations, and this is not the time.")
+        self.wait()
+        self._wait_to_change()
+        try:
+            unwrapped(model).load_state_dict(dict(raw))
+            if averaged is not None:
+                for name, average in (own or {}).items():
+                    average.detach().copy_(averaged[name])
+        except (KeyError, RuntimeError) as error:
+            raise HookError(f"These are not the weights of this model: {' '.join(str(error).split())}") from None
+
+    def put_back(self, put_back: Callable[[], bool] | None) -> None:
+        """Have the weights exchanged when training is over and its files are written; None takes that back.
+
+        Args:
+            put_back: called after `after_train` and the settlement that follows it; returns whether it exchanged them.
+
+        Raises:
+            HookError: another hook will do so already.
+        """
+        if put_back is not None and self._put_back not in (None, put_back):
+            raise HookError(
+                "Two hooks would put other weights into the model when training is over, and only one can. Where both "
+                "are early stopping, say restore_best_weights: false for one of them."
+            )
+        self._put_back = put_back
+
+    def finish(self) -> bool:
+        """Training is over and its files are written. Returns whether the weights were exchanged."""
+        return self._put_back is not None and self._put_back()
+
+    def _wait_to_change(self) -> None:
+        if self._wait_for_reader is not None:
+            self._wait_for_reader()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

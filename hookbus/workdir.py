@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.errors import WorkDirError
-from hookbus.files import remove_leftovers, write_json
+from hookbus.files import commit, remove_leftovers, write_json
 
 __all__ = ["STATUS", "WorkDir", "claim", "read_status", "see"]
 
 STATUS = "status.json"
+CONFIG = "config.yaml"
 LOCK = ".lock"
-OWN = ("checkpoints", "logs", "visualization", STATUS, "config.yaml")
+OWN = ("checkpoints", "logs", "visualization", STATUS, CONFIG)
 """What hookbus itself puts into a work directory, and so may remove when told to overwrite."""
 
 _locks: set[int] = set()
@@ -62,6 +63,14 @@ class WorkDir:
         host = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
         write_json(self.path / STATUS, {**fields, **times, **host})
+
+    def write_config(self, text: str) -> None:
+        """Keep the resolved configuration of the run in `config.yaml`.
+
+        Raises:
+            OSError: it could not be written; an older one is untouched.
+        """
+        commit(self.path / CONFIG, lambda file: file.write(text.encode()))
 
     def release(self) -> None:
         """Let other processes use the directory. May be called twice."""

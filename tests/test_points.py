@@ -155,3 +155,48 @@ def test_points_that_nobody_listens_at_still_move_the_clock() -> None:
     assert (run.iters_done, run.epochs_done, run.epoch_complete) == (1, 1, True)
     bus.fire("after_epoch")
     assert run.epochs_done == 1
+
+
+def test_weights_are_put_back_after_the_files_of_after_train_and_have_to_be_validated_anew() -> None:
+    log: list[str] = []
+
+    class Saver:
+        def plan(self, run: Any, requests: Any) -> None:
+            log.append("saved")
+
+        def write(self, run: Any, checkpoint: Any) -> None: ...
+
+    class Asks(Hook):
+        def before_run(self, run: Any) -> None:
+            run.provide("saver", Saver())
+            run.weights.put_back(lambda: bool(log.append("put back")) or True)
+
+        def after_train(self, run: Any) -> None:
+            log.append("after_train")
+            run.request_save("end")
+
+        def after_run(self, run: Any) -> None:
+            log.append(f"after_run, validated at {run.validations.validated_at}")
+
+    bus: Any = HookBus([Asks()])
+    with bus.run(validate=lambda: {"loss": 1.0}) as run:
+        bus.emit("after_train_iter")
+        run.validate()
+        assert run.validations.validated_at == 1
+    assert log == ["after_train", "saved", "put back", "after_run, validated at -1"]
+
+
+def test_weights_are_not_put_back_after_a_failure() -> None:
+    log: list[str] = []
+
+    class Fails(Hook):
+        def before_run(self, run: Any) -> None:
+            run.weights.put_back(lambda: bool(log.append("put back")) or True)
+
+        def after_train_iter(self) -> None:
+            raise RuntimeError("broken")
+
+    bus: Any = HookBus([Fails()])
+    with pytest.raises(RuntimeError, match="broken"), bus.run():
+        bus.emit("after_train_iter")
+    assert log == []

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hookbus.errors import ConfigError
-from hookbus.scores import Accuracy, MeanOf, scores_from, targets_in
+from hookbus.scores import Accuracy, MeanOf, OverAll, scores_from, targets_in
 
 
 class TestAccuracy:
@@ -77,6 +77,32 @@ class TestMeanOf:
         assert float(mean.compute()) == 5.0
 
 
+class TestOverAll:
+    def test_sees_all_batches_at_once(self) -> None:
+        span = OverAll(lambda outputs, targets: (outputs - targets).max() - (outputs - targets).min())
+        span.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
+        span.update(torch.tensor([8.0]), torch.tensor([1.0]))
+
+        assert float(span.compute()) == 6.0
+
+    def test_keeps_no_graph(self) -> None:
+        kept = OverAll(lambda outputs, targets: outputs.requires_grad)
+        kept.update(torch.ones(1, requires_grad=True) * 2, torch.ones(1))
+
+        assert kept.compute() is False
+
+    def test_without_a_sample_it_is_nan(self) -> None:
+        assert math.isnan(OverAll(lambda outputs, targets: 1.0).compute())
+
+    def test_begins_again_after_a_reset(self) -> None:
+        largest = OverAll(lambda outputs, targets: outputs.max())
+        largest.update(torch.tensor([9.0]), torch.tensor([0.0]))
+        largest.reset()
+        largest.update(torch.tensor([5.0]), torch.tensor([0.0]))
+
+        assert float(largest.compute()) == 5.0
+
+
 class Hits:
     """An object in the manner of torchmetrics."""
 
@@ -114,6 +140,12 @@ class TestWhatUsersGive:
 
         assert list(scores) == [name]
         assert type(scores[name]) is kind
+
+    def test_functions_and_only_they_see_all_at_once_where_that_is_wanted(self) -> None:
+        given = ["accuracy", mean_output, "torch.nn.functional.l1_loss", Hits]
+        kinds = {name: type(score) for name, score in scores_from(given, streaming=False).items()}
+
+        assert kinds == {"accuracy": Accuracy, "mean_output": OverAll, "l1_loss": OverAll, "hits": Hits}
 
     def test_an_object_is_taken_as_it_is(self) -> None:
         hits = Hits()

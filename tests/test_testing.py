@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -120,6 +125,68 @@ class Failing(Good):
         raise OSError("no disk")
 
 
+class WrongSignature(Good):
+    def after_epoch(self, loss: float) -> None: ...
+
+
+class Undefaulted(Good):
+    class Config(GoodConfig):
+        path: str
+
+
+class DeafToKeywords(Good):
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config)
+
+
+class ReadingTheLoss(Good):
+    observer = False
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        self.last = loss.item()
+
+
+class ReadingByFloat(ReadingTheLoss):
+    def after_backward(self, loss: torch.Tensor) -> None: ...
+
+    def before_optimizer_step(self, run: Any) -> None:
+        self.norm = float(next(run.model.parameters()).grad.norm())
+
+
+class Copying(ReadingTheLoss):
+    def after_backward(self, loss: torch.Tensor) -> None:
+        self.last = loss.to("cpu")
+
+
+class Deciding(ReadingTheLoss):
+    def after_backward(self, loss: torch.Tensor) -> None:
+        if loss.isnan():
+            raise ValueError("no number")
+
+
+class WritingHere(Good):
+    def after_epoch(self) -> None:
+        Path("stray.txt").write_text("anything")
+
+
+class WritingByTorch(Good):
+    def after_run(self) -> None:
+        torch.save({}, "stray.pth")
+
+
+class MakingADirectory(Good):
+    def before_run(self) -> None:
+        Path("logs").mkdir(exist_ok=True)
+
+
+class LeavingAHelper(Good):
+    observer = False
+
+    def before_run(self, run: Any) -> None:
+        if not self.count:
+            run.bus.register(Hook(name="helper"))
+
+
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("cls", "message"),
@@ -139,6 +206,19 @@ class Failing(Good):
             Failing,
             "Failing breaks a small training: HookWarning: hook 'failing' .* failed at after_epoch: OSError: no disk",
         ),
+        (WrongSignature, "asks for 'loss', which after_epoch does not have. There are: epoch, metrics, model, run"),
+        (Undefaulted, "Undefaulted cannot be built from {}: Undefaulted: path: required, but not given"),
+        (ReadingTheLoss, r"ReadingTheLoss waits for the device at every iteration \(after_backward: item\)"),
+        (
+            ReadingByFloat,
+            r"ReadingByFloat waits for the device .* \(before_optimizer_step: __float__\)\. Keep the tensor",
+        ),
+        (Copying, r"Copying waits for the device at every iteration \(after_backward: to\)"),
+        (Deciding, r"Deciding waits for the device at every iteration \(after_backward: __bool__\)"),
+        (WritingHere, r"WritingHere writes outside the work directory: .*stray\.txt\. Write below one of"),
+        (WritingByTorch, r"WritingByTorch writes outside the work directory: .*stray\.pth\."),
+        (MakingADirectory, r"MakingADirectory writes outside the work directory: .*logs\."),
+        (LeavingAHelper, "LeavingAHelper leaves something on the bus when it is unregistered: helper"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -152,11 +232,119 @@ def test_settings_that_do_not_hold_are_told() -> None:
         check_hook(Good, interval=0.5)
 
 
+def test_settings_that_are_lost_as_keywords_are_told() -> None:
+    with pytest.raises(AssertionError, match="DeafToKeywords differs when built from keywords and from a dict"):
+        check_hook(DeafToKeywords, interval=5)
+
+
+def test_a_hook_that_needs_settings_is_tried_with_those_that_are_given() -> None:
+    check_hook(Undefaulted, path="runs")
+
+
 def test_a_hook_that_changes_training_may_do_so_unless_it_calls_itself_an_observer() -> None:
     class Scaling(Meddling):
         observer = False
 
     check_hook(Scaling)
+
+
+def test_a_hook_that_tells_how_often_it_reads_may_wait_for_the_device() -> None:
+    class Scheduled(Good):
+        @hookimpl(when=every("interval"))
+        def after_train_iter(self, run: Any, loss: torch.Tensor) -> None:
+            self.count += bool(loss > 0)
+
+    class Asked(ReadingTheLoss):
+        def should_trigger(self, step: int) -> bool:
+            return step % 2 == 0
+
+    class AfterEachEpoch(Good):
+        def after_train_epoch(self, run: Any) -> None:
+            self.norm = next(run.model.parameters()).norm().item()
+
+    check_hook(Scheduled)
+    check_hook(Asked)
+    check_hook(AfterEachEpoch)
+
+
+def test_a_hook_that_keeps_tensors_at_every_iteration_does_not_wait() -> None:
+    class Keeping(Good):
+        def after_backward(self, run: Any, loss: torch.Tensor) -> None:
+            run.log(doubled=2 * loss.detach())
+            self.last = loss.detach().to(torch.float64).clone()
+            self.copy = loss.detach().to("cpu", non_blocking=True)
+
+    check_hook(Keeping)
+
+
+def append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("anything")
+
+
+def change_in_place(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"A")
+
+
+def change_by_descriptor(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def move(path: Path) -> None:
+    Path("scratch").touch()
+    Path("scratch").rename(path)
+
+
+def make_database(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    sqlite3.connect(path).close()
+
+
+def make_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.link(path.with_name("given.txt"), path)
+
+
+def make_symbolic_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.with_name("given.txt"))
+
+
+@pytest.mark.parametrize(
+    "write", [append, change_in_place, change_by_descriptor, move, make_database, make_link, make_symbolic_link]
+)
+def test_a_hook_that_writes_elsewhere_is_found_however_it_does(write: Any, tmp_path: Path) -> None:
+    class WritingThere(Good):
+        def after_run(self) -> None:
+            write(tmp_path / "stray.txt")
+
+    for name in ("stray.txt", "given.txt"):
+        (tmp_path / name).write_text("anything")
+    with pytest.raises(
+        AssertionError, match=rf"WritingThere writes outside the work directory: {tmp_path}/stray\.txt\."
+    ):
+        check_hook(WritingThere)
+
+
+def test_files_in_the_work_dir_scratch_that_is_gone_and_reading_are_no_faults(tmp_path: Path) -> None:
+    (tmp_path / "given.txt").write_text("given")
+
+    class Careful(Good):
+        def after_epoch(self, run: Any) -> None:
+            (Path(run.require("logs_dir")) / "good.txt").write_text((tmp_path / "given.txt").read_text())
+            (tmp_path / "scratch.txt").write_text("anything")
+            (tmp_path / "scratch.txt").unlink()
+
+    check_hook(Careful)
+
+
+def test_a_hook_is_tried_in_a_directory_that_is_gone_afterwards(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError, match="WritingHere"):
+        check_hook(WritingHere)
+    assert Path.cwd() == tmp_path
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- RecordingBus ----------------------------------------------------------------------------------------------
@@ -215,6 +403,20 @@ def test_losses_and_scores_are_those_that_were_asked_for(tmp_path: Path) -> None
     assert training.run.work_dir is not None
 
 
+def test_an_iteration_has_its_events_with_the_gradients_between_them() -> None:
+    seen = []
+
+    class Looking(Hook):
+        def after_forward(self, run: Any, loss: torch.Tensor) -> None:
+            seen.append(("forward", run.model[0].weight.grad, loss.requires_grad))
+
+        def after_backward(self, run: Any, outputs: dict[str, Any]) -> None:
+            seen.append(("backward", run.model[0].weight.grad is not None, outputs["loss"]))
+
+    fake_training([Looking()], epochs=1, batches=1, losses=lambda i: 0.5 * i)
+    assert seen == [("forward", None, True), ("backward", True, 0.5)]
+
+
 def test_options_are_those_of_a_run() -> None:
     assert fake_training(seed=7).run.seed == 7
     assert isinstance(fake_training().run.bus, HookBus)
@@ -251,3 +453,45 @@ def test_equal_bits_have_equal_fingerprints() -> None:
     assert fingerprint(value) == fingerprint(same)
     assert fingerprint(torch.arange(6).reshape(2, 3).T) == fingerprint(torch.arange(6).reshape(2, 3).T.contiguous())
     assert fingerprint(torch.ones(1, requires_grad=True)) == fingerprint(torch.ones(1))
+
+
+# -- the fixtures ----------------------------------------------------------------------------------------------
+
+AUTHORS_TEST = """
+    from hookbus import Hook
+
+    class Mine(Hook):
+        def before_run(self): ...
+
+    def test_mine(recording_bus):
+        recording_bus.register(Mine())
+        recording_bus.emit("before_run")
+        assert recording_bus.calls_made == [("mine", "before_run")]
+
+    def test_a_bus_of_its_own(recording_bus):
+        assert recording_bus.fired == []
+"""
+
+
+@pytest.mark.slow
+def test_the_fixtures_work_in_a_package_of_an_author(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookbus.testing.plugin"]\n')
+    (tmp_path / "test_mine.py").write_text(dedent(AUTHORS_TEST))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_kit_itself_needs_no_pytest() -> None:
+    code = "import sys; import hookbus.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

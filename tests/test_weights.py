@@ -111,3 +111,78 @@ def test_a_module_with_more_than_a_child_named_module_is_no_wrapper(model: nn.Mo
     counting.register_buffer("count", torch.zeros(1))
     assert unwrapped(counting) is counting
     assert unwrapped(nn.Sequential(model)) is not model
+
+
+class TestLoad:
+    def test_puts_copies_into_the_model_and_into_the_average(self, model: nn.Module) -> None:
+        weights, average = Weights(lambda: model), Fixed()
+        weights.provide(average)
+        given = {"weight": torch.full((1, 1), 5.0)}
+        weights.load(given, {"weight": torch.full((1, 1), 7.0)})
+        given["weight"].fill_(0)
+
+        assert (value_of(weights.raw()), value_of(weights.averaged())) == (5.0, 7.0)
+        assert average.waited == 1
+
+    def test_leaves_the_average_alone_where_none_is_given(self, model: nn.Module) -> None:
+        weights = Weights(lambda: model)
+        weights.provide(Fixed())
+        weights.load({"weight": torch.full((1, 1), 5.0)}, None)
+
+        assert (value_of(weights.raw()), value_of(weights.averaged())) == (5.0, 1.0)
+
+    def test_without_an_average_takes_the_raw_ones(self, model: nn.Module) -> None:
+        weights = Weights(lambda: model)
+        weights.load({"weight": torch.full((1, 1), 5.0)}, {"weight": torch.full((1, 1), 7.0)})
+
+        assert value_of(weights.raw()) == 5.0
+
+    @pytest.mark.parametrize(
+        ("raw", "averaged"),
+        [
+            ({"bias": torch.ones(1)}, None),
+            ({"weight": torch.ones(2, 2)}, None),
+            ({"weight": torch.ones(1, 1)}, {"bias": torch.ones(1)}),
+        ],
+    )
+    def test_of_another_model_is_an_error(self, model: nn.Module, raw: Any, averaged: Any) -> None:
+        weights = Weights(lambda: model)
+        weights.provide(Fixed())
+        with pytest.raises(HookError, match="not the weights of this model"):
+            weights.load(raw, averaged)
+
+    def test_is_refused_while_averages_are_in_the_model_and_without_one(self, model: nn.Module) -> None:
+        weights = Weights(lambda: model)
+        weights.provide(Averaging(model))
+        with weights.applied(), pytest.raises(HookError, match="between validations"):
+            weights.load(model.state_dict(), None)
+        with pytest.raises(HookError, match="between validations"):
+            Weights(lambda: None).load({}, None)
+
+
+class TestPutBack:
+    def test_is_done_when_training_is_over_and_says_whether_it_was(self, model: nn.Module) -> None:
+        weights = Weights(lambda: model)
+        assert not weights.finish()
+        weights.put_back(lambda: True)
+        assert weights.finish()
+        weights.put_back(None)
+        assert not weights.finish()
+
+    def test_is_for_one_only(self, model: nn.Module) -> None:
+        weights, first = Weights(lambda: model), lambda: True
+        weights.put_back(first)
+        weights.put_back(first)
+        with pytest.raises(HookError, match="only one can"):
+            weights.put_back(lambda: True)
+
+
+class Fixed(Averaging):
+    """A provider whose average is a tensor of its own, 1 at first."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 1))
+        self.mean = {"weight": torch.ones(1, 1)}
+
+    def averaged(self) -> dict[str, Any]:
+        return self.mean

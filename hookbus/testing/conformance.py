@@ -1,0 +1,166 @@
+"""Does a hook keep the promises that users rely on?"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hookbus.bus import HookBus
+from hookbus.errors import ConfigError, HookbusError, HookWarning
+from hookbus.hook import Hook
+from hookbus.testing.fingerprints import fingerprint
+from hookbus.testing.training import Training, fake_training
+from hookbus.testing.watching import device_reads, written_paths
+
+__all__ = ["check_hook"]
+
+UNKNOWN = "surely_no_such_setting"
+
+
+def check_hook(cls: type[Hook], **settings: Any) -> None:
+    """See that a hook class keeps the promises that users rely on.
+
+    * It builds with its defaults (or `settings`), from keywords and from a dict, and refuses an unknown setting.
+    * It registers: its signatures are those of the points.
+    * A small training with it ends well and without a failure of the hook, and so does a second one on the same bus.
+    * It writes below the work directory only. The trainings run in an empty directory of their own.
+    * Where it is called at every iteration it reads no number off the device; `when=` tells how often it does.
+    * Its state is plain data, and a fresh instance that loads it has the same state.
+    * Unregistered after the trainings, it leaves nothing on the bus.
+    * An observer leaves weights and random streams as they would be without it.
+
+    Args:
+        cls: the hook class.
+        settings: what it cannot do without.
+
+    Raises:
+        AssertionError: it does not; the message says what.
+    """
+    name = cls.__name__
+    _check_config(cls, settings)
+    hook = cls(dict(settings))
+    bus = _bus_with(hook)
+    with _empty_directory() as directory:
+        with _watched(bus, directory, name):
+            with_hook = _train(bus, directory / "first", name)
+            _check_state(cls, settings, hook)
+            _train(bus, directory / "second", name, fresh=True)
+        _check_unregistered(bus, hook)
+        if cls.observer:
+            _check_observer(with_hook, directory, name)
+
+
+def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:
+    name = cls.__name__
+    try:
+        built = [cls(dict(settings)), cls(**settings)]
+    except (ConfigError, TypeError) as error:
+        raise AssertionError(f"{name} cannot be built from {dict(settings)}: {error}") from error
+    _require(built[0].config == built[1].config, f"{name} differs when built from keywords and from a dict.")
+    try:
+        cls({**settings, UNKNOWN: 1})
+    except ConfigError:
+        return
+    raise AssertionError(f"{name} accepts an unknown setting; let its Config forbid extra fields, as HookConfig does.")
+
+
+def _bus_with(hook: Hook) -> HookBus:
+    try:
+        return HookBus([hook])
+    except HookbusError as error:
+        raise AssertionError(str(error)) from error
+
+
+def _check_unregistered(bus: HookBus, hook: Hook) -> None:
+    bus.unregister(hook)
+    left = [*bus.hooks, *(f"a listener at {point}" for point in bus.explain().points)]
+    _require(not left, f"{type(hook).__name__} leaves something on the bus when it is unregistered: {', '.join(left)}.")
+
+
+def _check_state(cls: type[Hook], settings: Mapping[str, Any], hook: Hook) -> None:
+    name, buffer = cls.__name__, io.BytesIO()
+    state = hook.state_dict()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    try:
+        loaded = torch.load(buffer, weights_only=True)
+    except Exception as error:
+        raise AssertionError(f"{name}.state_dict() is not plain data: {error}") from error
+    fresh = cls(dict(settings))
+    HookBus([fresh])
+    fresh.load_state_dict(loaded)
+    _require(
+        fingerprint(fresh.state_dict()) == fingerprint(state),
+        f"{name}: a fresh instance that loads the state of another has a different state.",
+    )
+
+
+def _check_observer(with_hook: Training, directory: Path, name: str) -> None:
+    without = fake_training(scores=_scores, work_dir=directory / "without")
+    _require(
+        fingerprint(with_hook.model.state_dict()) == fingerprint(without.model.state_dict()),
+        f"{name} calls itself an observer, but the weights are not what they are without it.",
+    )
+    _require(
+        fingerprint(with_hook.rng) == fingerprint(without.rng),
+        f"{name} calls itself an observer, but it uses the random streams of the training. Draw from a "
+        "generator of its own.",
+    )
+
+
+@contextlib.contextmanager
+def _empty_directory() -> Iterator[Path]:
+    """An empty directory that is the current one while the context is open."""
+    with tempfile.TemporaryDirectory() as path, contextlib.chdir(path):
+        yield Path(path).resolve()
+
+
+@contextlib.contextmanager
+def _watched(bus: HookBus, directory: Path, name: str) -> Iterator[None]:
+    """See what is done inside that should not be; the work directories are those in `directory`."""
+    with written_paths() as written, device_reads(bus) as reads:
+        yield
+    _require(
+        not reads,
+        f"{name} waits for the device at every iteration ({', '.join(dict.fromkeys(reads))}). Keep the tensor: "
+        "run.log and run.request_record do; or say how often by @hookimpl(when=...).",
+    )
+    strays = [str(path) for path in sorted(written | set(directory.rglob("*"))) if _is_stray(path, directory)]
+    _require(
+        not strays,
+        f"{name} writes outside the work directory: {', '.join(strays)}. Write below one of the directories that the "
+        'run provides: self.get_service("experiment_dir").',
+    )
+
+
+def _is_stray(path: Path, directory: Path) -> bool:
+    """Whether a path that was written is there still and lies outside, caches and devices excepted."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    allowed = (directory / "first", directory / "second", cache, Path("/dev"))
+    return path.exists() and "__pycache__" not in path.parts and not any(map(path.is_relative_to, allowed))
+
+
+def _train(bus: HookBus, work_dir: Path, name: str, **options: Any) -> Training:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", HookWarning)  # an observer's failure would only be told
+            return fake_training(bus=bus, scores=_scores, work_dir=work_dir, **options)
+    except Exception as error:
+        raise AssertionError(f"{name} breaks a small training: {type(error).__name__}: {error}") from error
+
+
+def _scores(epoch: int) -> dict[str, float]:
+    return {"accuracy": 0.5 + 0.1 * epoch, "loss": 1.0 / (1 + epoch)}
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)

@@ -1,0 +1,30 @@
+"""What the name of a metric tells about the direction."""
+
+import pytest
+
+from hookbus.rules import infer_rule
+
+
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        ("accuracy", "greater"),
+        ("val/accuracy", "greater"),
+        ("val_acc", "greater"),
+        ("bbox_mAP", "greater"),
+        ("top1", "greater"),
+        ("loss", "less"),
+        ("val_loss", "less"),
+        ("word-error", "less"),
+        ("RMSE", "less"),
+    ],
+)
+def test_whole_words_of_a_name_tell_the_direction(metric: str, rule: str) -> None:
+    assert infer_rule(metric) == rule
+
+
+@pytest.mark.parametrize(
+    "metric", ["inaccuracy", "topology_err0r", "stop_rate", "accuracy_loss", "0_hmean-iou:recall", "lossless", ""]
+)
+def test_a_name_that_says_nothing_or_both_tells_no_direction(metric: str) -> None:
+    assert infer_rule(metric) is None

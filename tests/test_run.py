@@ -1,0 +1,289 @@
+"""What hooks receive: what they may look at, and what they may ask for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Hook, HookBus, Trainer
+from hookbus.errors import LoopError, RequestError
+from hookbus.requests import Kind
+from hookbus.run import Best, Run
+from hookbus.testing import RecordingBus, fake_training
+from tests import toys
+
+
+def iterate(bus: HookBus, *batches: Any) -> None:
+    for batch in batches:
+        bus.emit("before_train_iter", batch=batch)
+        bus.emit("after_train_iter", batch=batch)
+
+
+class TestUpdates:
+    @pytest.mark.parametrize("counts_steps", [False, True])
+    def test_without_an_optimizer_an_iteration_is_an_update_unless_the_loop_counts_them(
+        self, counts_steps: bool
+    ) -> None:
+        bus = HookBus()
+        with bus.run(counts_steps=counts_steps) as run:
+            iterate(bus, 1, 2)
+            if counts_steps:
+                bus.emit("before_optimizer_step")
+                bus.emit("after_optimizer_step")
+            assert run.steps_done == (1 if counts_steps else 2)
+
+    def test_gradients_wait_between_an_iteration_and_its_update(self) -> None:
+        model = nn.Linear(1, 1)
+        bus, optimizer = HookBus(), torch.optim.SGD(model.parameters(), lr=0.1)
+        with bus.run(model=model, optimizer=optimizer) as run:
+            assert not run.mid_accumulation
+            iterate(bus, 1)
+            assert run.mid_accumulation
+            optimizer.step()
+            iterate(bus, 1)
+            assert not run.mid_accumulation
+        with HookBus().run() as run:
+            iterate(run.bus, 1)
+            assert not run.mid_accumulation
+
+    def test_a_trainer_knows_that_itself(self) -> None:
+        seen: list[bool] = []
+        training = toys.trainer(iterations=4, accumulate=2)
+        training.bus.on("after_train_iter")(lambda run: seen.append(run.mid_accumulation))
+        training.fit()
+        assert seen == [True, False, True, False]
+
+
+class TestLog:
+    def test_takes_a_mapping_keywords_or_both(self) -> None:
+        bus = HookBus()
+        window = bus.current.metrics.window("mine")
+        bus.current.log({"a": 1.0, "val/b": 2.0}, c=3)
+        bus.current.log(d=torch.tensor(4.0))
+        bus.current.log({"a": 5.0})
+        assert dict(bus.current.metrics.means(window)) == {"train/a": 5.0, "val/b": 2.0, "train/c": 3.0, "train/d": 4.0}
+
+    def test_all_metrics_are_the_means_of_the_epoch_and_the_latest_results(self) -> None:
+        bus = HookBus()
+        bus.on("after_train_iter")(lambda run: run.log(loss=float(run.iters_done)))
+        bus.on("after_train_epoch", name="reads")(lambda metrics: None)
+        with bus.run(validate=lambda: {"loss": 0.25}) as run:
+            bus.emit("before_train_epoch")
+            iterate(bus, 1, 2)
+            run.validate()
+            assert dict(run.all_metrics()) == {"train/loss": 1.5, "val/loss": 0.25}
+
+
+class TestConfig:
+    def test_is_empty_where_there_is_none(self) -> None:
+        with HookBus().run() as run:
+            assert (run.config, run.plain_config(), run.get("config")) == ({}, {}, {})
+
+    def test_is_told_in_plain_values(self) -> None:
+        class Settings:
+            def model_dump(self, mode: str) -> dict[str, str]:
+                return {"mode": mode}
+
+        settings = Settings()
+        with HookBus().run(config=settings) as run:
+            assert run.config is run.require("config") is settings
+            assert run.plain_config() == {"mode": "json"}
+
+
+class Asks(Hook):
+    """Asks for everything that can be asked for at the end of the first iteration."""
+
+    def before_run(self, run: Run) -> None:
+        run.provide("saver", self)
+
+    def plan(self, run: Run, requests: Any) -> None:
+        return None
+
+    def before_train_iter(self, run: Run) -> None:
+        run.request_skip_iter("no good")
+
+    def after_train_iter(self, run: Run) -> None:
+        run.request_validation("how is it")
+        run.request_save("for later", color="red")
+        run.request_stop_epoch("tired")
+        run.request_stop("enough")
+
+
+class TestRequests:
+    def test_are_there_at_the_end_with_who_why_and_when(self) -> None:
+        bus, seen = HookBus([Asks(name="curious")]), []
+        bus.on("after_run", name="end")(lambda run: seen.extend(run.queue.history))
+        with bus.run(epochs=1, validate=lambda: {"loss": 0.5}) as run:
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                iterate(bus, 1)
+        assert [(each.kind, str(each), each.iteration, each.step) for each in seen] == [
+            (Kind.SKIP_ITER, "curious: no good", 0, 0),
+            (Kind.VALIDATE, "curious: how is it", 0, 1),
+            (Kind.SAVE, "curious: for later", 0, 1),
+            (Kind.STOP_EPOCH, "curious: tired", 0, 1),
+            (Kind.STOP, "curious: enough", 0, 1),
+        ]
+        assert seen[2].details == {"saver": bus.hooks["curious"], "color": "red"}
+        assert (run.stop_reasons, run.outcome) == (["curious: enough"], "stopped")
+
+    def test_of_ctrl_c_are_its_own_whichever_hook_is_running(self) -> None:
+        class Busy(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                run.interrupt()
+
+        bus = HookBus([Busy()])
+        with bus.run() as run:
+            iterate(bus, 1)
+            assert (run.stop_reasons, run.should_stop) == (["Ctrl-C"], True)
+        assert run.outcome == "interrupted"
+
+    def test_of_a_stop_are_agreed_to_when_the_loop_asks_but_not_when_a_hook_does(self) -> None:
+        bus, seen = HookBus(), []
+
+        def ask(run: Run) -> None:
+            run.request_stop("enough")
+            seen.append(run.should_stop)
+
+        bus.on("before_train_iter")(ask)
+        with bus.run() as run:
+            bus.emit("before_train_iter")
+            assert (seen, run.stops) == ([False], [])
+            assert run.should_stop
+            assert run.stop_reasons == [str(run.stops[0])]
+
+    def test_reaching_the_limit_ends_the_loop_without_anybody_asking(self) -> None:
+        bus = HookBus()
+        with bus.run(iterations=2) as run:
+            iterate(bus, 1)
+            assert not run.should_stop
+            iterate(bus, 1)
+            assert (run.should_stop, run.should_stop_epoch, run.stops) == (True, True, [])
+        assert run.outcome == "finished"
+
+    def test_to_end_the_epoch_hold_until_the_next_begins(self) -> None:
+        bus = HookBus()
+        bus.on("after_train_iter")(lambda run: run.request_stop_epoch())
+        with bus.run(epochs=2) as run:
+            bus.emit("before_train_epoch")
+            iterate(bus, 1)
+            assert (run.should_stop_epoch, run.should_stop) == (True, False)
+            bus.emit("after_train_epoch")
+            bus.emit("before_train_epoch")
+            assert not run.should_stop_epoch
+
+    def test_that_nobody_can_meet_say_what_is_missing(self) -> None:
+        with HookBus().run() as run:
+            with pytest.raises(RequestError, match="loop asked for a checkpoint, but no hook here writes any"):
+                run.request_save()
+            with pytest.raises(RequestError, match="This run has no way to validate"):
+                run.request_validation()
+            with pytest.raises(RequestError, match="This run has no way to validate"):
+                run.validate()
+
+    def test_of_a_run_without_limit_for_its_epochs_are_an_error(self) -> None:
+        with HookBus().run() as run, pytest.raises(LoopError, match="run.epochs\\(\\) needs an end"):
+            next(run.epochs())
+
+
+class Watching(Hook):
+    ranks = "main"
+
+
+class TestServes:
+    @pytest.mark.parametrize(("rank", "served"), [("0", True), ("1", False)])
+    def test_a_hook_of_the_main_rank_takes_part_there_alone(
+        self, monkeypatch: pytest.MonkeyPatch, rank: str, served: bool
+    ) -> None:
+        monkeypatch.setenv("RANK", rank)
+        run = HookBus().current
+        assert (run.serves(Watching()), run.serves(Hook()), run.serves(object())) == (served, True, True)
+
+
+class TestState:
+    def trained(self) -> Run:
+        run = fake_training(epochs=2, scores=lambda epoch: {"loss": 0.5 / epoch}).run
+        run.best["val/loss"] = Best(0.25, epoch=2, step=6, weights="averaged", path=Path("best.pth"))
+        run.best["val/accuracy"] = Best(0.5, epoch=1, step=3)
+        return run
+
+    def test_is_plain_and_puts_another_run_at_the_same_place(self) -> None:
+        run = self.trained()
+        other = HookBus().current
+        other.load_state_dict(run.state_dict())
+        assert other.state_dict() == run.state_dict()
+        assert (other.epochs_done, other.iters_done, other.steps_done) == (2, 6, 6)
+        assert other.best == run.best
+        assert (other.seed, other.validations.validated_at) == (run.seed, 6)
+        assert dict(other.metrics.results) == {"val/loss": 0.25}
+        json.dumps(run.state_dict()["best"])
+
+    def test_replaces_what_was_there(self) -> None:
+        other = HookBus().current
+        best = other.best
+        other.best["val/f1"] = Best(0.1, 1, 1)
+        other.load_state_dict(self.trained().state_dict())
+        assert sorted(other.best) == ["val/accuracy", "val/loss"]
+        assert other.best is best
+
+    def test_at_the_limit_leaves_nothing_to_do(self) -> None:
+        state = self.trained().state_dict()
+        for iterations, over in ((6, True), (7, False)):
+            with HookBus().run(iterations=iterations) as run:
+                run.load_state_dict(state)
+                assert run.should_stop is over
+
+
+class TestGoingOn:
+    def test_a_run_that_continues_another_has_its_counts_numbers_and_best(self) -> None:
+        bus = RecordingBus()
+        first = fake_training(bus=bus, epochs=1, scores=lambda epoch: {"loss": 0.5}).run
+        first.best["val/loss"] = Best(0.5, 1, 3)
+        first.unclaimed["gone"] = {"state": {}}
+        second = fake_training(bus=bus, epochs=1, scores=lambda epoch: {"loss": 0.5}).run
+        assert second is not first
+        assert (second.iters_done, second.best, second.unclaimed) == (3, first.best, {"gone": {"state": {}}})
+        assert dict(second.metrics.results) == {"val/loss": 0.5}
+        assert (second.stops, second.outcome, second.exception) == ([], "finished", None)
+
+    def test_what_stopped_the_first_does_not_stop_the_second(self) -> None:
+        bus = HookBus()
+        with bus.run(epochs=2) as run:
+            run.request_stop("enough")
+            assert run.should_stop
+        with bus.run(epochs=2) as run:
+            assert not run.should_stop
+
+
+class TestSeed:
+    def test_is_the_given_one_else_that_of_torch(self) -> None:
+        torch.manual_seed(11)
+        assert Run(HookBus()).seed == 11
+        assert Run(HookBus(), seed=0).seed == 0
+
+    def test_without_torch_in_the_process_is_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bus = HookBus()
+        monkeypatch.delitem(sys.modules, "torch")
+        assert Run(bus).seed == 0
+
+
+def test_a_run_has_no_room_for_what_it_does_not_know() -> None:
+    run = HookBus().current
+    with pytest.raises(AttributeError, match="should_stpo"):
+        run.should_stpo = True  # type: ignore[attr-defined]
+
+
+def test_a_validation_of_its_own_leaves_the_mode_to_tell(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+    training: Trainer = toys.trainer(val_loader=toys.pairs(), test_loader=toys.pairs(), epochs=1)
+    training.bus.on("before_run")(lambda run, mode: seen.append((mode, run.mode)))
+    training.fit()
+    training.validate()
+    training.test()
+    assert seen == [("train", "train"), ("val", "val"), ("test", "test")]

@@ -1,0 +1,538 @@
+"""The life of a run: what is done before its loop, where it writes, and from where it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from hookbus import Hook, HookBus, Trainer
+from hookbus.config import load_config
+from hookbus.errors import CheckpointError, ConfigError, OrderError, RequestError, WorkDirError
+from hookbus.run import Run
+from hookbus.session import claim_for, graceful_interrupts
+from hookbus.testing import RecordingBus
+from hookbus.workdir import claim, read_status
+from tests import toys
+
+if TYPE_CHECKING:
+    from tests.conftest import Project
+
+
+class TestBeginning:
+    def test_the_run_begins_on_entry_and_ends_on_leaving(self) -> None:
+        bus = RecordingBus()
+        assert not bus.current.alive
+        with bus.run() as run:
+            assert bus.current is run
+            assert (bus.fired, run.alive, run.outcome) == (["before_run"], True, "running")
+        assert (bus.fired, run.alive, run.outcome) == (["before_run", "after_run", "cleanup"], False, "finished")
+
+    def test_hooks_have_the_run_from_the_start(self) -> None:
+        class Early(Hook):
+            def before_run(self, run: Run) -> None:
+                self.same = self.run is run
+
+        hook = Early()
+        with HookBus([hook]).run():
+            assert hook.same
+
+    def test_a_second_run_inside_is_refused_and_the_first_goes_on(self) -> None:
+        bus = RecordingBus()
+        with bus.run() as run:
+            with (
+                pytest.raises(RequestError, match=r"in the middle of a run \(train\).*run.request_validation"),
+                bus.run(),
+            ):
+                pass
+            assert run.alive
+        assert bus.fired == ["before_run", "after_run", "cleanup"]
+
+    @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
+    def test_a_hook_that_fails_at_the_start_keeps_the_loop_from_beginning(
+        self, tmp_path: Path, error: BaseException
+    ) -> None:
+        class Failing(Hook):
+            def before_run(self) -> None:
+                raise error
+
+        bus = RecordingBus([Failing()])
+        with pytest.raises(type(error)), bus.run(work_dir=tmp_path):
+            pytest.fail("the loop has begun")
+        assert bus.fired == ["before_run", "on_exception", "after_run", "cleanup"]
+        assert read_status(tmp_path)["error"] == f"{type(error).__name__}: {error}"
+        with RecordingBus().run(work_dir=tmp_path, resume="auto"):
+            pass
+
+    def test_wishes_of_order_that_contradict_each_other_are_an_error_at_the_start(self) -> None:
+        bus = HookBus()
+        bus.on("after_train_iter", name="a", before="b")(lambda: None)
+        bus.on("after_train_iter", name="b", before="a")(lambda: None)
+        with pytest.raises(OrderError), bus.run():
+            pytest.fail("the loop has begun")
+        assert not bus.current.alive
+
+    def test_a_hook_that_will_ask_for_validations_needs_a_way_to_make_them(self) -> None:
+        class Evaluates(Hook):
+            schedules_validation = True
+
+        bus = RecordingBus([Evaluates(name="judge")])
+        expected = (
+            r"hook 'judge' \(module .*test_session\) will ask for validations, .*val_loader= .*validate= to bus.run"
+        )
+        with pytest.raises(RequestError, match=expected), bus.run():
+            pytest.fail("the loop has begun")
+        assert "before_run" not in bus.fired
+        with bus.run(validate=lambda: {"loss": 0.5}):
+            pass
+
+    def test_a_trainer_says_so_as_well_but_can_test(self) -> None:
+        class Evaluates(Hook):
+            schedules_validation = True
+
+        training = toys.trainer(Evaluates(), epochs=1, test_loader=toys.pairs())
+        with pytest.raises(RequestError, match="val_loader= to the Trainer"):
+            training.fit()
+        assert set(training.test()) == {"test/loss"}
+
+
+class TestValidate:
+    @pytest.mark.parametrize(
+        "validate",
+        [
+            lambda: {"loss": 0.5},
+            lambda run: {"loss": 0.5},
+            lambda run, again=False: {"loss": 0.5},
+            lambda loader=None: {"loss": 0.5},
+            lambda **options: {"loss": 0.5},
+        ],
+        ids=["nothing", "the run", "the run and an option", "an option", "any options"],
+    )
+    def test_may_take_the_run_or_nothing(self, validate: Callable[..., Mapping[str, Any]]) -> None:
+        with HookBus().run(validate=validate) as run:
+            assert dict(run.validate()) == {"val/loss": 0.5}
+
+    def test_gets_the_run_that_is_going_on(self) -> None:
+        seen = []
+        with HookBus().run(validate=lambda run: seen.append(run)) as run:
+            run.validate()
+        assert seen == [run]
+
+
+class TestLength:
+    def test_of_the_epoch_is_known_from_the_loader(self) -> None:
+        with HookBus().run(train_loader=[1, 2, 3]) as run:
+            assert run.clock.epoch_length == 3
+        with HookBus().run() as run:
+            assert run.clock.epoch_length is None
+
+
+class TestGoingOn:
+    def train(self, bus: HookBus, **options: Any) -> Run:
+        with bus.run(epochs=1, **options) as run:
+            for _ in run.epochs():
+                for _ in run.batches([1, 2]):
+                    bus.emit("after_train_iter")
+        return run
+
+    def test_a_second_run_on_the_same_bus_goes_on_unless_told_to_be_fresh(self) -> None:
+        bus = HookBus()
+        assert self.train(bus).iters_done == 2
+        with bus.run(epochs=2) as run:
+            assert (run.epochs_done, run.iters_done) == (1, 2)
+        with bus.run(epochs=2, fresh=True) as run:
+            assert (run.epochs_done, run.iters_done) == (0, 0)
+
+    def test_a_first_run_begins_at_zero_with_its_own_seed(self) -> None:
+        bus = HookBus()
+        torch.manual_seed(5)
+        assert self.train(bus).seed == 5
+        torch.manual_seed(6)
+        assert self.train(bus).seed == 5
+        assert self.train(bus, seed=7).seed == 7
+        assert self.train(bus, fresh=True).seed == 6
+
+
+class Remembers:
+    """A configuration as run files have it."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def model_dump(self, mode: str = "python") -> dict[str, Any]:
+        return {**self.values, "mode": mode}
+
+    def to_yaml(self) -> str:
+        return "".join(f"{key}: {value}\n" for key, value in self.values.items())
+
+
+class TestConfig:
+    def test_is_told_right_after_the_beginning_as_plain_values(self) -> None:
+        bus = RecordingBus()
+        with bus.run(config=Remembers(lr=0.1)):
+            pass
+        assert bus.fired == ["before_run", "log_config", "after_run", "cleanup"]
+        assert bus.arguments("log_config") == [{"config": {"lr": 0.1, "mode": "json"}}]
+
+    def test_a_mapping_is_told_as_it_is(self) -> None:
+        bus = RecordingBus()
+        with bus.run(config={"lr": 0.1}):
+            pass
+        assert bus.arguments("log_config") == [{"config": {"lr": 0.1}}]
+
+    def test_without_one_nothing_is_told(self, tmp_path: Path) -> None:
+        bus = RecordingBus()
+        with bus.run(work_dir=tmp_path):
+            pass
+        assert "log_config" not in bus.fired
+        assert not (tmp_path / "config.yaml").exists()
+
+    def test_is_written_before_it_is_told(self, tmp_path: Path) -> None:
+        bus, seen = HookBus(), []
+        bus.on("log_config")(lambda: seen.append((tmp_path / "config.yaml").read_text()))
+        with bus.run(config=Remembers(name="zwölf"), work_dir=tmp_path):
+            pass
+        assert seen == ["name: zwölf\n"]
+
+    def test_of_a_run_that_goes_on_is_that_of_the_last(self, tmp_path: Path) -> None:
+        for lr in (0.1, 0.2):
+            with HookBus().run(config=Remembers(lr=lr), work_dir=tmp_path, resume="auto"):
+                pass
+        assert (tmp_path / "config.yaml").read_text() == "lr: 0.2\n"
+
+    def test_that_cannot_be_written_leaves_the_older_one(self, tmp_path: Path) -> None:
+        class Broken(Remembers):
+            def to_yaml(self) -> str:
+                return "\ud800"  # half a character, which has no bytes
+
+        with HookBus().run(config=Remembers(lr=0.1), work_dir=tmp_path):
+            pass
+        with pytest.raises(UnicodeEncodeError), HookBus().run(config=Broken(), work_dir=tmp_path, resume="auto"):
+            pass
+        assert (tmp_path / "config.yaml").read_text() == "lr: 0.1\n"
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+            ".lock", "config.yaml", "status.json"
+        ]  # fmt: skip
+
+    def test_of_a_validation_on_its_own_is_not_that_of_the_training(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"work_dir": tmp_path, "val_loader": toys.pairs(), "epochs": 1}
+        training = toys.trainer(config=Remembers(lr=0.1), **options)
+        training.fit()
+        other = toys.trainer(config=Remembers(lr=0.2), **options)
+        told: list[Any] = []
+        other.bus.on("log_config")(lambda config: told.append(config))
+        other.validate()
+        assert ((tmp_path / "config.yaml").read_text(), told) == ("lr: 0.1\n", [])
+
+    def test_of_a_run_file_can_be_run_again(self, project: Project) -> None:
+        project.write(RUN)
+        Trainer.from_file("run.yaml", ["training.epochs=1"]).fit()
+        again = load_config("runs/train/config.yaml")
+        assert again.to_yaml() == load_config("run.yaml", ["training.epochs=1"]).to_yaml()
+
+
+RUN = """
+    model: {type: "parts:net"}
+    dataset: {type: "parts:points", batch_size: 8}
+    training: {epochs: 2}
+    default_hooks: false
+    hooks: ["parts:QuietHook"]
+"""
+
+
+class TestWorkDir:
+    def test_is_needed_by_nobody(self) -> None:
+        with HookBus().run() as run:
+            assert run.work_dir is None
+
+    def test_that_holds_a_run_is_left_alone_and_that_is_said(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = tmp_path / "x"
+        for _ in range(2):
+            with HookBus().run(work_dir=path) as run:
+                pass
+        assert run.require("experiment_dir") == tmp_path / "x-2"
+        assert caplog.messages == [
+            f"{path} holds a run already, so this one goes into {path}-2. "
+            "Say resume to go on with that one, or overwrite."
+        ]
+
+    def test_of_a_live_run_cannot_be_gone_on_with(self, tmp_path: Path) -> None:
+        bus = RecordingBus()
+        with HookBus().run(work_dir=tmp_path) as run:
+            expected = (
+                rf"{tmp_path} is in use by a live run \(pid {os.getpid()} on .*\)\. Stop that run, or give another"
+            )
+            with pytest.raises(WorkDirError, match=expected), bus.run(work_dir=tmp_path, resume="auto"):
+                pytest.fail("the loop has begun")
+            assert (run.alive, read_status(tmp_path)["outcome"]) == (True, "running")
+        assert (bus.fired, bus.current.alive) == ([], False)
+
+    def test_of_a_live_run_leaves_a_new_one_to_a_sibling(self, tmp_path: Path) -> None:
+        with HookBus().run(work_dir=tmp_path / "x"), HookBus().run(work_dir=tmp_path / "x") as second:
+            assert second.require("experiment_dir") == tmp_path / "x-2"
+
+    def test_going_on_and_removing_contradict_each_other(self, tmp_path: Path) -> None:
+        for resume in ("auto", tmp_path / "a.pth"):
+            with pytest.raises(ConfigError, match="resume and overwrite contradict each other"):
+                claim_for(tmp_path / "x", resume, overwrite=True)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_is_emptied_of_an_earlier_run_when_told(self, tmp_path: Path) -> None:
+        with HookBus().run(work_dir=tmp_path, config=Remembers(lr=0.1)) as run:
+            (Path(run.require("logs_dir")) / "log.txt").touch()
+        with HookBus().run(work_dir=tmp_path, overwrite=True):
+            assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "status.json"]
+
+    def test_of_another_run_is_not_that_of_a_checkpoint(self, tmp_path: Path) -> None:
+        saver = toys.Saver("after_train_iter", 2)
+        toys.trainer(saver, iterations=2, work_dir=tmp_path / "x").fit()
+        run = toys.trainer(iterations=3, work_dir=tmp_path / "x", resume=saver.files[0]).fit()
+        assert (run.require("experiment_dir"), run.iters_done) == (tmp_path / "x-2", 3)
+
+
+class Elsewhere(toys.Saver):
+    """Keeps its files in a directory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("after_train_iter")
+        self.path = path
+
+    def directory(self, run: Run) -> Path:
+        return self.path
+
+    def plan(self, run: Run, requests: list[Any]) -> Path:
+        return self.path / f"iter_{run.iters_done}.pth"
+
+
+class TestResume:
+    def test_auto_begins_at_zero_where_there_is_nothing(self, tmp_path: Path) -> None:
+        run = toys.trainer(iterations=2, work_dir=tmp_path, resume="auto").fit()
+        assert run.iters_done == 2
+
+    def test_auto_goes_on_from_the_newest_and_says_so(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        toys.trainer(toys.Saver(), iterations=4, work_dir=tmp_path).fit()
+        bus_events: list[Path] = []
+        training = toys.trainer(toys.Saver(), iterations=5, work_dir=tmp_path, resume="auto")
+        training.bus.on("after_load_checkpoint")(lambda path: bus_events.append(path))
+        caplog.set_level("INFO", "hookbus")
+        run = training.fit()
+        newest = tmp_path / "checkpoints" / "iter_4.pth"
+        assert (bus_events, run.iters_done) == ([newest], 5)
+        assert f"Resumed from {newest}: epoch 1, iteration 4, step 4." in caplog.messages
+
+    def test_auto_looks_where_the_saver_keeps_its_files(self, tmp_path: Path) -> None:
+        (elsewhere := tmp_path / "elsewhere").mkdir()
+        toys.trainer(Elsewhere(elsewhere), iterations=2, work_dir=tmp_path / "x").fit()
+        begun: list[int] = []
+        training = toys.trainer(Elsewhere(elsewhere), iterations=3, work_dir=tmp_path / "x", resume="auto")
+        training.bus.on("before_train")(lambda run: begun.append(run.iters_done))
+        training.fit()
+        assert begun == [2]
+
+    def test_auto_needs_no_work_dir_where_the_saver_has_a_place(self, tmp_path: Path) -> None:
+        toys.trainer(Elsewhere(tmp_path), iterations=2).fit()
+        begun: list[int] = []
+        training = toys.trainer(Elsewhere(tmp_path), iterations=3, resume="auto")
+        training.bus.on("before_train")(lambda run: begun.append(run.iters_done))
+        training.fit()
+        assert begun == [2]
+
+    def test_auto_without_any_place_is_an_error(self) -> None:
+        with pytest.raises(
+            CheckpointError, match="resume: auto looks for checkpoints in the work directory: give work_dir"
+        ):
+            toys.trainer(toys.Saver(), epochs=1, resume="auto").fit()
+
+    def test_auto_passes_over_a_damaged_file_and_says_so(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saver = toys.Saver()
+        toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
+        with saver.files[1].open("r+b") as file:
+            file.truncate(10)
+        training = toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path, resume="auto")
+        begun: list[int] = []
+        training.bus.on("before_train")(lambda run: begun.append(run.iters_done))
+        training.fit()
+        assert begun == [1]
+        assert [each for each in caplog.messages if each.startswith(f"resume: {saver.files[1]}: ")] != []
+
+    def test_a_named_file_that_is_missing_ends_the_run_before_it_trains(self, tmp_path: Path) -> None:
+        training = toys.trainer(epochs=1, work_dir=tmp_path, resume=tmp_path / "nothing.pth")
+        with pytest.raises(CheckpointError, match="there is no such file"):
+            training.fit()
+        assert (read_status(tmp_path)["outcome"], read_status(tmp_path)["iters_done"]) == ("failed", 0)
+
+    def test_hooks_see_the_checkpoint_before_it_is_applied_and_may_change_it(self, tmp_path: Path) -> None:
+        saver = toys.Saver("after_train_iter", 2)
+        toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
+        model = toys.net()
+        training = toys.trainer(iterations=2, model=model, resume=saver.files[0])
+
+        def change(run: Run, checkpoint: dict[str, Any]) -> None:
+            assert run.iters_done == 0
+            checkpoint["state_dict"]["0.weight"] = torch.full((8, 4), 3.0)
+
+        training.bus.on("after_load_checkpoint")(change)
+        training.fit()
+        assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 4), 3.0))
+
+    def test_a_loop_of_ones_own_goes_on_as_well(self, tmp_path: Path) -> None:
+        def train(iterations: int) -> list[tuple[int, int]]:
+            bus, seen, model = HookBus([toys.Saver()]), [], toys.net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            options: dict[str, Any] = {"model": model, "optimizer": optimizer, "work_dir": tmp_path, "resume": "auto"}
+            bus.on("after_train_iter")(lambda run, batch_idx: seen.append((run.iter, batch_idx)))
+            with bus.run(iterations=iterations, **options) as run:
+                for _ in toys.train_by_hand(bus, run, toys.pairs(), model, optimizer):
+                    pass
+            return seen
+
+        assert train(2) == [(0, 0), (1, 1)]
+        assert train(5) == [(2, 2), (3, 0), (4, 1)]
+
+
+class TestInterrupts:
+    @pytest.fixture(autouse=True)
+    def default(self) -> Any:
+        earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, earlier)
+
+    def test_are_taken_as_a_request_of_ctrl_c_and_the_handler_is_restored(self) -> None:
+        with HookBus().run() as run:
+            with graceful_interrupts(run):
+                signal.raise_signal(signal.SIGINT)
+                (request,) = run.queue.waiting
+                assert (str(request), request.details) == ("Ctrl-C", {"outcome": "interrupted"})
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert run.outcome == "interrupted"
+
+    def test_the_handler_is_restored_after_an_error_too(self) -> None:
+        with HookBus().run() as run:
+            with pytest.raises(ValueError, match="broken"), graceful_interrupts(run):
+                raise ValueError("broken")
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_a_handler_of_the_program_is_left_alone(self) -> None:
+        called = []
+
+        def mine(number: int, frame: FrameType | None) -> None:
+            called.append(number)
+
+        signal.signal(signal.SIGINT, mine)
+        training = toys.trainer(iterations=1)
+        training.bus.on("before_train")(lambda: signal.raise_signal(signal.SIGINT))
+        assert training.fit().outcome == "finished"
+        assert called == [signal.SIGINT]
+        assert signal.getsignal(signal.SIGINT) is mine
+
+    def test_a_thread_can_train(self) -> None:
+        outcomes: list[str] = []
+        training = toys.trainer(iterations=1)
+        thread = threading.Thread(target=lambda: outcomes.append(training.fit().outcome))
+        thread.start()
+        thread.join()
+        assert outcomes == ["finished"]
+
+
+SLOW = """
+    import time
+
+    from hookbus import Hook
+    from hookbus.state import write_checkpoint
+
+    class SlowHook(Hook):
+        def before_run(self, run):
+            run.provide("saver", self)
+
+        def after_train_iter(self, run):
+            if run.iter == 2:
+                print("at work", flush=True)
+                for _ in range(100):
+                    time.sleep(0.1)
+                    if run.queue:
+                        break
+                print("noticed", flush=True)
+                time.sleep(SECONDS)
+
+        def after_train(self, run):
+            run.request_save()
+
+        def directory(self, run):
+            return run.require("checkpoints_dir")
+
+        def plan(self, run, requests):
+            return self.directory(run) / f"iter_{run.iters_done}.pth"
+
+        def write(self, run, checkpoint):
+            write_checkpoint(self.plan(run, []), checkpoint, generation=1)
+            return False
+"""
+
+
+@pytest.mark.slow
+class TestCtrlCInATerminal:
+    def start(self, project: Project, seconds: int) -> subprocess.Popen[str]:
+        project.write(SLOW.replace("SECONDS", str(seconds)), "slow_parts.py")
+        project.write(RUN)
+        overrides = ["hooks=[slow_parts:SlowHook]", "training.epochs=1000", "work_dir=x"]
+        command = [sys.executable, "-m", "hookbus", "train", "run.yaml", *overrides]
+        return subprocess.Popen(command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def interrupt(self, process: subprocess.Popen[str], at: str) -> None:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{at}\n"
+        process.send_signal(signal.SIGINT)
+
+    def test_once_ends_the_iteration_and_writes_a_last_checkpoint(self, project: Project) -> None:
+        with self.start(project, 0) as process:
+            self.interrupt(process, "at work")
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors.splitlines() == [
+            "warning: Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.", "interrupted"
+        ]  # fmt: skip
+        status = json.loads((project.path / "x/status.json").read_text())
+        assert (status["outcome"], status["exit_code"], status["iters_done"]) == ("interrupted", 130, 3)
+        assert [path.name for path in (project.path / "x/checkpoints").glob("*.pth")] == ["iter_3.pth"]
+
+    def test_twice_leaves_at_once(self, project: Project) -> None:
+        with self.start(project, 600) as process:
+            self.interrupt(process, "at work")
+            self.interrupt(process, "noticed")
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors.splitlines()[-1] == "interrupted"
+        assert "Traceback" not in errors
+        assert read_status(project.path / "x")["outcome"] == "interrupted"
+        assert not (project.path / "x/checkpoints").exists()
+        claim(project.path / "x", resume=True).release()
+
+    def test_a_script_is_left_by_it_with_its_threads_ended(self, tmp_path: Path) -> None:
+        script = tmp_path / "script.py"
+        script.write_text(
+            "import os, signal, threading\n"
+            "from hookbus import HookBus\n"
+            "bus, over = HookBus(), threading.Event()\n"
+            "bus.on('before_run')(lambda: threading.Thread(target=over.wait).start())\n"
+            "bus.on('cleanup', name='cleanup')(over.set)\n"
+            "with bus.run(epochs=1) as run:\n"
+            "    os.kill(os.getpid(), signal.SIGINT)\n"
+        )
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == -signal.SIGINT
+        assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
