@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from hookbus.errors import ConfigError
+
 __all__ = ["cnn", "mlp"]
 
 DIGITS_SHAPE = (1, 8, 8)
@@ -19,7 +21,15 @@ def mlp(width: int = 64, input_shape: Sequence[int] = DIGITS_SHAPE, num_classes:
         width: units of each hidden layer.
         input_shape: of one picture, without the batch.
         num_classes: outputs.
+
+    Returns:
+        A module that makes scores of shape (batch, num_classes) of pictures of shape (batch, *input_shape).
+
+    Raises:
+        ConfigError: an argument does not hold.
     """
+    _check(width=width, num_classes=num_classes)
+    _require(len(input_shape) > 0 and min(input_shape) > 0, "input_shape", input_shape, "positive sizes")
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(input_shape), width),
@@ -37,10 +47,20 @@ def cnn(
 
     Args:
         width: channels of the first convolution; the second has twice as many.
-        dropout: the share of features that is dropped before the last layer.
+        dropout: the share of features that is dropped before the last layer; from 0 to below 1.
         input_shape: (channels, height, width) of one picture; height and width at least 4.
         num_classes: outputs.
+
+    Returns:
+        A module that makes scores of shape (batch, num_classes) of pictures of shape (batch, *input_shape).
+
+    Raises:
+        ConfigError: an argument does not hold.
     """
+    _check(width=width, num_classes=num_classes)
+    _require(isinstance(dropout, (int, float)) and 0 <= dropout < 1, "dropout", dropout, "a number from 0 to below 1")
+    fits = len(input_shape) == 3 and input_shape[0] > 0 and min(input_shape[1:]) >= 4
+    _require(fits, "input_shape", input_shape, "(channels, height, width), with height and width of at least 4")
     channels, height, breadth = input_shape
     features = 2 * width * (height // 4) * (breadth // 4)
     return nn.Sequential(
@@ -55,3 +75,13 @@ def cnn(
 def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     return convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
+
+
+def _check(**counts: int) -> None:
+    for name, value in counts.items():
+        _require(isinstance(value, int) and value >= 1, name, value, "a whole number of at least 1")
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ConfigError([f"{name}: should be {wanted}, but it is {value!r}."])
