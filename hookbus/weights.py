@@ -27,7 +27,7 @@ class Provider(Protocol):
         """The raw weights while averaged ones are in the model; None while the model holds the raw ones."""
 
     def averaged(self) -> StateDict | None:
-        """The averaged weights; None before the first update."""
+        """The averaged weights; None where there is none yet."""
 
     def applied(self) -> AbstractContextManager[Any]:
         """A context in which the model holds the averaged weights."""

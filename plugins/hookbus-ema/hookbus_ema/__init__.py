@@ -1,0 +1,8 @@
+"""A moving average of the weights for hookbus: one fused update per optimizer step, exact to resume."""
+
+from hookbus_ema.average import ExponentialMovingAverage
+from hookbus_ema.config import EMAConfig
+from hookbus_ema.hook import EMAHook
+from hookbus_ema.overlap import OverlappedAverage
+
+__all__ = ["EMAConfig", "EMAHook", "ExponentialMovingAverage", "OverlappedAverage"]

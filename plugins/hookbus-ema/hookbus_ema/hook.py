@@ -1,0 +1,149 @@
+"""The hook: updates the average after each optimizer step, and puts it into the model for validations and tests."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from hookbus import Hook, Priority, every, hookimpl
+from hookbus.errors import CheckpointError, HookError
+from hookbus.run import Run
+from hookbus.weights import unwrapped
+from hookbus_ema.average import ExponentialMovingAverage
+from hookbus_ema.config import EMAConfig
+from hookbus_ema.overlap import OverlappedAverage
+from hookbus_ema.resume import start_from
+
+__all__ = ["EMAHook"]
+
+
+class EMAHook(Hook):
+    """Keeps a moving average of the weights, which validations and tests use.
+
+    There is one update per optimizer step that was made: none for a micro-batch of an accumulation, none for a step
+    that a gradient scaler left out. Where the loop has no optimizer, each iteration counts as a step. Files hold the
+    raw weights as `state_dict` and the averaged ones as `ema_state_dict`, whatever is in the model at that moment.
+    """
+
+    Config = EMAConfig
+    priority = Priority.ABOVE_NORMAL
+    config: EMAConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._average: ExponentialMovingAverage | None = None
+        self._loaded: dict[str, Any] | None = None  # a state that waits for the model
+        self._begun_at = 0  # the steps of the run when averaging began
+
+    @property
+    def average(self) -> ExponentialMovingAverage | None:
+        """The average, None before training; `state_dict` and `load_state_dict` keep it."""
+        if self._loaded is not None and self._run is not None and self._run.model is not None:
+            state, self._loaded = self._loaded, None
+            self._average, self._begun_at = self._restored(self._run, state), state["begun_at"]
+        return self._average
+
+    def before_run(self, run: Run) -> None:
+        """Offer the averages to the run. A run that begins at zero has none yet."""
+        if run.model is None:
+            raise HookError(f"hook {self.name!r} averages the weights of a model: give model= to the run.")
+        if run.iters_done == 0:
+            self._average = None
+        elif self._average is not None and not self._average.is_of(_model(run)):
+            self.load_state_dict(self.state_dict())
+        run.weights.provide(self)
+        run.around_validation(self.applied)
+
+    def before_train(self, run: Run) -> None:
+        """Start at the weights as they are now, or at the averages of `resume_from`."""
+        self._started(run)
+
+    def before_optimizer_step(self, run: Run) -> None:
+        """The weights are about to change: an update on another thread has to be done with them."""
+        self._started(run).wait()  # a loop may make its first step before it emits anything
+
+    @hookimpl(when=every("interval"))
+    def after_optimizer_step(self, run: Run) -> None:
+        """Update the average."""
+        self._update(run)
+
+    @hookimpl(when=every("interval"))
+    def after_train_iter(self, run: Run) -> None:
+        """Update the average where there is no optimizer, so that each iteration counts as a step."""
+        if run.clock.counts_iterations:
+            self._update(run)
+            self.wait()
+
+    def cleanup(self) -> None:
+        """Leave no update running."""
+        self.wait()
+
+    # -- what the run and users ask for ----------------------------------------------------------
+
+    def raw(self) -> dict[str, Tensor] | None:
+        """The raw weights while the averages are in the model; None while the model holds the raw ones."""
+        kept = None if self._average is None else self._average.raw()
+        return kept and {**_model(self.run).state_dict(), **kept}
+
+    def averaged(self) -> dict[str, Tensor] | None:
+        """The averaged weights by name, None before training. References, not copies."""
+        return None if self.average is None else self.average.averaged()
+
+    def applied(self) -> AbstractContextManager[None]:
+        """A context in which the model holds the averages, for use by hand; before training it does nothing."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def wait(self) -> None:
+        """Return once no update is running on another thread."""
+        if self._average is not None:
+            self._average.wait()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages, the step of the last update, and the step of the run at which averaging began."""
+        if self._loaded is not None:
+            return self._loaded
+        state = {"steps": 0, "averaged": {}} if self._average is None else self._average.state_dict()
+        return {**state, "begun_at": self._begun_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; the averages are put in place when the model is there.
+
+        Raises:
+            CheckpointError: as soon as the averages are asked for, if they are not those of the model.
+        """
+        self._average, self._loaded = None, state if state["averaged"] else None
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _started(self, run: Run) -> ExponentialMovingAverage:
+        average = self.average
+        if average is None:
+            average = self._average = self._made(run)
+            if self.config.resume_from is not None:
+                start_from(average, Path(self.config.resume_from), run.logger)
+            self._begun_at = run.steps_done - average.steps
+        return average
+
+    def _update(self, run: Run) -> None:
+        self._started(run).update(run.steps_done - self._begun_at)
+
+    def _restored(self, run: Run, state: dict[str, Any]) -> ExponentialMovingAverage:
+        average = self._made(run)
+        try:
+            average.load_state_dict(state)
+        except ValueError as error:
+            raise CheckpointError(f"hook {self.name!r}: {error}") from None
+        return average
+
+    def _made(self, run: Run) -> ExponentialMovingAverage:
+        kind = OverlappedAverage if self.config.overlap else ExponentialMovingAverage
+        options = self.config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"})
+        return kind(_model(run), **options)
+
+
+def _model(run: Run) -> nn.Module:
+    assert run.model is not None
+    return unwrapped(run.model)

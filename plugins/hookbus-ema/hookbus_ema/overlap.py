@@ -1,0 +1,48 @@
+"""The same average, taken while the training goes on."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from hookbus_ema.average import ExponentialMovingAverage
+
+__all__ = ["OverlappedAverage"]
+
+
+class OverlappedAverage(ExponentialMovingAverage):
+    """An average that is updated on another thread, during the next forward and backward.
+
+    Parameters do not change between one optimizer step and the next, so the result is the same bit for bit, as long as
+    whoever changes them calls `wait` first: before each optimizer step. Everything that reads or exchanges averages
+    waits by itself. Buffers, which a forward changes, are brought up to date before `update` returns. What went wrong
+    on the other thread is raised by the next `wait`. Arguments are those of `ExponentialMovingAverage`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
+        self._running: Future[None] | None = None
+
+    def wait(self) -> None:
+        """Return once no update is running."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def _move(self, share: float) -> None:
+        self._running = self._thread.submit(self._move_after, _current_stream(), share)
+
+    def _move_after(self, stream: AbstractContextManager[Any], share: float) -> None:
+        with stream:
+            super()._move(share)
+
+
+def _current_stream() -> AbstractContextManager[Any]:
+    """The stream of this thread, where the optimizer step was queued; a thread has a stream of its own otherwise."""
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_stream()
+    return nullcontext()

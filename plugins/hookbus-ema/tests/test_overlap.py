@@ -1,0 +1,135 @@
+"""The average on another thread: the same bits, and nobody sees it half done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus_ema import ExponentialMovingAverage, OverlappedAverage
+
+
+class Gated(OverlappedAverage):
+    """Its updates wait until somebody opens the gate."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gate = threading.Event()
+
+    def _move_after(self, *args: Any) -> None:
+        self.gate.wait(30)
+        super()._move_after(*args)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
+
+
+def train(average: ExponentialMovingAverage, model: nn.Module, steps: int, dtype: torch.dtype = torch.float32) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    noise = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4, generator=noise).to(dtype)).square().mean().backward()
+        average.wait()
+        optimizer.step()
+        average.update()
+
+
+@pytest.mark.parametrize("update_buffers", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_averages_are_those_of_updates_in_line_bit_for_bit(update_buffers: bool, dtype: torch.dtype) -> None:
+    found = []
+    for kind in (ExponentialMovingAverage, OverlappedAverage):
+        average = kind(model := net().to(dtype), 0.9, update_buffers=update_buffers)
+        train(average, model, 20, dtype)
+        found.append(average.averaged())
+
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_the_update_runs_after_update_has_returned() -> None:
+    model = nn.Linear(1, 1)
+    average = Gated(model, 0.5, warm_up=0)
+    nn.init.ones_(model.weight)
+    before = average.averaged()["weight"].clone()
+    average.update()
+    unchanged = torch.equal(average._averages[0], before)
+    average.gate.set()
+    average.wait()
+
+    assert unchanged
+    assert torch.equal(average._averages[0], torch.lerp(before, torch.ones(1, 1), 0.5))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda average, model: average.averaged()["weight"].item(),
+        lambda average, model: average.state_dict()["averaged"]["weight"].item(),
+        lambda average, model: applied(average, model),
+        lambda average, model: updated(average),
+    ],
+    ids=["averaged", "state_dict", "applied", "update"],
+)
+def test_whoever_reads_waits(read: Callable[[Gated, nn.Linear], float]) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    average = Gated(model, 0.5, warm_up=0)
+    nn.init.ones_(model.weight)
+    average.update()
+    threading.Timer(0.1, average.gate.set).start()
+
+    assert read(average, model) == 0.5
+
+
+def applied(average: Gated, model: nn.Linear) -> float:
+    with average.applied():
+        return model.weight.item()
+
+
+def updated(average: Gated) -> float:
+    """The next update waits for the one before; with the weight put to 0.5 it leaves an average of 0.5 where it is."""
+    average.wait()
+    nn.init.constant_(average._weights[0], 0.5)
+    average.update()
+    return average.averaged()["weight"].item()
+
+
+def test_buffers_are_taken_before_the_next_forward_can_change_them() -> None:
+    model = nn.BatchNorm1d(1)
+    copied, averaged = Gated(model), Gated(model, 0.5, warm_up=0, update_buffers=True)
+    model.running_mean.fill_(1.0)
+    copied.update()
+    averaged.update()
+    model.running_mean.fill_(100.0)
+    copied.gate.set()
+    averaged.gate.set()
+
+    assert copied.averaged()["running_mean"].tolist() == [1.0]
+    assert averaged.averaged()["running_mean"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("call", [OverlappedAverage.wait, OverlappedAverage.update, OverlappedAverage.averaged])
+def test_what_went_wrong_on_the_other_thread_is_raised_once_by_the_next_call(call: Callable[[Any], Any]) -> None:
+    model = nn.Linear(1, 1)
+    average = OverlappedAverage(model)
+    model.weight.data = torch.zeros(7, 7)
+    average.update()
+    with pytest.raises(RuntimeError, match="shape"):
+        call(average)
+    average.wait()
+
+
+def test_the_training_may_have_more_than_one_average() -> None:
+    model = net()
+    fast, slow = OverlappedAverage(model, 0.5, warm_up=0), OverlappedAverage(model, 0.99, warm_up=0)
+    train(fast, model, 3)
+    slow.update()
+
+    assert not torch.equal(fast.averaged()["0.weight"], slow.averaged()["0.weight"])
