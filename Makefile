@@ -6,7 +6,7 @@ RUN := $(BIN)/python -m
 CONSTRAINTS := .ci/constraints.txt
 PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolation --constraint $(CONSTRAINTS)
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
-DEMO_PLUGINS := logger timer checkpoint zoo
+DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping zoo
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-all lint types imports package bench generate clean
@@ -36,6 +36,7 @@ package: .venv/all
 bench: .venv/all
 	$(RUN) benchmarks.bench_emit
 	$(RUN) benchmarks.bench_loop
+	$(RUN) benchmarks.bench_ema --rounds 5
 
 generate: .venv/all
 	$(BIN)/python tests/generate.py

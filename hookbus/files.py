@@ -180,9 +180,9 @@ def verify(path: Path) -> Sidecar:
 def newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
     """The files of a directory that have a sidecar, the newest generation first; hidden names are ignored.
 
-    Of one generation, a file whose replacement was cut off comes last: it may still hold what was to be replaced.
+    A file whose replacement was cut off has the generation of what it really holds, which its bytes tell.
     """
-    found = [(sidecar, path) for path in directory.glob(pattern) if (sidecar := _visible(path))]
+    found = [(_held(path, sidecar), path) for path in directory.glob(pattern) if (sidecar := _visible(path))]
     newest = sorted(found, key=lambda each: (-each[0].generation, bool(each[0].previous), each[1].name))
     return [path for _, path in newest]
 
@@ -262,6 +262,13 @@ def _check_of(fields: dict[str, Any]) -> str:
 
 def _visible(path: Path) -> Sidecar | None:
     return None if path.name.startswith(".") else read_sidecar(path)
+
+
+def _held(path: Path, sidecar: Sidecar) -> Sidecar:
+    """What is known of the file that is there: of a damaged one, what should be there."""
+    if not sidecar.previous:
+        return sidecar
+    return sidecar.vouches(path.stat().st_size, lambda: hash_file(path)) or sidecar
 
 
 def _sidecar_path(path: Path) -> Path:
