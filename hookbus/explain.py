@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hookbus._packages import package_of
+from hookbus.when import NEVER
 
 if TYPE_CHECKING:
     from hookbus._dispatch import Listener
@@ -84,7 +85,10 @@ def _rows(listeners: list[Listener]) -> list[Row]:
 
 
 def _when(listener: Listener) -> str:
-    parts = [repr(listener.schedule)] if listener.schedule is not None else []
+    schedule = listener.schedule
+    if schedule is not None and schedule.following(0, None) == NEVER:
+        return "never"
+    parts = [repr(schedule)] if schedule is not None else []
     return " & ".join([*parts, "should_trigger"] if listener.asks else parts)
 
 

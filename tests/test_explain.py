@@ -63,6 +63,12 @@ def test_each_listener_is_shown_in_time_order_with_the_source_of_its_number() ->
     ]
 
 
+def test_a_listener_that_is_never_due_is_shown_as_such() -> None:
+    bus = HookBus()
+    bus.on("after_epoch", name="mine", when=every(None, unit="epoch"))(lambda: None)
+    assert bus.explain().points["after_epoch"] == [Row("mine", PACKAGE, 50, "default", "never")]
+
+
 def test_it_reads_as_a_list() -> None:
     assert str(bus().explain()).splitlines() == [
         "order: nested",
