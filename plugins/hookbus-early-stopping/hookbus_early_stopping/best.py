@@ -1,0 +1,76 @@
+"""The weights that earned the best score: kept in memory, or read from the best checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookbus.errors import HookError, MetricError
+from hookbus.metrics import resolve
+from hookbus.run import Run
+from hookbus.state import read_checkpoint
+
+__all__ = ["BestWeights"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestWeights:
+    """Raw and averaged weights of one moment.
+
+    Attributes:
+        raw: the state dict of the model, without averages in it.
+        averaged: the averaged weights by name, None where nobody averages.
+    """
+
+    raw: Mapping[str, Any]
+    averaged: Mapping[str, Tensor] | None
+
+    @classmethod
+    def copied(cls, run: Run) -> BestWeights:
+        """A copy, in main memory, of the weights as they are now, whichever of them are in the model."""
+        run.weights.wait()
+        averaged = run.weights.averaged()
+        return cls(_copy(run.weights.raw()), None if averaged is None else _copy(averaged))
+
+    @classmethod
+    def from_file(cls, run: Run, metric: str) -> BestWeights:
+        """The weights in the best checkpoint.
+
+        Args:
+            run: the run that has written it.
+            metric: the metric whose best it is.
+
+        Raises:
+            HookError: there is none.
+            CheckpointError: it cannot be read.
+        """
+        try:
+            path = run.best[resolve(metric, run.best)].path
+        except MetricError:
+            path = None
+        if path is None:
+            raise HookError(
+                f"There is no best checkpoint of {metric!r} from which weights could come back. Let the checkpoint "
+                "hook keep it (save_best must not be false there), or say restore_best_weights: memory."
+            )
+        catch_up = getattr(run.get("saver"), "catch_up", None)
+        if catch_up is not None:
+            catch_up(run)  # the file may still be written on another thread
+        checkpoint = read_checkpoint(path)
+        return cls(checkpoint["state_dict"], checkpoint.get("ema_state_dict"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both, as plain values and tensors. References, not copies."""
+        return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
+
+
+def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _copied(value) for name, value in weights.items()}
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value

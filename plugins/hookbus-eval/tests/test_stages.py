@@ -1,0 +1,87 @@
+"""At which numbers a validation is due."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookbus.lifecycle import Unit
+from hookbus_eval.stages import validations_due
+
+
+class Number:
+    """A moment at which one number is completed."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def counts(self, unit: Unit | None) -> bool:
+        return True
+
+    def number(self, unit: Unit | None) -> int:
+        return self._number
+
+    def span(self, unit: Unit | None) -> tuple[int, int]:
+        return self._number, self._number
+
+    def limit(self, unit: Unit | None) -> int | None:
+        return None
+
+
+def due(interval: int, start: int, changes: list[tuple[int, int]], until: int) -> list[int]:
+    schedule = validations_due(interval, start, changes, "epoch")
+    return [number for number in range(1, until + 1) if schedule.due(Number(number))]
+
+
+@pytest.mark.parametrize(
+    ("interval", "start", "changes", "expected"),
+    [
+        (1, 0, [], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+        (3, 0, [], [3, 6, 9]),
+        (3, 1, [], [1, 4, 7, 10]),
+        (3, 5, [], [5, 8]),
+        (2, 10, [], [10]),
+        (10, 0, [(4, 1)], [4, 5, 6, 7, 8, 9, 10]),
+        (2, 0, [(5, 3), (10, 1)], [2, 4, 6, 9, 10]),
+        (2, 1, [(5, 3)], [1, 3, 7, 10]),
+        (4, 7, [(3, 1)], [7, 8, 9, 10]),
+        (5, 0, [(1, 4)], [4, 8]),
+    ],
+)
+def test_due_from_the_start_on_at_multiples_of_the_interval(
+    interval: int, start: int, changes: list[tuple[int, int]], expected: list[int]
+) -> None:
+    assert due(interval, start, changes, 10) == expected
+
+
+CHANGES = st.dictionaries(st.integers(1, 30), st.integers(1, 7), max_size=3).map(lambda each: sorted(each.items()))
+
+
+@given(st.integers(1, 7), st.integers(0, 12), CHANGES)
+def test_it_is_what_the_rule_says_number_by_number(interval: int, start: int, changes: list[tuple[int, int]]) -> None:
+    expected = []
+    for number in range(1, 41):
+        in_force = interval
+        for milestone, later in changes:
+            if number >= milestone:
+                in_force = later
+        if number >= start and (number - start) % in_force == 0:
+            expected.append(number)
+    assert due(interval, start, changes, 40) == expected
+
+
+@given(st.integers(1, 7), st.integers(0, 12), CHANGES)
+def test_nothing_is_due_before_the_number_that_it_says_is_next(
+    interval: int, start: int, changes: list[tuple[int, int]]
+) -> None:
+    schedule = validations_due(interval, start, changes, "iter")
+    expected = due(interval, start, changes, 40)
+    for number in range(41):
+        following = schedule.following(number, None)
+        assert not [each for each in expected if number < each < following]
+
+
+@pytest.mark.parametrize("unit", get_args(Unit))
+def test_it_counts_in_the_unit_that_was_given(unit: Unit) -> None:
+    assert validations_due(2, 1, [(5, 1)], unit).units() == {unit}
