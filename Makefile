@@ -9,7 +9,7 @@ PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping zoo
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all lint types imports package bench generate clean
+.PHONY: demo test test-all lint types imports package docs bench generate clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -33,6 +33,9 @@ imports: .venv/all
 package: .venv/all
 	$(RUN) pytest -m "slow and not gpu" tests/packaging
 
+docs: .venv/all
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+
 bench: .venv/all
 	$(RUN) benchmarks.bench_emit
 	$(RUN) benchmarks.bench_loop
@@ -40,6 +43,7 @@ bench: .venv/all
 
 generate: .venv/all
 	$(BIN)/python tests/generate.py
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf .venv runs
@@ -54,5 +58,5 @@ clean:
 	@touch $@
 
 .venv/all: .venv/base pyproject.toml $(PLUGINS:%=%/pyproject.toml)
-	$(PIP) -e . $(PLUGINS:%=-e %) --group test --group lint --group build
+	$(PIP) -e . $(PLUGINS:%=-e %) --group test --group lint --group build --group docs
 	@touch $@

@@ -298,6 +298,7 @@ class Trainer:
         )
         run.train_loader, run.val_loader, run.test_loader = self.train_loader, self.val_loader, self.test_loader
         run.clock.epoch_length = length_of(self.train_loader)
+        run.validations.on_results = self.scheduler.after_validation
         for name, service in self._services.items():
             run.provide(name, service)
         with living(run, resume):
@@ -317,8 +318,6 @@ class Trainer:
 
     def _validate(self, run: Run) -> None:
         judge(run, "val", self.val_loader, self.scores, self.device)
-        if run.mode == "train" and not run.sanity_checking:
-            self.scheduler.after_validation(run)
 
     def _test(self, run: Run) -> None:
         judge(run, "test", self.test_loader, self.scores, self.device)

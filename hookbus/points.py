@@ -35,7 +35,7 @@ SETTLED: dict[str, list[str]] = {
 }
 
 for _kind in ("val", "test"):
-    FIRST[f"before_{_kind}"] = ["_run.validations.enter()"]
+    FIRST[f"before_{_kind}"] = [f"_run.validations.enter({_kind!r})"]
     FIRST[f"before_{_kind}_epoch"] = ["_run.validations.begin_loader()"]
     FIRST[f"before_{_kind}_iter"] = ["_run.validations.begin_batch(batch_idx, batch)"]
     FIRST[f"after_{_kind}_iter"] = ["_run.validations.end_batch(batch_idx, batch, outputs, loss)"]

@@ -167,7 +167,10 @@ def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> W
 def _of_the_run(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:
     if validate is None:
         return None
-    parameters = inspect.signature(validate).parameters.values()
+    try:
+        parameters = inspect.signature(validate).parameters.values()
+    except ValueError:  # a built-in that does not tell
+        return lambda _: validate()
     takes_run = any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
     return validate if takes_run else lambda _: validate()
 

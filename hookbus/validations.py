@@ -29,6 +29,7 @@ class Validations:
 
     Attributes:
         validated_at: the number of updates at the last validation that counted; -1 for none.
+        on_results: what the loop does with the results of a validation of its training, before `after_val`.
     """
 
     def __init__(self, run: Run, evaluators: Mapping[Kind, Evaluator | None], validated_at: int) -> None:
@@ -38,6 +39,7 @@ class Validations:
         self._entered = ExitStack()
         self._evaluation = Evaluation()
         self.validated_at = validated_at
+        self.on_results: Callable[[Run], object] | None = None
 
     def can_make(self, kind: Kind) -> bool:
         """Whether there is a way to make one."""
@@ -93,6 +95,8 @@ class Validations:
             returned = evaluator(run)
             run.brackets.close(f"{kind}_epoch", metrics=returned)
             run.metrics.results |= _named(kind, None, returned or {})
+            if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
+                self.on_results(run)
             run.brackets.close(kind)
             results = self.results(kind)
         if kind == "val" and not sanity:
@@ -119,8 +123,10 @@ class Validations:
 
     # -- called at the points ----------------------------------------------------------------
 
-    def enter(self) -> None:
-        """Just before `before_val` and `before_test`: enter what surrounds a validation."""
+    def enter(self, kind: Kind) -> None:
+        """Just before `before_val` and `before_test`: enter what surrounds a validation, whose results are its own."""
+        store = self._run.metrics
+        store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
         self._entered.close()
         for context in self._around:
             self._entered.enter_context(context())

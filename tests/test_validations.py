@@ -79,12 +79,13 @@ class TestResults:
         assert math.isnan(results["val/loss"])
         assert results["val/best"] == math.inf
 
-    def test_of_a_validation_stay_until_the_next_one_has_its_own(self, bus: Any) -> None:
+    def test_of_a_validation_stay_until_the_next_one_which_has_its_own_alone(self, bus: Any) -> None:
         found = iter([{"loss": 1.0, "extra": 5.0}, {"loss": 2.0}])
         with bus.run(validate=lambda: next(found)) as run:
             run.validate()
+            assert dict(run.metrics.results) == {"val/loss": 1.0, "val/extra": 5.0}
             run.validate()
-            assert dict(run.metrics.results) == {"val/loss": 2.0, "val/extra": 5.0}
+            assert dict(run.metrics.results) == {"val/loss": 2.0}
 
     def test_of_a_test_are_not_those_of_a_validation(self) -> None:
         trainer = toys.trainer(val_loader=toys.pairs(1), test_loader=toys.pairs(2))

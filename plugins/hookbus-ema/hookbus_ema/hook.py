@@ -55,7 +55,7 @@ class EMAHook(Hook):
         elif self._average is not None and not self._average.is_of(_model(run)):
             self.load_state_dict(self.state_dict())
         run.weights.provide(self)
-        run.around_validation(self.applied)
+        run.around_validation(run.weights.applied)
 
     def before_train(self, run: Run) -> None:
         """Start at the weights as they are now, or at the averages of `resume_from`."""
