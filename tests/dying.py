@@ -56,7 +56,8 @@ def in_child(task: Callable[[], object]) -> int:
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
-            os._exit(1)
+        finally:
+            os._exit(1)  # even where nothing can be printed
     return os.waitpid(child, 0)[1]
 
 

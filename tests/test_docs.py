@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from docs import generate
+from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 
-LONG = {"README.md", "index.md", "tutorial.md", "resume.md", "publishing.md"}
-"""Pages whose examples train for seconds."""
-
-ALL = [
-    pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.name in LONG else [])
-    for page in PAGES
-]
+LONG = ("docs/index.md", "docs/publishing.md", "docs/resume.md", "docs/tutorial.md")
+"""Pages whose examples take many seconds."""
 
 
-@pytest.mark.parametrize("page", ALL)
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def followed() -> Iterator[object]:
+    """The pages to follow; README has a test of its own."""
+    for page in PAGES:
+        marks = [pytest.mark.slow, pytest.mark.timeout(600)] if name_of(page) in LONG else []
+        if page.parent != ROOT:
+            yield pytest.param(page, id=name_of(page), marks=marks)
+
+
+@pytest.mark.parametrize("page", list(followed()))
 def test_everything_on_the_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(logging.getLogger("hookbus"), "handlers", [])
 
     Reader(page).follow()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
     untold = [block.line for block in blocks(page) if not hasattr(Reader, f"do_{block.language}")]
 
     assert not untold, f"{page.name}: tag the blocks in lines {untold}; text is for what is only looked at"
     assert page.read_text().count("```") == 2 * len(blocks(page)), f"{page.name}: a fence is not closed"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = [each.partition("#")[0] for each in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())]
+
+    assert not [target for target in targets if target and not (page.parent / target).exists()]
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
@@ -51,9 +65,48 @@ def test_every_generated_part_stands_on_a_page() -> None:
     assert set(re.findall(r"<!-- generated: (\S+) -->", text)) == set(generate.PARTS)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_files_lead_somewhere(page: Path) -> None:
-    targets = [each.partition("#")[0] for each in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())]
-    lost = [target for target in targets if target and not (page.parent / target).exists()]
+class TestAReader:
+    """Of pages with mistakes: each is found."""
 
-    assert not lost
+    @pytest.fixture
+    def follow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.chdir(tmp_path)
+
+        def follow(language: str, text: str) -> None:
+            (tmp_path / "page.md").write_text(f"```{language}\n{text}\n```\n")
+            Reader(tmp_path / "page.md").follow()
+
+        return follow
+
+    @pytest.mark.parametrize(
+        ("language", "text", "error", "message"),
+        [
+            ("python", "1 / 0", ZeroDivisionError, "division by zero"),
+            ("py", "class:", SyntaxError, "invalid syntax"),
+            ("yaml", "hooks: [{type: logger, intervall: 3}]", ConfigError, "part.yaml:1:24: .*unknown key"),
+            ("toml", "a = ", ValueError, "Invalid value"),
+            ("json", "{a: 1}", ValueError, "property name"),
+            ("console", "$ pip install hookbus-surely-not", AssertionError, "there is no such package"),
+            ("console", "$ make nothing", AssertionError, "there is no such target"),
+            ("console", "$ rm -rf /", AssertionError, "say in tests/pages.py how this is tried"),
+            ("console", "$ hookbus --version\nhookbus 9", AssertionError, "page.md:1: hookbus --version printed"),
+            ("console", "$ hookbus --version\n...\nmore", AssertionError, "page.md:1: hookbus --version printed"),
+        ],
+    )
+    def test_finds_what_does_not_work(self, follow, language: str, text: str, error: type[Exception], message: str):
+        with pytest.raises(error, match=message):
+            follow(language, text)
+
+    @pytest.mark.parametrize("shown", ["", "\nhookbus 0.1.0", "\n...", "\n...\nhookbus 0.1.0", "\nhookbus 0.1.0\n..."])
+    def test_takes_what_is_printed(self, follow, shown: str):
+        follow("console", f"$ hookbus --version{shown}")
+
+    def test_reads_the_blocks_of_a_page_with_their_lines(self, tmp_path: Path):
+        (tmp_path / "page.md").write_text(
+            "# One\n\n```python\n# a.py\nx = 1\n```\n\n- item\n\n  ```text\n  hello\n  ```\n"
+        )
+
+        assert [(b.language, b.text, b.line, b.file) for b in blocks(tmp_path / "page.md")] == [
+            ("python", "# a.py\nx = 1\n", 3, "a.py"),
+            ("text", "hello\n", 10, None),
+        ]

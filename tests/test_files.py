@@ -301,6 +301,21 @@ class TestDeath:
 
         assert deaths(replace, look_and_go_back) >= 12
 
+    def test_while_an_old_file_is_replaced_by_one_newer_than_all(self, tmp_path: Path) -> None:
+        best, newest = tmp_path / "best.pth", tmp_path / "epoch_8.pth"
+        put(best, OLD, 6)
+        put(newest, b"newest", 8)
+        firsts: set[str] = set()
+
+        def look_and_go_back() -> None:
+            first = newest_first(tmp_path)[0]
+            firsts.add(first.name)
+            assert verify(first).generation == (9 if best.read_bytes() == NEW else 8)
+            put(best, OLD, 6)
+
+        assert deaths(lambda: put(best, NEW, 9), look_and_go_back) >= 12
+        assert firsts == {"best.pth", "epoch_8.pth"}
+
     def test_again_and_again_without_one_replacement_coming_to_its_end(self, tmp_path: Path) -> None:
         path = tmp_path / "x.pth"
         contents = [f"content {i} ".encode() * 20 for i in range(100)]

@@ -1,4 +1,6 @@
-"""The README's examples, executed."""
+"""What the README promises, beyond that everything on it works."""
+
+from __future__ import annotations
 
 import os
 import re
@@ -8,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+from tests.pages import ROOT, Reader, blocks
 
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+README = ROOT / "README.md"
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -23,58 +22,52 @@ def run(*command: str, cwd: Path, path: Path | None = None) -> subprocess.Comple
     )
 
 
-def test_the_run_file_trains_and_goes_on(tmp_path: Path) -> None:
-    (run_file,) = blocks("yaml")
-    (tmp_path / "run.yaml").write_text(run_file)
+def checkpoints(directory: str) -> set[str]:
+    return {path.name for path in Path(directory, "checkpoints").glob("*.pth")}
 
-    first = run("-m", "hookbus", "train", "run.yaml", cwd=tmp_path)
-    second = run("-m", "hookbus", "train", "run.yaml", "--resume", "training.epochs=4", cwd=tmp_path)
 
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    names = {path.name for path in (tmp_path / "runs/digits/checkpoints").glob("*.pth")}
-    assert names == {"epoch_1.pth", "epoch_2.pth", "epoch_3.pth", "epoch_4.pth", "best_accuracy.pth", "last.pth"}
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_everything_on_it_works_and_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    Reader(README).follow()
+
+    assert checkpoints("runs/digits") == {
+        f"{n}.pth" for n in ("best_accuracy", "last", *(f"epoch_{i}" for i in range(1, 6)))
+    }
+    assert checkpoints("runs/mine") == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 
 
 def test_the_mistake_is_reported_as_shown(tmp_path: Path) -> None:
-    (run_file,) = blocks("yaml")
-    (shown,) = [block for block in blocks("") if "intervall" in block]
-    (tmp_path / "run.yaml").write_text(run_file.replace("interval:", "intervall:"))
+    (run_file,) = blocks(README, "yaml")
+    (shown,) = blocks(README, "text")
+    (tmp_path / "run.yaml").write_text(run_file.text.replace("interval:", "intervall:"))
 
     done = run("-m", "hookbus", "train", "run.yaml", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert shown.strip() in done.stderr
-
-
-def test_the_loop_of_ones_own_leaves_its_checkpoints(tmp_path: Path) -> None:
-    (loop,) = [block for block in blocks("python") if "bus.run(" in block]
-    (tmp_path / "loop.py").write_text(loop)
-
-    done = run("-W", "error", "loop.py", cwd=tmp_path)
-
-    assert done.returncode == 0, done.stderr
-    names = {path.name for path in (tmp_path / "runs/mine/checkpoints").glob("*.pth")}
-    assert names == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
+    assert shown.text.strip() in done.stderr
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_published_hook_is_found_by_its_name(tmp_path: Path) -> None:
-    (module,) = [block for block in blocks("python") if "GreetHook" in block]
-    (project,) = blocks("toml")
-    source, site = tmp_path / "source", tmp_path / "site"
-    (source / "hookbus_greet").mkdir(parents=True)
-    (source / "hookbus_greet/__init__.py").write_text(module)
-    (source / "pyproject.toml").write_text(project)
-    install = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", str(site), str(source))
+    site = tmp_path / "site"
+    for block in blocks(README):
+        if block.file:
+            (tmp_path / block.file).parent.mkdir(exist_ok=True)
+            (tmp_path / block.file).write_text(block.text)
+    install = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", str(site), ".")
     assert run(*install, cwd=tmp_path).returncode == 0
 
-    (tmp_path / "run.yaml").write_text(blocks("yaml")[0] + "  - {type: greet, text: hi, interval: 1}\n")
+    with (tmp_path / "run.yaml").open("a") as file:
+        file.write("  - {type: greet, text: hi, interval: 1}\n")
     listed = run("-m", "hookbus", "hooks", cwd=tmp_path, path=site)
     trained = run("-m", "hookbus", "train", "run.yaml", "training.epochs=1", cwd=tmp_path, path=site)
-    (tmp_path / "conform.py").write_text(
-        "from hookbus.testing import check_hook\nfrom hookbus_greet import GreetHook\ncheck_hook(GreetHook)\n"
-    )
-    conforms = run("conform.py", cwd=tmp_path, path=site)
+    check = "from hookbus.testing import check_hook\nfrom hookbus_greet import GreetHook\ncheck_hook(GreetHook)\n"
+    conforms = run("-c", check, cwd=tmp_path, path=site)
 
     assert "greet" in listed.stdout
     assert trained.returncode == 0, trained.stderr
@@ -83,7 +76,7 @@ def test_the_published_hook_is_found_by_its_name(tmp_path: Path) -> None:
 
 
 def test_every_package_of_the_table_is_there() -> None:
-    named = set(re.findall(r"\]\(plugins/([a-z-]+)\)", README))
+    named = set(re.findall(r"\]\(plugins/([a-z-]+)\)", README.read_text()))
     there = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
 
     assert named == there
