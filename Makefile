@@ -7,6 +7,7 @@ CONSTRAINTS := .ci/constraints.txt
 PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolation --constraint $(CONSTRAINTS)
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping zoo
+SPACE := $(subst ,, )
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-all lint types imports package docs bench generate clean
@@ -25,7 +26,8 @@ lint: .venv/all
 	$(RUN) ruff format --check .
 
 types: .venv/all
-	$(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) docs/examples tests/typing
+	MYPYPATH=$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
+		docs/generate.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing
 
 imports: .venv/all
 	$(BIN)/lint-imports

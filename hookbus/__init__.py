@@ -58,7 +58,8 @@ _HOMES = {
     "load_config": "config",
     "once": "when",
 }
-__all__ = [*_HOMES]
+_WITH_TORCH = ("Trainer",)
+__all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `import *` loads no torch
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
-__all__ = ["complain", "console", "paragraph", "print_json", "reported", "table_of"]
+__all__ = ["complain", "console", "errors", "paragraph", "print_json", "reported", "table_of"]
 
 PIPED_WIDTH = 160
 """Columns of a table that goes into a file or a pipe."""
@@ -35,16 +35,16 @@ def reported() -> Iterator[None]:
             yield
         except ConfigError as error:
             for problem in error.problems:
-                _errors().print(escape(problem), soft_wrap=True, highlight=False)
+                errors().print(escape(problem), soft_wrap=True, highlight=False)
             raise typer.Exit(2) from None
         except HookbusError as error:
             for line in str(error).splitlines():
                 complain(line)
             for note in getattr(error, "__notes__", ()):
-                _errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
+                errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            _errors().print("[yellow]interrupted[/]")
+            errors().print("[yellow]interrupted[/]")
             raise typer.Exit(130) from None
         except (typer.Exit, BrokenPipeError):
             raise
@@ -60,7 +60,7 @@ def console() -> Console:
 
 def complain(message: str) -> None:
     """Say what went wrong."""
-    _errors().print(f"[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    errors().print(f"[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
 
 
 def table_of(*columns: str) -> Table:
@@ -89,12 +89,13 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def _errors() -> Console:
+def errors() -> Console:
+    """Standard error."""
     return Console(stderr=True, highlight=False)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _errors().print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+    errors().print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
 
 
 @contextmanager
@@ -119,7 +120,7 @@ class _Messages(logging.Handler):
     @property
     def console(self) -> Console:
         """Where they go."""
-        return _errors()
+        return errors()
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "

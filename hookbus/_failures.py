@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hookbus._dispatch import Listener
 from hookbus._packages import package_of
@@ -15,6 +15,8 @@ from hookbus.errors import HookFailure, HookWarning
 from hookbus.hook import Hook
 
 __all__ = ["IN_A_ROW", "REACH_ALL", "Failures", "annotate", "policy_of"]
+
+T = TypeVar("T")
 
 IN_A_ROW = 3
 """So many failures of one listener in a row disable its hook."""
@@ -84,9 +86,38 @@ class Failures:
         if fatal:
             self._collected.append(shown)
         else:
-            self._count(error, listener, clock)
+            self._count(error, listener.hook, listener.plugin, listener.point, clock)
         go_on()
         return False
+
+    def guarded(self, work: Callable[[], T], hook: str, plugin: object, what: str, clock: Clock) -> T | None:
+        """Do for a hook what it has asked for, outside of its listeners but under its policy.
+
+        Args:
+            work: what to do.
+            hook: its instance name.
+            plugin: the hook.
+            what: what it is, in the place of a point.
+            clock: tells when.
+
+        Returns:
+            What the work returned; None where it failed and the run goes on.
+        """
+        try:
+            done = work()
+        except Exception as error:
+            if id(error) == self._let_through:
+                raise
+            shown = annotate(error, hook, plugin, what, clock)
+            if policy_of(plugin) != "raise":
+                self._count(error, hook, plugin, what, clock)
+                return None
+            if shown is error:
+                raise
+            raise shown from error
+        if (record := self._records.get(hook)) is not None:
+            record.in_a_row[what] = 0
+        return done
 
     def raise_collected(self, point: str) -> None:
         """Raise what the listeners of a point that reaches all of them have raised.
@@ -101,22 +132,22 @@ class Failures:
         self._let_through = id(error)
         raise error
 
-    def _count(self, error: Exception, listener: Listener, clock: Clock) -> None:
+    def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> None:
         """Count one failure; warn at the first, disable the hook where it is time for that."""
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        record = self._records.get(listener.hook)
+        record = self._records.get(hook)
         fresh = record is None
         if record is None:
-            record = self._records[listener.hook] = _Record(what, package_of(listener.plugin))
+            record = self._records[hook] = _Record(what, package_of(plugin))
         record.count += 1
-        row = record.in_a_row[listener.point] = record.in_a_row.get(listener.point, 0) + 1
-        if not record.disabled and (row >= IN_A_ROW or policy_of(listener.plugin) == "disable"):
+        row = record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
+        if not record.disabled and (row >= IN_A_ROW or policy_of(plugin) == "disable"):
             record.disabled = f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
         if fresh or record.disabled:
             self._changed()
         if fresh:
             after = "it is disabled" if record.disabled else "the run goes on"
-            _warn(f"hook {listener.hook!r} ({record.package}) failed at {listener.point}: {what}; {after}.")
+            _warn(f"hook {hook!r} ({record.package}) failed at {point}: {what}; {after}.")
 
     def forget(self, hook: str) -> None:
         """A hook has left; its failures are not those of one that comes under its name."""

@@ -122,7 +122,7 @@ class Manager(pluggy.PluginManager):
         try:
             found = inspect_plugin(plugin, name, bus.points, ACTIONS)
         except RegistrationError:
-            if not bus.find_points("", _packages.module_of(plugin)):
+            if not bus.find_points(set(dir(plugin)), _packages.module_of(plugin)):
                 raise
             found = inspect_plugin(plugin, name, bus.points, ACTIONS)
         check_listeners(found, plugin, name, bus.points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+from collections.abc import Collection
 from types import ModuleType
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "entry_point_of",
     "module_of",
     "package_of",
+    "parts_of",
     "point_specs",
 ]
 
@@ -58,7 +60,14 @@ def class_of_entry(kind: str) -> set[str]:
 def _entry_points() -> dict[str, str]:
     """Entry-point names by top-level package and class."""
     found = importlib.metadata.entry_points(group=HOOKS_GROUP)
-    return {f"{entry.module.partition('.')[0]}:{entry.attr}": entry.name for entry in found}
+    parts = ((entry, *parts_of(entry)) for entry in found)
+    return {f"{module.partition('.')[0]}:{attribute}": entry.name for entry, module, attribute in parts}
+
+
+def parts_of(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """The module and the attribute that an entry point names; empty where it is malformed, so that it loads nothing."""
+    found = entry.pattern.match(entry.value)
+    return (found["module"], found["attr"] or "") if found else ("", "")
 
 
 def module_of(plugin: object) -> str:
@@ -68,9 +77,9 @@ def module_of(plugin: object) -> str:
     return str(getattr(plugin, "__module__", None) or type(plugin).__module__)
 
 
-def point_specs(name: str, module: str = "") -> list[type]:
-    """Import the spec classes that declare points of one's own: those named `name`, and those of `module`'s package."""
+def point_specs(names: Collection[str], module: str = "") -> list[type]:
+    """Import the spec classes that declare points of one's own: those of these names, and those of `module`'s package."""
     top = module.partition(".")[0]
     entries = importlib.metadata.entry_points(group=POINTS_GROUP)
-    wanted = [e for e in entries if e.name == name or (top and e.module.partition(".")[0] == top)]
+    wanted = [e for e in entries if e.name in names or (top and parts_of(e)[0].partition(".")[0] == top)]
     return [entry.load() for entry in sorted(wanted, key=lambda e: (e.name, e.value))]

@@ -106,7 +106,11 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
         ConfigError: there is no type, or a setting does not hold.
         PluginError: the type cannot be found or imported.
     """
+    if isinstance(config, str):
+        config = {"type": config}
     if not isinstance(config, Mapping):
+        if config is None or isinstance(config, (type, int, float, list, tuple)):
+            raise ConfigError([f"A hook is given as {{'type': ..., ...}} or built already; {config!r} is neither."])
         return config
     settings = dict(config)
     kind = settings.pop("type", None)
@@ -126,6 +130,8 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
     Raises:
         ConfigError, PluginError: as `build_hook`.
     """
+    if isinstance(configs, str):
+        raise ConfigError([f"build_hooks takes a list; for one hook say build_hook({configs!r})."])
     listed = _named(configs) if isinstance(configs, Mapping) else list(configs)
     hooks = [build_hook(config) for config in listed]
     active = [hook for hook in hooks if not isinstance(hook, Hook) or hook.config.enabled]
@@ -148,8 +154,8 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: a setting is unknown or has a wrong value, or the class cannot be built.
     """
-    parameters = inspect.signature(cls).parameters
     try:
+        parameters = inspect.signature(cls).parameters
         if issubclass(cls, Hook) and "config" in parameters:
             return cls(config=settings)
         return _from_keywords(cls, parameters, settings)

@@ -7,7 +7,7 @@ calls these functions through `bus.calls`; everyone else goes through `emit`, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +151,8 @@ class HookBus:
         target = ALIASES.get(point, point)
 
         def register(function: F) -> F:
+            if target not in self.points:
+                self.find_points({target})
             if not isinstance(function, (FunctionType, MethodType)):
                 raise RegistrationError(f"bus.on({point!r}) takes a function, not {function!r}.")
             plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
@@ -211,6 +213,8 @@ class HookBus:
         """
         if name in self.points:
             raise PointError(f"The point {name!r} is declared already.")
+        if isinstance(args, str):
+            raise PointError(f"{name}: args is a list of names, not {args!r}: say args=({args!r},).")
         self._declare(Point(name, tuple(args), unit, doc, ("Any",) * len(args)))
 
         def fire(**arguments: Any) -> None:
@@ -230,10 +234,10 @@ class HookBus:
             if name not in self.points:
                 self._declare(point)
 
-    def find_points(self, name: str, module: str = "") -> bool:
-        """Declare what installed packages offer under `name`, or in `module`'s own package. Returns whether any."""
+    def find_points(self, names: Collection[str], module: str = "") -> bool:
+        """Declare what installed packages offer under these names, or in `module`'s own package. Returns whether any."""
         before = len(self.points)
-        for spec in _packages.point_specs(name, module):
+        for spec in _packages.point_specs(names, module):
             self.declare_from(spec)
         return len(self.points) > before
 
@@ -289,7 +293,7 @@ class HookBus:
     def _emitter(self, given: str) -> Callable[..., None]:
         """The function behind `emit` for one point: it checks the arguments and keeps the brackets."""
         point = ALIASES.get(given, given)
-        if point not in self.points and not (self.find_points(point) and point in self.points):
+        if point not in self.points and not (self.find_points({point}) and point in self.points):
             raise PointError(
                 f"There is no point {given!r}.{did_you_mean(given, self.points)} Declare your own with bus.declare."
             )

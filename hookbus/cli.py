@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 import hookbus
-from hookbus._console import complain, console, paragraph, print_json, reported, table_of
+from hookbus._console import complain, console, errors, paragraph, print_json, reported, table_of
 from hookbus.errors import ConfigError, HookbusError
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def test(
         trainer = _trainer(file, [*(overrides or ()), "resume=never"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
         trainer.load_from = checkpoint or _newest(trainer)
+        if json_:
+            trainer.register_service("console", errors())  # standard output is for the JSON alone
         metrics = trainer.test()
         if json_:
             print_json({"checkpoint": str(trainer.load_from), "metrics": dict(metrics)})

@@ -20,7 +20,7 @@ from typing import Any
 
 import hookbus
 from hookbus._imports import cause_of, nearest
-from hookbus._packages import HOOKS_GROUP
+from hookbus._packages import HOOKS_GROUP, parts_of
 from hookbus.errors import PluginClash, PluginError, PluginImportError, PluginNotFound, PluginVersionError, did_you_mean
 
 __all__ = [
@@ -125,7 +125,7 @@ def offers(group: str = HOOKS_GROUP) -> list[Offer]:
     found = set()
     for entry in importlib.metadata.entry_points(group=group):
         if entry.dist is not None:
-            found.add(Offer(entry.name, entry.attr, normalized(entry.dist.name), entry.dist.version, entry))
+            found.add(Offer(entry.name, parts_of(entry)[1], normalized(entry.dist.name), entry.dist.version, entry))
     return sorted(found, key=lambda offer: (offer.name, offer.package))
 
 

@@ -121,5 +121,8 @@ def _main_of(failures: list[BaseException]) -> BaseException:
 
 def _note(error: BaseException, failures: Iterable[BaseException]) -> None:
     for failure in failures:
+        if isinstance(failure, BaseExceptionGroup):
+            _note(error, failure.exceptions)
+            continue
         notes = "; ".join(getattr(failure, "__notes__", []))
         error.add_note(f"besides, {type(failure).__name__}: {failure}" + (f" ({notes})" if notes else ""))

@@ -30,6 +30,7 @@ class Looping:
         self._feed: Feed | None = None
         self._source: object = None
         self._state = dict(state)
+        self._to_skip = self._done_of_epoch()
         self.leaving_epoch = False
 
     def begin_epoch(self) -> None:
@@ -37,7 +38,7 @@ class Looping:
         run = self._run
         if not run.clock.epoch_open:
             run.metrics.epoch.reset()
-            self.leaving_epoch = False
+            self.leaving_epoch, self._to_skip = False, 0
         run.clock.begin_epoch()
         if run.stops:
             run.clock.cut_epoch()
@@ -65,7 +66,7 @@ class Looping:
         if run.should_stop_epoch:
             return
         feed = self._feed_of(loader)
-        index = begun = clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
+        index = begun = self._skip(feed.length)
         if index and not feed.exact:
             run.logger.warning("The training loader cannot be positioned: reading %s batches again.", index)
         batches = feed.batches(clock.epoch, index)
@@ -89,7 +90,17 @@ class Looping:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        self._feed, self._state = None, dict(state)
+        self._feed, self._state, self._to_skip = None, dict(state), self._done_of_epoch()
+
+    def _skip(self, length: int | None) -> int:
+        """How many batches of the next loader were done before this run went on in the middle of an epoch."""
+        skipped = self._to_skip if length is None else min(self._to_skip, length)
+        self._to_skip -= skipped
+        return skipped
+
+    def _done_of_epoch(self) -> int:
+        clock = self._run.clock
+        return clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
 
     def _look_for_the_end(self, batches: Iterator[Any]) -> None:
         """Whether a loader without length has ended: that takes reading on, so its place is noted before."""

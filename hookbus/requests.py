@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from hookbus._dispatch import nested
 
@@ -34,6 +35,7 @@ __all__ = [
     "settle",
 ]
 
+T = TypeVar("T")
 Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", "failed"]
 
 BOUNDARIES = frozenset(
@@ -162,10 +164,10 @@ def deliver_records(run: Run, *, everything: bool) -> None:
         return
     records, run.records = run.records, {}
     step = run.clock.steps_done
-    for _, record in sorted(records.items()):
+    for (asker, _), record in sorted(records.items()):
         values = run.metrics.means(record.window)
         record.window.reset()
-        record.deliver(values, step)
+        _for(run, asker, "the record it asked for", partial(record.deliver, values, step))
 
 
 def _validate(run: Run, *, sanity: bool) -> None:
@@ -187,12 +189,19 @@ def _save(run: Run, saves: list[Request]) -> None:
 def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
     from hookbus.state import check_plain, collect
 
-    path = saver.plan(run, requests)
+    name = run.bus.pm.get_name(saver) or ""
+    path = _for(run, name, "a save", lambda: saver.plan(run, requests))
     if path is None:
         return
     checkpoint = collect(run)
     run.bus.fire("before_save_checkpoint", checkpoint=checkpoint)
     check_plain(checkpoint, "checkpoint")
-    is_best = saver.write(run, checkpoint)
+    is_best = _for(run, name, "a save", lambda: saver.write(run, checkpoint))
     if is_best is not None:
         run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
+
+
+def _for(run: Run, name: str, what: str, work: Callable[[], T]) -> T | None:
+    """Do what a hook has asked for, under its policy; for someone who is no hook, just do it."""
+    plugin = run.bus.pm.get_plugin(name)
+    return work() if plugin is None else run.bus.table.failures.guarded(work, name, plugin, what, run.clock)

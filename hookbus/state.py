@@ -317,10 +317,23 @@ def _load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
     if name not in checkpoint:
         run.logger.warning("The checkpoint holds no %s: it starts afresh.", name)
         return
+    _check_kind(name, part, checkpoint[name])
     try:
         part.load_state_dict(checkpoint[name])
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"The {name} of the checkpoint does not fit this run's: {error}") from error
+
+
+def _check_kind(name: str, part: Any, saved: Mapping[str, Any]) -> None:
+    """Torch takes the state of another kind of optimizer, and fails at the next update."""
+    needed = set(getattr(part, "defaults", ()))
+    for group in saved.get("param_groups", ()) if needed else ():
+        missing = sorted(needed - set(group))
+        if missing:
+            raise CheckpointError(
+                f"The {name} of the checkpoint does not fit {type(part).__name__}: it has no {', '.join(missing)}. It was "
+                "of another kind. Use the one it was saved with, or say load_from to start from the weights alone."
+            )
 
 
 def _load_grads(run: Run, grads: Mapping[str, Any]) -> None:
@@ -346,11 +359,23 @@ def _load_hooks(run: Run, states: Mapping[str, Any]) -> None:
                 f"and the installed {package_of(hook)} reads version {hook.state_version}."
             )
         else:
-            hook.load_state_dict(record["state"])
+            _load_hook(name, hook, record["state"])
     for name, record in run.unclaimed.items():
         if not record["state"]:
             continue
         run.logger.warning("The checkpoint holds state of hook %r (%s), which is not active.", name, record["package"])
+
+
+def _load_hook(name: str, hook: Hook, state: dict[str, Any]) -> None:
+    try:
+        hook.load_state_dict(state)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"hook {name!r} ({package_of(hook)}) cannot take its state from the checkpoint: "
+            f"{type(error).__name__}: {error}."
+        ) from error
 
 
 def _nearby(path: Path) -> str:

@@ -5,7 +5,8 @@ Everything here can be replaced or wrapped by a hook, through the actions `train
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -118,13 +119,25 @@ class Steps:
         if not isinstance(batch, (tuple, list)):
             return _named(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
         if self.loss_fn is None:
-            return _named(self.model(*batch))
+            return _named(self._of_model(batch))
         *inputs, target = batch
         output = self.model(*inputs)
         loss = self.loss_fn(output, target)
         if isinstance(output, Tensor) or not isinstance(output, Mapping):
             return {"loss": loss, "output": output}
         return {**output, "loss": loss}
+
+    def _of_model(self, batch: Sequence[Any]) -> Any:
+        """What a model makes of a whole batch, targets included: without a loss_fn it has the loss to find itself."""
+        try:
+            return self.model(*batch)
+        except TypeError as error:
+            if _takes(self.model, batch):
+                raise
+            raise LoopError(
+                f"{type(self.model).__name__}.forward does not take the {len(batch)} parts of a batch: {error}. Give "
+                "loss_fn= to the Trainer (`loss:` in a run file), or a step_fn= of your own."
+            ) from None
 
     def _autocast_forward(self, batch: Any) -> dict[str, Any]:
         with torch.autocast(self.device.type, dtype=self._dtype):
@@ -226,3 +239,11 @@ def _no_loss(outputs: Mapping[str, Any], loss_fn: object) -> str:
 
 def _shape(value: Any) -> str:
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _takes(model: nn.Module, batch: Sequence[Any]) -> bool:
+    try:
+        inspect.signature(model.forward).bind(*batch)
+    except TypeError:
+        return False
+    return True

@@ -324,3 +324,16 @@ class TestGoingOn:
         with HookBus().run() as run:
             run.looping.load_state_dict({"place": 3})
             assert run.looping.state_dict() == {"place": 3}
+
+
+class TestSeveralLoadersInOneEpoch:
+    def test_are_each_read_from_their_beginning(self) -> None:
+        bus, seen = HookBus(), []
+        with bus.run(epochs=2) as run:
+            for _ in run.epochs():
+                for loader in (["a0", "a1"], ["b0", "b1", "b2", "b3"]):
+                    for i, batch in run.batches(loader):
+                        bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                        seen.append(batch)
+                        bus.emit("after_train_iter", batch_idx=i, batch=batch)
+        assert seen == ["a0", "a1", "b0", "b1", "b2", "b3"] * 2

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import types
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hookbus import Hook
-from hookbus._packages import class_of_entry, distribution_of, entry_point_of, module_of, package_of, point_specs
+from hookbus._packages import (
+    class_of_entry,
+    distribution_of,
+    entry_point_of,
+    module_of,
+    package_of,
+    parts_of,
+    point_specs,
+)
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -33,12 +42,20 @@ class TestWithoutAPackage:
     def test_a_class_that_nobody_offers_has_no_entry_point(self) -> None:
         assert entry_point_of(LooseHook) is None
         assert class_of_entry("LooseHook") == set()
-        assert point_specs("after_nothing_at_all", "loose_module_1") == []
+        assert point_specs({"after_nothing_at_all"}, "loose_module_1") == []
 
 
 def test_a_module_and_an_object_know_their_module() -> None:
     assert module_of(types) == "types"
     assert module_of(LooseHook()) == LooseHook.__module__
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [("pkg.mod:Cls", ("pkg.mod", "Cls")), ("pkg.mod", ("pkg.mod", "")), ("not a valid!value", ("", ""))],
+)
+def test_a_malformed_entry_point_names_nothing(value: str, parts: tuple[str, str]) -> None:
+    assert parts_of(EntryPoint("x", value, "hookbus.hooks")) == parts
 
 
 def test_a_library_that_is_no_plugin_is_found_by_its_module() -> None:
@@ -57,9 +74,9 @@ SCRIPT = """
         "entry point": _packages.entry_point_of(type(hook)),
         "by entry point": sorted(_packages.class_of_entry("render")),
         "by class": sorted(_packages.class_of_entry("RenderHook")),
-        "points by name": specs("after_render"),
-        "points by module": specs("", "acme_render.inner"),
-        "other points": specs("after_nothing", "acme_hooks"),
+        "points by name": specs({"after_render"}),
+        "points by module": specs((), "acme_render.inner"),
+        "other points": specs({"after_nothing"}, "acme_hooks"),
     }
 """
 

@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus
-from hookbus.errors import RequestError
+from hookbus.errors import HookWarning, RequestError
 from hookbus.lifecycle import POINTS
+from hookbus.metrics import Metrics
 from hookbus.requests import BOUNDARIES, SETTLING, Kind, Queue, Request
-from hookbus.testing import RecordingBus
+from hookbus.run import Run
+from hookbus.testing import RecordingBus, fake_training
 
 
 class FakeSaver:
@@ -540,3 +542,56 @@ def test_of_several_stops_the_most_urgent_gives_the_outcome(bus: Any, outcomes: 
 
 def stopping(outcome: Any) -> Callable[[Any], None]:
     return lambda run: run.request_stop(outcome=outcome)
+
+
+class Writes(Hook):
+    observer = True
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.written = 0
+
+    def after_train_iter(self, run: Run) -> None:
+        run.request_record(run.metrics.window("w"), self.deliver)
+
+    def deliver(self, metrics: Metrics, step: int) -> None:
+        self.written += 1
+        raise ConnectionError("gone")
+
+
+class TestAHookThatFailsAtWhatItAskedFor:
+    def test_only_warns_where_it_is_an_observer_and_is_disabled_after_three_in_a_row(self) -> None:
+        hook = Writes()
+        with pytest.warns(HookWarning) as warned:
+            fake_training([hook], epochs=1, batches=5)
+        assert hook.written == 3
+        first, last = (str(each.message) for each in warned)
+        assert "failed at the record it asked for: ConnectionError: gone; the run goes on." in first
+        assert "failed 3 times, disabled since epoch 1, iteration 3" in last
+
+    def test_ends_the_run_where_it_says_so_and_is_named(self) -> None:
+        bus = HookBus([Writes(on_error="raise")])
+        with pytest.raises(ConnectionError) as raised, bus.run():
+            bus.emit("after_train_iter", outputs={"loss": 1.0})
+        (note,) = raised.value.__notes__
+        assert note.startswith("raised by hook 'writes' (")
+        assert note.endswith("at the record it asked for, epoch 1, iteration 1")
+
+    def test_is_heard_where_it_writes_checkpoints(self) -> None:
+        class Saves(Hook):
+            def before_run(self, run: Run) -> None:
+                run.provide("saver", self)
+
+            def after_train_iter(self, run: Run) -> None:
+                run.request_save(saver=self)
+
+            def plan(self, run: Run, requests: list[Request]) -> Path:
+                return Path("x.pth")
+
+            def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
+                raise OSError("full")
+
+        bus = HookBus([Saves(on_error="warn")])
+        with pytest.warns(HookWarning, match=r"hook 'saves' .* failed at a save: OSError: full"), bus.run() as run:
+            bus.emit("after_train_iter", outputs={"loss": 1.0})
+        assert run.outcome == "finished"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -22,11 +23,20 @@ PIPED_WIDTH = 160
 STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 
 
+class RunConsole(Console):
+    """A console whose reader may leave: the run goes on without it."""
+
+    def on_broken_pipe(self) -> None:
+        """What is printed from now on goes nowhere."""
+        self.quiet = True
+        self.file = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+
+
 def console_of(run: Run) -> Console:
     """The service `console` of a run. Whoever asks first makes it, unless the run was given one."""
     console = run.get("console")
     if console is None:
-        console = Console(highlight=False)
+        console = RunConsole(highlight=False)
         if not console.is_terminal:
             console.width = PIPED_WIDTH
         run.provide("console", console)

@@ -30,8 +30,10 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
     problems: list[str] = []
     for name, value in values.items():
         try:
-            numbers[name] = plain_number(value)
-        except (TypeError, ValueError, RuntimeError):
+            number = plain_number(value)
+            math.isfinite(number)  # as a float it may be too large
+            numbers[name] = number
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             problems.append(f"{name!r} is a {type(value).__name__}, not a single number")
     bad = {name: str(number) for name, number in numbers.items() if not math.isfinite(number)}
     fields: dict[str, Any] = {"values": {name: None if name in bad else number for name, number in numbers.items()}}
