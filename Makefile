@@ -42,6 +42,7 @@ bench: .venv/all
 	$(RUN) benchmarks.bench_emit
 	$(RUN) benchmarks.bench_loop
 	$(RUN) benchmarks.bench_ema --rounds 5
+	$(RUN) benchmarks.bench_checkpoint --megabytes 40 --rounds 3
 
 generate: .venv/all
 	$(BIN)/python tests/generate.py

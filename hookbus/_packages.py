@@ -27,7 +27,11 @@ POINTS_GROUP = "hookbus.points"
 
 def package_of(plugin: object) -> str:
     """The package of a plugin with its version, "hookbus-ema 0.1.0", else the module that defines it."""
-    module = module_of(plugin)
+    return _package_of(module_of(plugin))
+
+
+@functools.cache
+def _package_of(module: str) -> str:
     distribution = distribution_of(module)
     if distribution is not None:
         return f"{distribution.name} {distribution.version}"
@@ -78,7 +82,7 @@ def module_of(plugin: object) -> str:
 
 
 def point_specs(names: Collection[str], module: str = "") -> list[type]:
-    """Import the spec classes that declare points of one's own: those of these names, and those of `module`'s package."""
+    """Import spec classes that declare points of one's own: those of these names, and those of `module`'s package."""
     top = module.partition(".")[0]
     entries = importlib.metadata.entry_points(group=POINTS_GROUP)
     wanted = [e for e in entries if e.name in names or (top and parts_of(e)[0].partition(".")[0] == top)]

@@ -235,7 +235,7 @@ class HookBus:
                 self._declare(point)
 
     def find_points(self, names: Collection[str], module: str = "") -> bool:
-        """Declare what installed packages offer under these names, or in `module`'s own package. Returns whether any."""
+        """Declare what packages offer under these names, or in `module`'s own package. Returns whether any is."""
         before = len(self.points)
         for spec in _packages.point_specs(names, module):
             self.declare_from(spec)

@@ -262,18 +262,33 @@ def check_plain(value: Any, where: str) -> None:
     Raises:
         CheckpointError: something in it is neither a plain Python value nor a tensor.
     """
-    if type(value) in (dict, OrderedDict, Counter):
-        for key, each in value.items():
-            check_plain(key, f"{where}: the key {key!r}")
-            check_plain(each, f"{where}[{key!r}]")
-    elif type(value) in (list, tuple, set):
-        for i, each in enumerate(value):
-            check_plain(each, f"{where}[{i}]")
-    elif not isinstance(value, torch.Tensor) and type(value) not in PLAIN:
+    found = _not_plain(value)
+    if found is not None:
+        place, kind = found
         raise CheckpointError(
-            f"{where} is a {type(value).__name__}. A checkpoint holds plain Python values and tensors only, so that "
+            f"{where}{place} is a {kind.__name__}. A checkpoint holds plain Python values and tensors only, so that "
             "reading it runs no code: convert it, for example by float(), str(), dict() or torch.as_tensor()."
         )
+
+
+def _not_plain(value: Any) -> tuple[str, type] | None:
+    """Where in a value there is something that is not plain, and of which type; None where there is nothing."""
+    kind = type(value)
+    if kind in PLAIN:
+        return None
+    if kind in (dict, OrderedDict, Counter):
+        for key, each in value.items():
+            if type(key) is not str and (found := _not_plain(key)):
+                return f": the key {key!r}{found[0]}", found[1]
+            if found := _not_plain(each):
+                return f"[{key!r}]{found[0]}", found[1]
+        return None
+    if kind in (list, tuple, set):
+        for i, each in enumerate(value):
+            if type(each) not in PLAIN and (found := _not_plain(each)):
+                return f"[{i}]{found[0]}", found[1]
+        return None
+    return None if isinstance(value, torch.Tensor) else ("", kind)
 
 
 def _without_numpy(value: Any) -> Any:
@@ -331,8 +346,8 @@ def _check_kind(name: str, part: Any, saved: Mapping[str, Any]) -> None:
         missing = sorted(needed - set(group))
         if missing:
             raise CheckpointError(
-                f"The {name} of the checkpoint does not fit {type(part).__name__}: it has no {', '.join(missing)}. It was "
-                "of another kind. Use the one it was saved with, or say load_from to start from the weights alone."
+                f"The {name} of the checkpoint is of another kind than {type(part).__name__}: it has no "
+                f"{', '.join(missing)}. Use that one, or say load_from to start from the weights alone."
             )
 
 

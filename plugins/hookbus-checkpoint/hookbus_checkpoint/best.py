@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hookbus import Hook
 from hookbus.errors import ConfigError, HookWarning, MetricError
 from hookbus.metrics import Metrics, resolve
+from hookbus.rules import Rule, infer_rule
 from hookbus.run import Best, Run
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.rules import Rule, file_stem, infer_rule, is_better
+from hookbus_checkpoint.rules import file_stem, is_better
 
 __all__ = ["BestKeeper"]
 
@@ -26,8 +28,28 @@ class BestKeeper:
 
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
+        self._wishes: dict[str, Rule | None] = {}  # of other hooks
         self._names: dict[str, str] = {}  # what the user wrote, by full name
         self._warned = False
+
+    def ask(self, hooks: Iterable[object]) -> None:
+        """Hear which metrics other hooks want the best of. With `save_best: false` nobody's best is kept.
+
+        Raises:
+            ConfigError: two of them disagree about which score is better.
+        """
+        self._wishes = {}
+        if self._config.save_best is False:
+            return
+        known = {metric: self._config.rule or infer_rule(metric) for metric in self._config.metrics}
+        for hook in (each for each in hooks if isinstance(each, Hook)):
+            for metric, rule in hook.keeps_best_of.items():
+                wanted = rule or infer_rule(metric)
+                if known.setdefault(metric, wanted) != wanted:
+                    raise ConfigError(
+                        [f"{hook.name}: {wanted} is better of {metric!r}, but another hook says otherwise."]
+                    )
+                self._wishes[metric] = wanted
 
     def improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, Best]]:
         """The metrics that are better than ever, by full name, with their scores.
@@ -35,13 +57,16 @@ class BestKeeper:
         A metric that was there before and is missing now is passed over.
 
         Raises:
-            MetricError: a metric that was asked for has never been there; the message lists what there is.
+            MetricError: a metric that was asked for, here or by another hook, has never been there; the message lists
+                what there is.
             ConfigError: `auto` chose a metric whose name does not tell the direction.
         """
-        for written in self._wanted(metrics):
+        done: set[str] = set()
+        for written in dict.fromkeys([*self._wanted(metrics), *self._wishes]):
             full = self._full_name(written, metrics)
-            if full is None:
+            if full is None or full in done:
                 continue
+            done.add(full)
             self._names[full] = written
             best = run.best.get(full)
             if is_better(metrics[full], None if best is None else best.value, self._rule(written)):
@@ -52,9 +77,22 @@ class BestKeeper:
         """The name of a best file, `best_accuracy.pth`."""
         return f"best_{file_stem(self._names.get(metric, metric))}.pth"
 
+    def deciding(self, run: Run) -> tuple[str, Best] | None:
+        """The full name and the best result of the metric that decides; None where none has been the best yet.
+
+        Of several it is the first that was asked for here, then those that other hooks want.
+        """
+        full_names = {written: full for full, written in self._names.items()}
+        seen = (full_names.get(written) for written in (*self._config.metrics, *full_names))
+        return next(((full, run.best[full]) for full in seen if full in run.best), None)
+
     def with_path(self, best: Best, path: Path) -> Best:
         """The same result, with the file that holds it."""
         return replace(best, path=path)
+
+    def forget(self) -> None:
+        """A run begins at zero: nothing has been seen."""
+        self._names, self._warned = {}, False
 
     def state_dict(self) -> dict[str, Any]:
         """Which metrics have been seen, and whether a missing one was reported."""
@@ -75,8 +113,8 @@ class BestKeeper:
         except MetricError as error:
             if written in self._names.values():
                 return None
-            chosen = "best_metric" in self._config.model_fields_set or not isinstance(self._config.save_best, bool)
-            if chosen:
+            by_name = "best_metric" in self._config.model_fields_set or not isinstance(self._config.save_best, bool)
+            if by_name or written in self._wishes:
                 raise
             if not self._warned:
                 self._warned = True
@@ -84,7 +122,7 @@ class BestKeeper:
             return None
 
     def _rule(self, metric: str) -> Rule:
-        rule = self._config.rule or infer_rule(metric)
+        rule = self._wishes.get(metric) or self._config.rule or infer_rule(metric)
         if rule is None:
             raise ConfigError([f"save_best: auto chose {metric!r}, which does not tell a direction: set rule."])
         return rule

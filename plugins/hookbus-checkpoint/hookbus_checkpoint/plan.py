@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +18,13 @@ class Plan:
     Attributes:
         path: the file that is written.
         links: other names that it gets.
-        is_periodic: whether it counts for retention.
+        counted: the names that count for retention.
         is_best: whether one of its names says that it is the best.
     """
 
     path: Path
     links: tuple[Path, ...] = ()
-    is_periodic: bool = False
+    counted: tuple[str, ...] = ()
     is_best: bool = False
 
 
@@ -33,31 +34,35 @@ class Folder:
 
     Attributes:
         path: the directory.
-        periodic: names of the periodic files of this run, the oldest first.
+        periodic: names of the periodic files of this run that may be removed, the oldest first.
         generation: of the newest file.
     """
 
     path: Path
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
+    _has_looked: bool = False
 
-    def plan(self, periodic: str | None, best: list[str], last: str | None) -> Plan:
+    def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
         """Decide which file is written under which names.
 
         Args:
-            periodic: the name of the periodic file, None where none is due.
+            periodic: the names of the periodic file; none where none is due.
             best: names of best files that this one becomes.
             last: the name of the last file, None where there is none.
+            pinned: those of the periodic names that are kept for ever.
         """
-        names = [name for name in (periodic, *best, last) if name is not None]
-        paths = [self.path / name for name in names]
-        return Plan(paths[0], tuple(paths[1:]), periodic is not None, bool(best))
+        paths = [self.path / name for name in (*periodic, *best, *([last] if last else []))]
+        return Plan(paths[0], tuple(paths[1:]), tuple(name for name in periodic if name not in pinned), bool(best))
 
-    def begin(self, plan: Plan) -> None:
-        """Take the new file into account, as the checkpoint itself shall know it."""
-        self.generation = max(self.generation, self._newest_generation()) + 1
-        if plan.is_periodic:
-            self.periodic = [*(name for name in self.periodic if name != plan.path.name), plan.path.name]
+    def begin(self, plan: Plan) -> int:
+        """Take the new file into account, as the checkpoint itself shall know it. Returns its generation."""
+        if not self._has_looked:
+            self._has_looked = True
+            self.generation = max(self.generation, self._newest_generation())
+        self.generation += 1
+        self.periodic = [*(name for name in self.periodic if name not in plan.counted), *plan.counted]
+        return self.generation
 
     def finish(self, plan: Plan, keep: int | None) -> None:
         """The file is safely there: give it its other names, and only then remove what is too old.
@@ -72,9 +77,10 @@ class Folder:
             remove(self.path / self.periodic[0])
             del self.periodic[0]
 
-    def forget_missing(self) -> None:
-        """Drop names that are not in this directory, such as those of the run that was resumed from elsewhere."""
-        self.periodic = [name for name in self.periodic if (self.path / name).is_file()]
+    def load(self, periodic: Sequence[str], generation: int) -> None:
+        """Take back what a checkpoint knew, without names that are not here, such as those of another directory."""
+        self.periodic = [name for name in periodic if self.path == Path() or (self.path / name).is_file()]
+        self.generation = max(self.generation, generation)
 
     def _newest_generation(self) -> int:
         newest = next(iter(newest_first(self.path)), None)

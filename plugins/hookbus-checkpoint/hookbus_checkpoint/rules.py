@@ -1,37 +1,13 @@
-"""Which of two scores is better, and what a metric's name tells about it. Usable without hookbus."""
+"""Which of two scores is better, and what a metric is called in file names."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Literal
 
-__all__ = ["Rule", "file_stem", "infer_rule", "is_better"]
+from hookbus.rules import Rule
 
-Rule = Literal["greater", "less"]
-
-GREATER = frozenset(
-    {"acc", "accuracy", "auc", "f1", "map", "miou", "mdice", "macc", "precision", "psnr", "ssim", "top1", "top5"}
-)
-LESS = frozenset(
-    {"cer", "err", "error", "fid", "loss", "lpips", "mae", "mse", "nll", "perplexity", "ppl", "rmse", "wer"}
-)
-
-
-def infer_rule(metric: str) -> Rule | None:
-    """What a metric's name says about the direction, judged by whole words.
-
-    Args:
-        metric: a name such as `val/accuracy` or `val_loss`.
-
-    Returns:
-        "greater", "less", or None where it says nothing or both.
-    """
-    words = set(re.findall(r"[a-z]+[0-9]*", metric.lower()))
-    greater, less = bool(words & GREATER), bool(words & LESS)
-    if greater == less:
-        return None
-    return "greater" if greater else "less"
+__all__ = ["file_stem", "is_better"]
 
 
 def is_better(score: float, best: float | None, rule: Rule) -> bool:

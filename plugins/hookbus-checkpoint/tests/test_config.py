@@ -42,6 +42,21 @@ def test_save_best_is_a_switch_a_metric_a_list_or_auto(save_best: object, metric
         ({"filename_tmpl": "a_{}_{}.pth"}, "one {} for the number"),
         ({"filename_tmpl": "sub/epoch_{}.pth"}, "must be a file name"),
         ({"filename_tmpl": "epoch_{}.pt"}, "ends in .pth"),
+        ({"filename_tmpl": ".epoch_{}.pth"}, "begins neither with a dot"),
+        ({"filename_tmpl": "best_{}.pth"}, "nor with best_"),
+        ({"filename_tmpl": "epoch_{:.0e}.pth"}, "one file would overwrite another"),
+        ({"filename_tmpl": "epoch_{:s}.pth"}, "one {} for the number"),
+        ({"filename_tmpl": "epoch_{.pth"}, "one {} for the number"),
+        ({"filename_tmpl": "epoch_{:{}}.pth"}, "one {} for the number"),
+        ({"filename_tmpl": "iter_{}.pth"}, "what files of iterations are called, and by_epoch is true"),
+        ({"save_best": ["val/acc", "val_acc"]}, "two of val/acc, val_acc would share one best file"),
+        ({"every": "soon"}, "'soon' is no duration"),
+        ({"every": "0min"}, "'0min' is no duration of at least a second"),
+        ({"every": "1.5h"}, "'1.5h' is no duration"),
+        ({"every": 30}, "every: should be a valid string"),
+        ({"keep_every": 0}, "keep_every: should be greater than or equal to 1"),
+        ({"async_save": "later"}, "async_save"),
+        ({"on_save_error": "ignore"}, "on_save_error: should be 'raise' or 'warn'"),
         ({"best_metric": "0_hmean-iou:recall"}, "does not tell whether greater or less is better: say rule"),
         ({"save_best": ["accuracy", "stop_rate"]}, "'stop_rate' does not tell"),
     ],
@@ -55,6 +70,29 @@ def test_what_cannot_work_is_refused_when_the_hook_is_built(settings: dict[str, 
 
 def test_a_metric_without_direction_is_fine_with_a_rule() -> None:
     assert CheckpointHook(best_metric="0_hmean-iou:recall", rule="greater").config.metrics == ["0_hmean-iou:recall"]
+
+
+@pytest.mark.parametrize(("every", "seconds"), [(None, None), ("90", 90), ("90s", 90), ("30min", 1800), ("2 h", 7200)])
+def test_a_duration_is_in_seconds_minutes_or_hours(every: str | None, seconds: int | None) -> None:
+    assert CheckpointHook(every=every).config.seconds == seconds
+
+
+def test_names_of_files_by_the_clock_are_those_of_iterations() -> None:
+    by_epoch = CheckpointHook(filename_tmpl="e{:03d}.pth").config
+    by_iteration = CheckpointHook(filename_tmpl="i{}.pth", by_epoch=False).config
+
+    assert by_epoch.file_name("epoch", 7) == "e007.pth"
+    assert by_epoch.file_name("iteration", 7) == "iter_7.pth"
+    assert by_iteration.file_name("iteration", 7) == "i7.pth"
+    assert CheckpointHook(filename_tmpl="iter_{}.pth", by_epoch=False).config.file_name("iteration", 7) == "iter_7.pth"
+
+
+def test_only_multiples_in_the_unit_of_the_interval_are_kept_for_ever() -> None:
+    config = CheckpointHook(keep_every=5).config
+
+    assert [n for n in range(12) if config.pins("epoch", n)] == [0, 5, 10]
+    assert not config.pins("iteration", 5)
+    assert not CheckpointHook().config.pins("epoch", 0)
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGNOTHING"])

@@ -230,6 +230,46 @@ class TestBest:
         assert (run.best["val/accuracy"].value, run.best["val/accuracy"].epoch) == (0.6, 2)
 
 
+class Wants(Hook):
+    """A hook that needs the best of some metrics."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__()
+        self.rules = rules
+
+    @property
+    def keeps_best_of(self) -> Mapping[str, Any]:
+        return self.rules
+
+
+class TestBestOfOtherHooks:
+    @pytest.mark.parametrize("first", [True, False])
+    def test_is_kept_besides_its_own(self, tmp_path: Path, first: bool) -> None:
+        own, wants = CheckpointHook(best_metric="loss"), Wants(score="less", accuracy=None)
+        results = [{"loss": 0.5, "score": 0.2, "accuracy": 0.5}, {"loss": 0.4, "score": 0.3, "accuracy": 0.4}]
+        hooks = [own, wants] if first else [wants, own]
+        fake_training(hooks, epochs=2, scores=lambda epoch: results[epoch - 1], work_dir=tmp_path)
+
+        best = {path.name: epoch_of(path) for path in (tmp_path / "checkpoints").glob("best_*.pth")}
+        assert best == {"best_loss.pth": 2, "best_score.pth": 1, "best_accuracy.pth": 1}
+
+    def test_is_one_file_where_it_is_its_own_under_another_name(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), Wants(**{"val/accuracy": None}), scores=[0.5, 0.9])
+        assert {name for name in files(tmp_path) if name.startswith("best")} == {"best_accuracy.pth"}
+
+    def test_is_not_kept_where_no_best_is(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(save_best=False), Wants(accuracy=None), scores=[0.5, 0.9])
+        assert not [name for name in files(tmp_path) if name.startswith("best")]
+
+    def test_that_is_missing_is_an_error_that_lists_what_there_is(self, tmp_path: Path) -> None:
+        with pytest.raises(MetricError, match=r"no metric 'f1'. There are: val/accuracy"):
+            train(tmp_path, CheckpointHook(), Wants(f1=None), scores=[0.5])
+
+    def test_with_another_direction_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"wants: less is better of 'accuracy', but another hook says otherwise"):
+            train(tmp_path, CheckpointHook(), Wants(accuracy="less"), scores=[0.5])
+
+
 class TestWhen:
     def test_every_second_epoch_and_the_last_file_is_the_end(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(interval=2), epochs=5)
@@ -267,7 +307,7 @@ class TestWhen:
 
         train(tmp_path, CheckpointHook(interval=None, save_best=False, save_last=False), Ask(), epochs=1)
 
-        assert files(tmp_path) == {"epoch_0.pth"}
+        assert files(tmp_path) == {"iter_2.pth"}
 
     def test_requests_of_one_boundary_are_one_file(self, tmp_path: Path) -> None:
         saved: list[tuple[str, bool]] = []

@@ -7,26 +7,26 @@ from hookbus_checkpoint.plan import Folder
 
 
 def save(folder: Folder, periodic: str | None, best: list[str], last: str | None, keep: int | None = None) -> None:
-    plan = folder.plan(periodic, best, last)
+    plan = folder.plan([periodic] if periodic else [], best, last)
     folder.begin(plan)
     commit(plan.path, lambda file: file.write(plan.path.name.encode()), folder.generation)
     folder.finish(plan, keep)
 
 
 def test_the_periodic_name_comes_first_and_the_others_are_links(tmp_path: Path) -> None:
-    plan = Folder(tmp_path).plan("epoch_1.pth", ["best_a.pth"], "last.pth")
+    plan = Folder(tmp_path).plan(["epoch_1.pth"], ["best_a.pth"], "last.pth")
 
     assert plan.path == tmp_path / "epoch_1.pth"
     assert plan.links == (tmp_path / "best_a.pth", tmp_path / "last.pth")
-    assert plan.is_periodic
+    assert plan.counted == ("epoch_1.pth",)
     assert plan.is_best
 
 
 def test_without_a_periodic_file_the_best_is_written_itself(tmp_path: Path) -> None:
-    plan = Folder(tmp_path).plan(None, ["best_a.pth"], None)
+    plan = Folder(tmp_path).plan([], ["best_a.pth"], None)
 
     assert plan.path == tmp_path / "best_a.pth"
-    assert not plan.is_periodic
+    assert plan.counted == ()
 
 
 def test_generations_grow_beyond_those_that_are_there(tmp_path: Path) -> None:
@@ -50,7 +50,13 @@ def test_saving_the_same_name_again_counts_once(tmp_path: Path) -> None:
 
 def test_names_that_are_not_in_the_directory_are_forgotten(tmp_path: Path) -> None:
     (tmp_path / "epoch_2.pth").touch()
-    folder = Folder(tmp_path, ["epoch_1.pth", "epoch_2.pth"])
-    folder.forget_missing()
+    folder = Folder(tmp_path)
+    folder.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
 
-    assert folder.periodic == ["epoch_2.pth"]
+    assert (folder.periodic, folder.generation) == (["epoch_2.pth"], 3)
+
+
+def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
+    plan = Folder(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
+
+    assert plan.counted == ("iter_30.pth",)

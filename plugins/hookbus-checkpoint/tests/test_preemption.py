@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,32 @@ def test_a_resumed_run_goes_on_to_the_end(tmp_path: Path) -> None:
     run = fake_training([CheckpointHook(), PreemptionHook()], epochs=3, work_dir=tmp_path, resume="auto").run
 
     assert (run.outcome, run.iters_done) == ("finished", 9)
+
+
+@pytest.mark.parametrize("mode", [True, "overlap"])
+def test_while_a_save_is_being_written_that_one_and_the_one_of_the_signal_are_there(tmp_path: Path, mode: Any) -> None:
+    """The file of iteration 3 is held back until the signal has come."""
+    came = threading.Event()
+
+    class Holds(Hook):
+        def before_save_checkpoint(self, run: Run) -> None:
+            if run.iters_done == 3:
+                checkpoints._writer._background._executor.submit(came.wait)
+
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+                came.set()
+
+    checkpoints: Any = CheckpointHook(async_save=mode, interval=3, by_epoch=False)
+    hooks = [checkpoints, PreemptionHook(), Holds()]
+    run = fake_training(hooks, epochs=3, work_dir=tmp_path).run
+
+    assert run.outcome == "preempted"
+    assert read_status(tmp_path)["exit_code"] == 75
+    assert read_checkpoint(tmp_path / "checkpoints/iter_3.pth")["meta"]["iter"] == 3
+    assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == run.iters_done
+    assert fake_training([CheckpointHook()], epochs=3, work_dir=tmp_path, resume="auto").run.iters_done == 9
 
 
 def test_a_handler_that_was_there_before_is_called_and_put_back(tmp_path: Path) -> None:

@@ -1,0 +1,165 @@
+"""Saves that are written on another thread while training goes on, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from torch import Tensor
+
+from hookbus import Priority
+from hookbus.errors import CheckpointError
+from hookbus.run import Run
+from hookbus.weights import unwrapped
+from hookbus_checkpoint.saving import Save
+from hookbus_checkpoint.snapshot import Snapshot
+
+__all__ = ["Background", "WeightsChanged"]
+
+
+class WeightsChanged(CheckpointError):
+    """Weights that should have stayed as they were until the next update did not, so a copy of them is no good."""
+
+
+class Background:
+    """Copies checkpoints and writes the copies on another thread.
+
+    With `overlap`, weights and the optimizer's state are copied on that thread as well: they do not change until the
+    next update, and whoever is about to change them waits. The first copy is made at once, and at the next update it is
+    seen whether they are still the same: where a model changes its weights in its forward they are not, and then every
+    copy is made at once.
+
+    Args:
+        name: of the hook whose saves these are.
+        catch_up: called after an iteration when the save is over, with the run.
+        overlap: whether to copy while the next forward and backward run.
+    """
+
+    def __init__(self, name: str, catch_up: Callable[[Run], None], *, overlap: bool) -> None:
+        self._name, self._catch_up, self._overlap = f"{name}.background", catch_up, overlap
+        self._snapshot = Snapshot()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+        self._writing: tuple[Save, Future[None]] | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+        self._is_safe: bool | None = None
+        self._is_watching = False
+
+    # -- the run -----------------------------------------------------------------------------
+
+    def attach(self, run: Run) -> None:
+        """Look after each iteration whether the save is over, and wait for the copy before weights change."""
+        run.bus.on("after_train_iter", name=self._name)(self._look)
+        if self._overlap:
+            guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
+            guard(self._before_update)
+            run.weights.read_by(self._before_exchange)
+
+    def detach(self, run: Run) -> None:
+        """Leave the run as it was, once the save is over."""
+        for name in (self._name, f"{self._name}.guard"):
+            if name in run.bus.hooks:
+                run.bus.unregister(name)
+        if self._overlap:
+            run.weights.read_by(None)
+        self._executor.shutdown()
+
+    # -- saving ------------------------------------------------------------------------------
+
+    def begin(self, save: Save, checkpoint: dict[str, Any], run: Run) -> None:
+        """Copy a checkpoint and write the copy; the save before must have been waited for."""
+        stable = _stable(run, checkpoint) if self._overlap and self._is_safe is not False else []
+        copy = self._snapshot.take(checkpoint, stable)
+        versions = None
+        if self._is_safe:
+            versions = _Versions(stable)
+            self._copied.clear()
+        else:
+            self._snapshot.finish()
+            self._is_watching = bool(stable)
+        self._writing = save, self._executor.submit(self._write, save, copy, versions)
+
+    def wait(self) -> None:
+        """Return once the save is over; there is none afterwards.
+
+        Raises:
+            CheckpointError: it could not be written; told once.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing[1].result()
+
+    @property
+    def save(self) -> Save | None:
+        """The save that is being written, or was and nobody has waited for."""
+        return self._writing[0] if self._writing else None
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _write(self, save: Save, copy: dict[str, Any], versions: _Versions | None) -> None:
+        if versions is not None:
+            self._copy(save, versions)
+        save.write(copy)
+
+    def _copy(self, save: Save, versions: _Versions) -> None:
+        try:
+            self._snapshot.finish()
+            has_changed = versions.have_changed()
+        finally:
+            self._copied.set()  # only now: whoever waits for this is going to change them
+        if has_changed:
+            self._is_safe = False
+            raise WeightsChanged(
+                f"{save.plan.path} was not written: the weights changed while they were copied, and not by an update. "
+                "From now on they are copied at once; say async_save: true for that from the beginning."
+            )
+
+    def _look(self, run: Run) -> None:
+        if self._writing is not None and self._writing[1].done():
+            self._catch_up(run)
+
+    def _before_update(self, run: Run) -> None:
+        self._copied.wait()
+        if not self._is_watching:
+            return
+        self._is_watching = False
+        self._is_safe = self._snapshot.stayed()
+        if not self._is_safe:
+            run.logger.warning(
+                "async_save: overlap: weights of this model change outside of updates, so they are copied at once."
+            )
+
+    def _before_exchange(self) -> None:
+        """Other weights come into the model, which says nothing about its forward: the next save tells."""
+        self._copied.wait()
+        self._is_watching = False
+
+
+class _Versions:
+    """The states that some tensors were in."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._then = self._now()
+
+    def have_changed(self) -> bool:
+        """Whether one of them was changed in place since."""
+        return self._now() != self._then
+
+    def _now(self) -> list[int]:
+        return [tensor._version for tensor in self._tensors]
+
+
+def _stable(run: Run, checkpoint: dict[str, Any]) -> list[Tensor]:
+    """What stays as it is until the next update: parameters, averages, and the state of the optimizer."""
+    if run.model is None or run.optimizer is None:
+        return []
+    weights = checkpoint["state_dict"]
+    named = unwrapped(run.model).named_parameters(remove_duplicate=False)
+    parameters = [weights[name] for name, _ in named if name in weights]
+    averages = checkpoint.get("ema_state_dict", {}).values()
+    states = checkpoint.get("optimizer", {}).get("state", {}).values()
+    each_state = [each for state in states if isinstance(state, dict) for each in state.values()]
+    return [each for each in (*parameters, *averages, *each_state) if isinstance(each, Tensor)]

@@ -1,0 +1,148 @@
+"""Writes what was asked for: one file for all who asked, here or on another thread."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hookbus.errors import CheckpointError, HookWarning
+from hookbus.requests import Request
+from hookbus.run import Run
+from hookbus_checkpoint.background import Background, WeightsChanged
+from hookbus_checkpoint.best import BestKeeper
+from hookbus_checkpoint.config import CheckpointConfig
+from hookbus_checkpoint.plan import Folder
+from hookbus_checkpoint.publish import publish
+from hookbus_checkpoint.saving import Save
+
+__all__ = ["Writer"]
+
+LAST = "last.pth"
+
+
+class Writer:
+    """Writes the checkpoints of a hook, one at a time, and knows which files there are.
+
+    Args:
+        name: of the hook.
+        config: its settings.
+        best: knows which results are the best.
+    """
+
+    def __init__(self, name: str, config: CheckpointConfig, best: BestKeeper) -> None:
+        self._name, self._config, self._best = name, config, best
+        self._folder = Folder(Path())
+        self._save: Save | None = None
+        self._background: Background | None = None
+        self._saved_at: tuple[int, int] | None = None
+
+    # -- the run -----------------------------------------------------------------------------
+
+    def attach(self, run: Run, directory: Path) -> None:
+        """A run begins, or goes on: in the same directory the files that are there stay its own."""
+        if run.iters_done == 0 or directory != self._folder.path:
+            self._folder, self._saved_at = Folder(directory), None
+        if self._config.async_save:
+            self._background = Background(self._name, self.catch_up, overlap=self._config.async_save == "overlap")
+            self._background.attach(run)
+
+    def detach(self, run: Run) -> None:
+        """End the other thread."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.detach(run)
+
+    def has_to_save(self, run: Run) -> bool:
+        """Whether the state has moved on since the newest file."""
+        return self._saved_at != (run.epochs_done, run.iters_done)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def plan(self, run: Run, requests: list[Request]) -> Path:
+        """Decide on names, and take the new file into account before the checkpoint is collected."""
+        self.catch_up(run)
+        details = [request.details for request in requests]
+        bests = dict(each["best"] for each in details if "best" in each)
+        names = {metric: self._best.file_name(metric) for metric in bests}
+        last = LAST if self._config.save_last else None
+        due = [each["periodic"] for each in details if "periodic" in each]
+        if not (due or bests or last):
+            due = [self._now(run)]
+        periodic = [self._config.file_name(*each) for each in due]
+        pinned = [self._config.file_name(*each) for each in due if self._config.pins(*each)]
+        plan = self._folder.plan(periodic, list(names.values()), last, pinned)
+        placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
+        self._save = Save(self._folder, plan, placed, self._config.max_keep_ckpts, run.metrics.results)
+        self._save.take_into_account(run)
+        self._saved_at = (run.epochs_done, run.iters_done)
+        return plan.path
+
+    def write(self, run: Run, checkpoint: dict[str, Any]) -> bool | None:
+        """Write what was planned, or begin to; if that fails, nothing of the plan is remembered."""
+        save = self._save
+        assert save is not None
+        for key, wanted in (("optimizer", self._config.save_optimizer), ("scheduler", self._config.save_scheduler)):
+            if not wanted:
+                checkpoint.pop(key, None)
+        if self._background is not None:
+            self._background.begin(save, checkpoint, run)
+            return None
+        return save.plan.is_best if self._succeeds(run, save, lambda: save.write(checkpoint)) else None
+
+    def catch_up(self, run: Run) -> None:
+        """Wait for the save on the other thread, if there is one, and tell of it.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        background = self._background
+        save = background.save if background is not None else None
+        if background is not None and save is not None and self._succeeds(run, save, background.wait):
+            run.bus.fire("after_save_checkpoint", path=save.plan.path, is_best=save.plan.is_best, metrics=save.metrics)
+
+    def publish(self, run: Run) -> None:
+        """Write the weights alone.
+
+        Raises:
+            CheckpointError: they could not be written.
+        """
+        try:
+            publish(run, self._folder.path, self._best.deciding(run))
+        except CheckpointError as error:
+            self._report(error)
+
+    # -- state -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The files of this run, the generation, and when the newest was saved."""
+        saved_at = None if self._saved_at is None else list(self._saved_at)
+        return {"periodic": list(self._folder.periodic), "generation": self._folder.generation, "saved_at": saved_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; files that are in another directory are not this run's."""
+        self._folder.load(state["periodic"], state["generation"])
+        self._saved_at = None if state["saved_at"] is None else (state["saved_at"][0], state["saved_at"][1])
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _now(self, run: Run) -> tuple[str, int]:
+        """What a file that somebody asked for is called by: the epoch where one is complete, else the iteration."""
+        at_an_epoch = self._config.by_epoch and not run.clock.epoch_open
+        return ("epoch", run.epochs_done) if at_an_epoch else ("iteration", run.iters_done)
+
+    def _succeeds(self, run: Run, save: Save, work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except CheckpointError as error:
+            save.undo(run)
+            self._saved_at = None
+            self._report(error)
+            return False
+        return True
+
+    def _report(self, error: CheckpointError) -> None:
+        if self._config.on_save_error == "raise" and not isinstance(error, WeightsChanged):
+            raise error
+        warnings.warn(f"{error} The run goes on.", HookWarning, stacklevel=2)

@@ -1,0 +1,160 @@
+"""One save that fails: what is forgotten, what is still there, and what is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookbus import Hook
+from hookbus.errors import CheckpointError, HookWarning
+from hookbus.files import verify
+from hookbus.run import Run
+from hookbus.state import read_checkpoint
+from hookbus.testing import fake_training
+from hookbus_checkpoint import CheckpointHook
+from hookbus_checkpoint.saving import tensors_in
+from tests.dying import in_child
+
+Scores = {1: 0.5, 2: 0.9, 3: 0.95}
+
+
+def train(directory: Path, *hooks: Hook, epochs: int = 3, **options: Any) -> Any:
+    return fake_training(
+        hooks, epochs=epochs, scores=lambda epoch: {"accuracy": Scores[epoch]}, work_dir=directory, **options
+    ).run
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in (directory / "checkpoints").iterdir() if path.suffix != ".json"}
+
+
+class Fills(Hook):
+    """After the first epoch no file may grow beyond some bytes, in this process; later that is over."""
+
+    def __init__(self, limit: int, until_epoch: int = 99) -> None:
+        super().__init__()
+        self.limit, self.until = limit, until_epoch
+
+    def before_epoch(self, run: Run, epoch: int) -> None:
+        run.require("saver").catch_up(run)
+        unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        limit = self.limit if 1 <= epoch < self.until else unlimited
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited))
+
+
+@pytest.mark.parametrize("mode", [False, True, "overlap"])
+@pytest.mark.parametrize("limit", [3_000, 20_000])
+class TestNoSpaceLeft:
+    """In a process of its own: the limit is one of processes."""
+
+    def test_ends_the_run_and_leaves_older_files_as_they_were(self, tmp_path: Path, mode: Any, limit: int) -> None:
+        def fill() -> None:
+            hook = CheckpointHook(max_keep_ckpts=1, async_save=mode)
+            with pytest.raises(CheckpointError) as caught:
+                train(tmp_path, hook, Fills(limit))
+            (tmp_path / "message").write_text(str(caught.value))
+
+        assert in_child(fill) == 0
+        assert names(tmp_path) == {"epoch_1.pth", "best_accuracy.pth", "last.pth"}
+        assert {verify(path).generation for path in (tmp_path / "checkpoints").glob("*.pth")} == {1}
+        message = (tmp_path / "message").read_text()
+        assert re.search(
+            r"epoch_2.pth could not be written: .*File too large.* It needs about [\d,]+ bytes, and [\d,]+ are free. "
+            r"Older files are untouched.",
+            message,
+        )
+
+    def test_is_a_warning_and_the_next_file_is_written_when_there_is_room(
+        self, tmp_path: Path, mode: Any, limit: int
+    ) -> None:
+        def fill() -> None:
+            hook = CheckpointHook(max_keep_ckpts=1, async_save=mode, on_save_error="warn")
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run = train(tmp_path, hook, Fills(limit, until_epoch=2))
+            said = [str(each.message) for each in caught if each.category is HookWarning]
+            assert len(said) == 1, said
+            assert "epoch_2.pth could not be written" in said[0]
+            assert said[0].endswith("The run goes on.")
+            assert run.outcome == "finished"
+
+        assert in_child(fill) == 0
+        assert names(tmp_path) == {"epoch_3.pth", "best_accuracy.pth", "last.pth"}
+        stored = read_checkpoint(tmp_path / "checkpoints/best_accuracy.pth")
+        assert (stored["meta"]["epoch"], stored["loop"]["best"]["val/accuracy"]["value"]) == (3, 0.95)
+
+
+def test_the_message_counts_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(value: Any, file: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    shared = torch.zeros(1_000_000)
+
+    class Large(Hook):
+        def state_dict(self) -> dict[str, Any]:
+            return {"large": shared, "again": shared[1:]}
+
+    with pytest.raises(CheckpointError) as caught:
+        train(tmp_path, CheckpointHook(), Large())
+    needed = re.search(r"needs about ([\d,]+) bytes", str(caught.value))
+    assert needed is not None
+    assert 4_000_000 < int(needed[1].replace(",", "")) < 4_050_000
+
+
+class TestAFileThatIsThereAlthoughItsOtherNamesFailed:
+    def test_is_remembered_and_removed_in_its_turn(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The best and the last name of epoch 2 cannot be made; its own name can."""
+        real, replaced = os.replace, []
+
+        def replace(source: Any, target: Any) -> None:
+            replaced.append(Path(target).name)
+            if Path(target).name == "best_accuracy.pth" and replaced.count("best_accuracy.pth") == 2:
+                raise OSError(28, "No space left on device")
+            real(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        hook = CheckpointHook(max_keep_ckpts=1, on_save_error="warn")
+        bests: list[float] = []
+
+        class Look(Hook):
+            def before_train_epoch(self) -> None:
+                bests.extend(best.value for best in self.run.best.values())
+
+        with pytest.warns(HookWarning, match=r"epoch_2.pth could not be written"):
+            train(tmp_path, hook, Look())
+
+        assert bests == [0.5, 0.5]  # the name holds the weights of epoch 1 still
+        assert names(tmp_path) == {"epoch_3.pth", "best_accuracy.pth", "last.pth"}
+
+    def test_stays_the_best_where_that_name_was_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, replaced = os.replace, []
+
+        def replace(source: Any, target: Any) -> None:
+            replaced.append(Path(target).name)
+            if Path(target).name == "last.pth" and replaced.count("last.pth") == 2:
+                raise OSError(28, "No space left on device")
+            real(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.warns(HookWarning, match=r"epoch_2.pth could not be written"):
+            run = train(tmp_path, CheckpointHook(on_save_error="warn"), epochs=2)
+
+        best = run.best["val/accuracy"]
+        assert (best.value, best.epoch) == (0.9, 2)
+        assert read_checkpoint(tmp_path / "checkpoints/best_accuracy.pth")["meta"]["epoch"] == 2
+        assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["epoch"] == 2  # made up for at the end
+
+
+def test_tensors_that_share_memory_are_counted_once() -> None:
+    one, other = torch.zeros(4), torch.ones(4)
+    found = list(tensors_in({"a": one, "b": [one[1:], (other, {"c": one.view(2, 2)})], "d": "text", "e": None}))
+
+    assert sorted(tensor.sum().item() for tensor in found) == [0, 4]
