@@ -90,7 +90,7 @@ class _Copying:
         if type(value) in HAVE_NOTHING_TO_COPY:
             return value
         if id(value) not in self._made:
-            return self._new(value)
+            self._made[id(value)] = self._new(value)
         return self._made[id(value)]
 
     def finish(self) -> None:
