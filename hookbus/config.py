@@ -99,7 +99,9 @@ class LoadFrom(_Section):
 class RunConfig(_Section):
     """A run file."""
 
-    work_dir: str = Field(default="runs/train", description="Where the files of the run go. Also spelt experiment_dir.")
+    work_dir: str = Field(
+        default="runs/train", min_length=1, description="Where the files of the run go. Also spelt experiment_dir."
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="What every random stream follows from.")
     model: Component | None = Field(default=None, description="An entry point of hookbus.models, or a path.")
     dataset: DatasetConfig | None = Field(default=None, description="An entry point of hookbus.datasets, or a path.")

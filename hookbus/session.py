@@ -156,6 +156,8 @@ def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> W
     """
     if resume != "never" and overwrite:
         raise ConfigError(["resume and overwrite contradict each other: the run either goes on or is removed."])
+    if work_dir == "":
+        raise ConfigError(["work_dir is empty: name a directory for the files of the run, or say None for none."])
     if work_dir is None or not is_main():
         return None
     return claim(Path(work_dir), resume=resume == "auto", overwrite=overwrite)

@@ -307,7 +307,7 @@ def parse(text: str) -> Schedule:
             tree = ast.parse(text.strip(), mode="eval")
         return _from_node(tree.body)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError([f"{text!r} is not a schedule: {_reason(error)}. {_HOW}"]) from None
+        raise ConfigError([f"{text!r} is not a schedule: {_reason(error).rstrip('.')}. {_HOW}"]) from None
 
 
 _HOW = "Write every(50), between(1, 1000), once(12) or last, combined by &, | and ~."

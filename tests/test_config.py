@@ -102,6 +102,7 @@ class TestMistakes:
             ("seed: !secret x", "1:7: seed: the tag !secret is refused: a run file is plain data."),
             ("seed:\n  - 1", "2:3: seed: should be a valid integer, but it is [1]."),
             ("work_dir:", "1:10: work_dir: should be a valid string, but it is null."),
+            ("work_dir: ''", "1:11: work_dir: String should have at least 1 character, but it is ''."),
             ("experiment_dir: 3", "1:17: work_dir: should be a valid string, but it is 3."),
             ("model: cnn", "1:8: model: should be a mapping, but it is 'cnn'."),
             ("model: {width: 3}", "1:8: model.type: required, but not given."),
@@ -394,7 +395,7 @@ PROBES = st.fixed_dictionaries({"type": st.just("parts:ProbeHook"), "tags": st.l
 SOURCES = st.fixed_dictionaries(
     {},
     optional={
-        "work_dir": WORDS,
+        "work_dir": WORDS.filter(bool),
         "seed": st.integers(0, 2**63 - 1),
         "model": component("net"),
         "dataset": component("points", batch_size=st.integers(1, 100)),

@@ -536,3 +536,8 @@ class TestCtrlCInATerminal:
         done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == -signal.SIGINT
         assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_an_empty_work_dir_is_refused_rather_than_taken_for_the_current_directory() -> None:
+    with pytest.raises(ConfigError, match="work_dir is empty: name a directory"), HookBus().run(work_dir=""):
+        pass

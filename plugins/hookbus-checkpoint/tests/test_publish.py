@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from hookbus import Hook
+from hookbus import Hook, HookBus
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
@@ -138,10 +138,6 @@ class TestTrouble:
 
 
 def test_tied_weights_are_written_each_and_what_is_no_tensor_is_left_out(tmp_path: Path) -> None:
-    from torch import nn
-
-    from hookbus import HookBus
-
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
