@@ -200,12 +200,22 @@ def find_newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]] | Non
     ]
     for path in vouched:
         try:
-            return path, read_checkpoint(path), troubles
+            return path, read_checkpoint(path), troubles + _missing(directory)
         except CheckpointError as error:
             troubles.append(str(error))
     if troubles:
         raise CheckpointError("No checkpoint can be used:\n" + "\n".join(troubles))
     return None
+
+
+def _missing(directory: Path) -> list[str]:
+    """A sentence for each sidecar whose file is not there."""
+    paths = [sidecar.with_suffix("") for sidecar in sorted(directory.glob("*.pth.json"))]
+    return [
+        f"{path}: only its sidecar {path.name}.json is there: the file was deleted, or the save was cut off."
+        for path in paths
+        if not path.exists()
+    ]
 
 
 # -- parts -------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Weights:
 
     def applied(self) -> AbstractContextManager[Any]:
         """A context in which the model holds the averaged weights; does nothing where nobody averages."""
-        self._wait_to_change()
+        self.wait_for_readers()
         return self._provider.applied() if self._provider else nullcontext()
 
     def wait(self) -> None:
@@ -87,6 +87,11 @@ class Weights:
         """
         self._wait_for_reader = wait
 
+    def wait_for_readers(self) -> None:
+        """Return once no other thread reads the weights; called by whoever is about to exchange them."""
+        if self._wait_for_reader is not None:
+            self._wait_for_reader()
+
     def load(self, raw: Mapping[str, Any], averaged: Mapping[str, Tensor] | None) -> None:
         """Put other weights into the model, and into the average where there is one. Values are copied.
 
@@ -101,7 +106,7 @@ class Weights:
         if model is None or (self._provider and self._provider.raw() is not None):
             raise HookError("Weights are put back into a model between validations, and this is not the time.")
         self.wait()
-        self._wait_to_change()
+        self.wait_for_readers()
         try:
             unwrapped(model).load_state_dict(dict(raw))
             if averaged is not None:
@@ -129,10 +134,6 @@ class Weights:
     def finish(self) -> bool:
         """Training is over and its files are written. Returns whether the weights were exchanged."""
         return self._put_back is not None and self._put_back()
-
-    def _wait_to_change(self) -> None:
-        if self._wait_for_reader is not None:
-            self._wait_for_reader()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -55,7 +55,7 @@ class EMAHook(Hook):
         elif self._average is not None and not self._average.is_of(_model(run)):
             self.load_state_dict(self.state_dict())
         run.weights.provide(self)
-        run.around_validation(run.weights.applied)
+        run.around_validation(self.applied)
 
     def before_train(self, run: Run) -> None:
         """Start at the weights as they are now, or at the averages of `resume_from`."""
@@ -94,7 +94,10 @@ class EMAHook(Hook):
 
     def applied(self) -> AbstractContextManager[None]:
         """A context in which the model holds the averages, for use by hand; before training it does nothing."""
-        return nullcontext() if self.average is None else self.average.applied()
+        if self.average is None:
+            return nullcontext()
+        self.run.weights.wait_for_readers()
+        return self.average.applied()
 
     def wait(self) -> None:
         """Return once no update is running on another thread."""
