@@ -72,10 +72,10 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
 def _newest(run: Run) -> Path | None:
     """The newest checkpoint; one that is the best as well has a name of its own."""
     from hookbus.files import newest_first
+    from hookbus.session import checkpoints_of
 
-    saver = run.get("saver")
-    directory = getattr(saver, "directory", None)
-    found = newest_first(directory(run)) if directory is not None else []
+    directory = checkpoints_of(run) if run.get("saver") is not None else None
+    found = newest_first(directory) if directory is not None else []
     best = {best.path for best in run.best.values()}
     return next((path for path in found if path not in best), next(iter(found), None))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["claim_for", "custom_run", "graceful_interrupts", "living", "refuse_second"]
+__all__ = ["checkpoints_of", "claim_for", "custom_run", "graceful_interrupts", "living", "refuse_second"]
 
 
 @contextmanager
@@ -221,7 +221,10 @@ def _resume(run: Run, resume: str | Path) -> None:
     from hookbus import state
 
     if resume == "auto":
-        found = state.find_newest(_checkpoints_of(run))
+        directory = checkpoints_of(run)
+        if directory is None:
+            raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
+        found = state.find_newest(directory)
         if found is None:
             return
         path, checkpoint, troubles = found
@@ -237,13 +240,11 @@ def _resume(run: Run, resume: str | Path) -> None:
     )
 
 
-def _checkpoints_of(run: Run) -> Path:
-    """Where the checkpoints of a run are: the saver knows, if there is one that says so."""
+def checkpoints_of(run: Run) -> Path | None:
+    """Where the checkpoints of a run are: the saver knows, if there is one that says so. None where nobody does."""
     directory_of = getattr(run.get("saver"), "directory", None)
     found = run.get("checkpoints_dir") if directory_of is None else directory_of(run)
-    if found is None:
-        raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
-    return Path(found)
+    return None if found is None else Path(found)
 
 
 @contextmanager
