@@ -90,7 +90,16 @@ class Looping:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        self._feed, self._state, self._to_skip = None, dict(state), self._done_of_epoch()
+        self._feed = self._source = None
+        self._state, self._to_skip = dict(state), self._done_of_epoch()
+
+    def close(self) -> None:
+        """Let go of the loader, and with that of its workers; the place is kept.
+
+        Left to the garbage collector, the queues to the workers would be closed before the word to end goes through
+        them, and torch would wait for each of them five seconds.
+        """
+        self.load_state_dict(self.state_dict())
 
     def _skip(self, length: int | None) -> int:
         """How many batches of the next loader were done before this run went on in the middle of an epoch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -337,3 +339,21 @@ class TestSeveralLoadersInOneEpoch:
                         seen.append(batch)
                         bus.emit("after_train_iter", batch_idx=i, batch=batch)
         assert seen == ["a0", "a1", "b0", "b1", "b2", "b3"] * 2
+
+
+class TestTheEndOfARun:
+    @pytest.mark.parametrize("iterations", [None, 3], ids=["after whole epochs", "in the middle of one"])
+    def test_ends_the_workers_of_its_loader_without_waiting_for_the_garbage_collector(
+        self, iterations: int | None
+    ) -> None:
+        loader: DataLoader[Any] = DataLoader(
+            cast(Any, list(range(4))), batch_size=None, num_workers=1, persistent_workers=True
+        )
+        gc.collect()
+        gc.disable()
+        try:
+            _, run = go(HookBus(), loader, epochs=2 if iterations is None else None, iterations=iterations)
+            assert multiprocessing.active_children() == []
+        finally:
+            gc.enable()
+        assert run.outcome == "finished"
