@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,7 +49,11 @@ class Column(ABC):
 
     @abstractmethod
     def sums(self, begin: int, end: int) -> Sums:
-        """Sum up the values from `begin` to `end`, places within the chunk."""
+        """Sum up the values from `begin` to `end`, places within the chunk, without fetching any."""
+
+    def read(self, begin: int, end: int) -> Sums:
+        """The same where the result is fetched at once."""
+        return self.sums(begin, end)
 
     @abstractmethod
     def last(self) -> Any:
@@ -72,9 +76,7 @@ class FloatColumn(Column):
         self.count += 1
 
     def sums(self, begin: int, end: int) -> Sums:
-        part = self._values[begin:end]
-        bad = sum(not math.isfinite(value) for value in part)
-        return [sum(part) if bad else math.fsum(part), len(part), bad]
+        return _sums_of(self._values[begin:end])
 
     def last(self) -> float:
         return self._values[(self.count - 1) % CHUNK]
@@ -110,6 +112,11 @@ class TensorColumn(Column):
         part = self._buffer[begin:end]
         return [part.sum(), end - begin, (~part.isfinite()).sum()]
 
+    def read(self, begin: int, end: int) -> Sums:
+        if self.device.type != "cpu":
+            return self.sums(begin, end)
+        return _sums_of(self._buffer[begin:end].tolist())  # one operation of torch costs more than all of this
+
     def last(self) -> Tensor:
         return self._places[(self.count - 1) % CHUNK]
 
@@ -136,7 +143,7 @@ class Window:
 
         One copy from the device for all.
         """
-        totals = {name: self._total(column) for name, column in self._columns.items()}
+        totals = {name: self._total(column, column.read) for name, column in self._columns.items()}
         totals = {name: total for name, total in totals.items() if total[1]}
         numbers = to_host([number for total in totals.values() for number in total])
         means = {name: numbers[3 * i] / numbers[3 * i + 1] for i, name in enumerate(totals)}
@@ -149,7 +156,7 @@ class Window:
 
     def chunk_is_full(self, column: Column) -> None:
         """The values of a column are about to be overwritten."""
-        self._sums[column.name] = self._total(column)
+        self._sums[column.name] = self._total(column, column.sums)
 
     def value_is_replaced(self, column: Column) -> None:
         """The last value of a column is about to be put anew: what this window began after is logged once more."""
@@ -165,14 +172,14 @@ class Window:
         self._begins = dict(state["begins"])
         self._sums = {name: list(sums) for name, sums in state["sums"].items()}
 
-    def _total(self, column: Column) -> Sums:
+    def _total(self, column: Column, sums_of: Callable[[int, int], Sums]) -> Sums:
         """What was summed before, and the part of the chunk in progress that belongs to this window."""
         begun = column.count - _filled(column.count)
         begin = max(self._begins.get(column.name, 0), begun)
         before = self._sums.get(column.name, [0.0, 0, 0])
         if begin >= column.count:
             return before
-        return [a + b for a, b in zip(before, column.sums(begin - begun, column.count - begun), strict=True)]
+        return [a + b for a, b in zip(before, sums_of(begin - begun, column.count - begun), strict=True)]
 
 
 def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None) -> Column:
@@ -215,6 +222,11 @@ def to_host(values: Sequence[Any]) -> list[float]:
 def wide(tensor: Tensor) -> Tensor:
     """In float64, or in float32 on devices that have nothing wider."""
     return tensor.to(_widest(tensor.device))
+
+
+def _sums_of(values: Sequence[float]) -> Sums:
+    bad = sum(not math.isfinite(value) for value in values)
+    return [sum(values) if bad else math.fsum(values), len(values), bad]
 
 
 def _widest(device: Any) -> Any:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Cell", "clock_time", "count", "duration", "epoch_table", "is_time", "joined", "number", "values_text"]
+__all__ = [
+    "Cell", "Part", "clock_time", "count", "duration", "epoch_table", "is_time", "joined", "number", "values_line",
+]  # fmt: skip
 
-SEPARATOR = "  "
+Part = tuple[str, str]
+"""A piece of a line, and its style, "" for none."""
+
+SEPARATOR: Part = ("  ", "")
 BAD = "bold red"
 
 
@@ -48,7 +53,9 @@ def count(done: int, total: int | None) -> str:
     return str(done) if total is None else f"{done:>{len(str(total))}}/{total}"
 
 
-def values_text(values: Mapping[str, float], *, prefix: str = "", nonfinite: Mapping[str, int] | None = None) -> Text:
+def values_line(
+    values: Mapping[str, float], *, prefix: str = "", nonfinite: Mapping[str, int] | None = None
+) -> list[Part]:
     """Names and values on one line. What is not finite stands out, with how many of the numbers behind it were not.
 
     Args:
@@ -61,9 +68,13 @@ def values_text(values: Mapping[str, float], *, prefix: str = "", nonfinite: Map
     return joined(*(_value(name, values[name], prefix, counts.get(name, 0)) for name in shown))
 
 
-def joined(*parts: Text) -> Text:
-    """Parts of a line, side by side; empty ones are left out."""
-    return Text(SEPARATOR).join(part for part in parts if part)
+def joined(*groups: Sequence[Part]) -> list[Part]:
+    """Groups of parts side by side in one line, with a gap between them; those without any text are left out."""
+    line: list[Part] = []
+    for group in groups:
+        if any(text for text, _ in group):
+            line += [SEPARATOR, *group] if line else group
+    return line
 
 
 def is_time(name: str) -> bool:
@@ -71,10 +82,10 @@ def is_time(name: str) -> bool:
     return name.startswith("time/") or name.rpartition("/")[2] == "eta"
 
 
-def _value(name: str, value: float, prefix: str, bad: int) -> Text:
+def _value(name: str, value: float, prefix: str, bad: int) -> list[Part]:
     label = name.removeprefix(prefix) if not is_time(name) else name.removeprefix("time/").removeprefix("train/")
-    text = Text.assemble((f"{label} ", "dim"), (_shown(name, value), "" if math.isfinite(value) else BAD))
-    return text.append(f" ({bad} not finite)", BAD) if bad else text
+    parts = [(f"{label} ", "dim"), (_shown(name, value), "" if math.isfinite(value) else BAD)]
+    return [*parts, (f" ({bad} not finite)", BAD)] if bad else parts
 
 
 def _shown(name: str, value: float) -> str:

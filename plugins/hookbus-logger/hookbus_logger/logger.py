@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
-
-from rich.text import Text
 
 from hookbus import Priority, Run, hookimpl
 from hookbus.metrics import Metrics
 from hookbus.run import Best
 from hookbus_logger.config import LoggerConfig
 from hookbus_logger.console import console_of, messages_on, say, show_below
-from hookbus_logger.format import Cell, clock_time, count, epoch_table, is_time, joined, values_text
+from hookbus_logger.format import Cell, Part, clock_time, count, epoch_table, is_time, joined, values_line
 from hookbus_logger.records import RecordingHook, epoch_of
 
 __all__ = ["LoggerHook"]
@@ -58,9 +56,9 @@ class LoggerHook(RecordingHook):
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
         """One line: where the run stands, learning rates, means, times."""
         distinct = dict.fromkeys(f"{rate:.3g}" for rate in rates.values())
-        lr = [Text.assemble(("lr ", "dim"), ", ".join(distinct))] if distinct else []
-        values = values_text({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
-        self._say(run, "train", Text(self._place(run)), *lr, values)
+        lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
+        values = values_line({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
+        self._say(run, "train", [(self._place(run), "")], lr, values)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
         """Keep times that others report at iterations, for the lines of training."""
@@ -95,16 +93,15 @@ class LoggerHook(RecordingHook):
         if mode == "train":
             error = run.exception
             why = f"{type(error).__name__}: {error}" if error is not None else "; ".join(run.stop_reasons)
-            outcome = Text(run.outcome, style=OUTCOMES.get(run.outcome, "yellow"))
+            outcome = (run.outcome, OUTCOMES.get(run.outcome, "yellow"))
             epoch, seconds = count(epoch_of(run), run.max_epochs), clock_time(run.clock.seconds)
-            done = Text(f"epoch {epoch}, iteration {run.iters_done}, {seconds}")
-            say(console_of(run), joined(outcome, done, Text(why)))
+            done = f"epoch {epoch}, iteration {run.iters_done}, {seconds}"
+            say(console_of(run), *joined([outcome], [(done, "")], [(why, "")]))
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _say(self, run: Run, kind: str, *parts: Text) -> None:
-        head = Text(f"{kind:<5}", style=STYLES[kind])
-        say(console_of(run), joined(head, *parts))
+    def _say(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
+        say(console_of(run), *joined([(f"{kind:<5}", STYLES[kind])], *groups))
 
     def _place(self, run: Run) -> str:
         clock = run.clock
@@ -118,7 +115,7 @@ class LoggerHook(RecordingHook):
         where = f"epoch {count(epoch_of(run), run.max_epochs)}" if by_epoch else f"iteration {run.iters_done}"
         where = "before training" if run.sanity_checking else where if run.iters_done else ""
         prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
-        self._say(run, kind, Text(where), Text(loader or ""), values_text(metrics, prefix=prefix))
+        self._say(run, kind, [(where, "")], [(loader or "", "")], values_line(metrics, prefix=prefix))
         if not run.sanity_checking:
             column = f"{kind} {loader}" if loader else kind
             self._cells |= {name: Cell(name.removeprefix(prefix), column, value) for name, value in metrics.items()}

@@ -48,9 +48,9 @@ def test_a_run_that_was_given_a_console_keeps_it(console: Console) -> None:
 
 
 def test_a_line_is_never_broken_and_has_no_control_characters(console: Console) -> None:
-    say(console, ("much longer than twenty columns", "bold red"), " [not markup]")
+    say(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 markup]")
 
-    assert text_on(console) == ["much longer than twenty columns [not markup]"]
+    assert text_on(console) == ["much longer than twenty columns [not[2J markup]"]
     assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.text import Text
 
-from hookbus_logger.format import Cell, clock_time, count, duration, epoch_table, joined, number, values_text
+from hookbus_logger.format import Cell, Part, clock_time, count, duration, epoch_table, joined, number, values_line
 
 
 @pytest.mark.parametrize(
@@ -71,24 +70,27 @@ def test_a_count_is_as_wide_as_its_total() -> None:
     assert [count(5, 100), count(5, None)] == ["  5/100", "5"]
 
 
+def plain(line: list[Part]) -> str:
+    return "".join(text for text, _ in line)
+
+
 def test_values_stand_under_short_names_and_times_come_last() -> None:
     values = {"time/iter": 0.012, "train/loss": 0.5, "eta": 65.0, "grad/norm": 2.0, "time/eta": 3.0}
 
-    text = values_text(values, prefix="train/")
+    line = values_line(values, prefix="train/")
 
-    assert text.plain == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
+    assert plain(line) == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
 
 
 def test_what_is_not_finite_stands_out_with_its_count() -> None:
-    text = values_text({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
+    line = values_line({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
 
-    assert text.plain == "loss nan (2 not finite)  acc 0.5000"
-    red = [text.plain[span.start : span.end] for span in text.spans if span.style == "bold red"]
-    assert red == ["nan", " (2 not finite)"]
+    assert plain(line) == "loss nan (2 not finite)  acc 0.5000"
+    assert [text for text, style in line if style == "bold red"] == ["nan", " (2 not finite)"]
 
 
-def test_empty_parts_leave_no_gap() -> None:
-    assert joined(Text("a"), Text(""), Text("b")).plain == "a  b"
+def test_empty_groups_leave_no_gap() -> None:
+    assert plain(joined([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
 
 
 def shown(*cells: Cell) -> list[str]:
