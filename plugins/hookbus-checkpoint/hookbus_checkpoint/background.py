@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -138,10 +138,10 @@ class Background:
 
 
 class _Versions:
-    """The states that some tensors were in."""
+    """The states that some tensors were in, those in dicts included."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, values: Iterable[Tensor | dict[str, Any]]) -> None:
+        self._tensors = list(_tensors(values))
         self._then = self._now()
 
     def have_changed(self) -> bool:
@@ -152,14 +152,21 @@ class _Versions:
         return [tensor._version for tensor in self._tensors]
 
 
-def _stable(run: Run, checkpoint: dict[str, Any]) -> list[Tensor]:
+def _stable(run: Run, checkpoint: dict[str, Any]) -> list[Tensor | dict[str, Any]]:
     """What stays as it is until the next update: parameters, averages, and the state of the optimizer."""
     if run.model is None or run.optimizer is None:
         return []
     weights = checkpoint["state_dict"]
     named = unwrapped(run.model).named_parameters(remove_duplicate=False)
     parameters = [weights[name] for name, _ in named if name in weights]
-    averages = checkpoint.get("ema_state_dict", {}).values()
-    states = checkpoint.get("optimizer", {}).get("state", {}).values()
-    each_state = [each for state in states if isinstance(state, dict) for each in state.values()]
-    return [each for each in (*parameters, *averages, *each_state) if isinstance(each, Tensor)]
+    state = checkpoint.get("optimizer", {}).get("state")
+    others = (checkpoint.get("ema_state_dict"), state)
+    return [*parameters, *(each for each in others if isinstance(each, dict))]
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for each in values:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, dict):
+            yield from _tensors(each.values())

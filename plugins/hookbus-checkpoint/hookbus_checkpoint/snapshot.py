@@ -38,15 +38,15 @@ class Snapshot:
         self._kept: dict[int, list[Tensor]] = {}
         self._copying = _Copying({}, set())
 
-    def take(self, checkpoint: dict[str, Any], later: Iterable[Tensor] = ()) -> dict[str, Any]:
+    def take(self, checkpoint: dict[str, Any], later: Iterable[Tensor | dict[Any, Any]] = ()) -> dict[str, Any]:
         """The same checkpoint with copies of its tensors, on the CPU; the copy before is overwritten.
 
         Args:
             checkpoint: dicts, lists, tuples and sets of plain values and tensors.
-            later: tensors of the checkpoint that are left for `finish` to copy. Where one shares memory with a tensor
-                that is not left, it is copied with that.
+            later: tensors of the checkpoint, and dicts of them, that are left for `finish` to copy. A tensor that
+                shares memory with one that is not left is copied with that.
         """
-        self._copying = _Copying(self._kept, {id(tensor) for tensor in later})
+        self._copying = _Copying(self._kept, {id(each) for each in later})
         copy: dict[str, Any] = self._copying.copy(checkpoint)
         if not self._copying.left:
             self.finish()
@@ -78,7 +78,7 @@ class _Copying:
 
     def __init__(self, kept: dict[int, list[Tensor]], later: set[int]) -> None:
         self.used: dict[int, list[Tensor]] = {}
-        self.left: list[tuple[dict[Any, Any], Any, Tensor]] = []
+        self.left: list[tuple[dict[Any, Any], Any, Any]] = []
         self.copied: list[tuple[Tensor, Tensor]] = []
         self._free = {size: list(each) for size, each in kept.items()}
         self._later = later
@@ -96,8 +96,9 @@ class _Copying:
     def finish(self) -> None:
         """Copy what is left."""
         self.copied.clear()
-        for place, key, tensor in self.left:
-            place[key] = self.copy(tensor)
+        self._later.clear()
+        for place, key, original in self.left:
+            place[key] = self.copy(original)
         for done in (self.left, self._made, self._targets):
             done.clear()  # here rather than when the next copy begins, which training waits for
 

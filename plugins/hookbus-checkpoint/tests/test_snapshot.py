@@ -115,7 +115,7 @@ class TestLater:
         checkpoint = {"a": shared_memory(), "b": module_state()}
         tensors = [*checkpoint["a"].values(), *checkpoint["b"]["state"].values()]
         snapshot = Snapshot()
-        for later in (tensors, tensors[::2], tensors[:2]):
+        for later in (tensors, tensors[::2], tensors[:2], [checkpoint["a"], *tensors[:2]]):
             copy = snapshot.take(checkpoint, later)
             snapshot.finish()
             assert saved(copy) == saved(checkpoint)
