@@ -24,7 +24,7 @@ def test_keeps_the_promises_that_users_rely_on(cls):
 
 
 def test_records_one_picture_per_epoch_into_which_others_have_drawn():
-    bus = RecordingBus([RenderHook(tag="first"), FrameHook(), Stamp()])
+    bus = RecordingBus([Stamp(), RenderHook(tag="first"), FrameHook()])
 
     fake_training(bus=bus, epochs=3)
 
