@@ -53,4 +53,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _is_installed(filename: str) -> bool:
-    return filename.startswith("<frozen") or any(filename.startswith(path) for path in sysconfig.get_paths().values())
+    if filename.startswith("<frozen") or "site-packages" in filename:
+        return True
+    return any(filename.startswith(path) for path in sysconfig.get_paths().values())

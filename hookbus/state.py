@@ -31,15 +31,26 @@ import torch
 import hookbus
 from hookbus import files
 from hookbus._packages import package_of
-from hookbus.errors import CheckpointDamaged, CheckpointError, HookWarning
+from hookbus.errors import CheckpointError, HookWarning
 from hookbus.hook import Hook
+from hookbus.reading import content_of, existing, load_into
 from hookbus.rng import get_rng_state, set_rng_state
 from hookbus.weights import unwrapped
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["check_plain", "collect", "find_newest", "load_weights", "read_checkpoint", "restore", "write_checkpoint"]
+__all__ = [
+    "check_plain",
+    "check_resumable",
+    "collect",
+    "find_newest",
+    "load_weights",
+    "read_checkpoint",
+    "restore",
+    "weights_in",
+    "write_checkpoint",
+]
 
 SCHEMA = 1
 PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
@@ -76,7 +87,7 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the checkpoint does not fit the run; the message says what does not.
     """
-    _check_schema(checkpoint)
+    check_resumable(checkpoint)
     if run.model is not None:
         _load_model(run, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
@@ -102,11 +113,7 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
     Raises:
         CheckpointError: a key does not fit, or there are no averaged weights.
     """
-    weights = checkpoint.get("state_dict", checkpoint)
-    if averaged:
-        if "ema_state_dict" not in checkpoint:
-            raise CheckpointError("weights: averaged was asked for, but the file has no averaged weights.")
-        weights = {**weights, **checkpoint["ema_state_dict"]}
+    weights = weights_in(checkpoint, averaged=averaged)
     assert run.model is not None
     if strict:
         _load_model(run, weights)
@@ -164,23 +171,14 @@ def read_checkpoint(path: Path | str, *, map_location: Any = "cpu") -> dict[str,
         CheckpointError: there is no such file, or it is not a checkpoint.
         CheckpointDamaged: its bytes are not those that were saved.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file.{_nearby(path)}")
+    path = existing(path)
     if files.read_sidecar(path) is None:
         warnings.warn(
             f"{path}: it has no sidecar {path.name}.json, so damage would not be noticed.", HookWarning, stacklevel=2
         )
     else:
         files.verify(path)
-    try:
-        content = torch.load(path, map_location=map_location, weights_only=True)
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CheckpointDamaged(f"{path}: it cannot be read as data: {reason}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: it holds a {type(content).__name__}, not a checkpoint.")
-    return content
+    return content_of(path, map_location=map_location)
 
 
 def find_newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
@@ -216,6 +214,44 @@ def _missing(directory: Path) -> list[str]:
         for path in paths
         if not path.exists()
     ]
+
+
+def check_resumable(checkpoint: Mapping[str, Any]) -> None:
+    """See that a run can go on from a checkpoint.
+
+    Raises:
+        CheckpointError: it holds weights alone, or has the layout of another version.
+    """
+    missing = [key for key in ("meta", "state_dict", "hooks", "rng", "loop") if key not in checkpoint]
+    if missing:
+        raise CheckpointError(
+            f"This is not a checkpoint to resume from: it has no {', '.join(missing)}. To start from its weights "
+            "alone, say load_from instead of resume."
+        )
+    schema = checkpoint["meta"].get("schema")
+    if schema != SCHEMA:
+        raise CheckpointError(
+            f"The checkpoint has layout {schema}, and this hookbus {hookbus.__version__} reads layout {SCHEMA}. "
+            f"It was written by hookbus {checkpoint['meta'].get('hookbus')}: use that version."
+        )
+
+
+def weights_in(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
+    """The weights of a checkpoint, or of a bare state dict.
+
+    Args:
+        checkpoint: the one or the other.
+        averaged: take the averaged weights instead of the raw ones.
+
+    Raises:
+        CheckpointError: there are no averaged weights.
+    """
+    weights: Mapping[str, Any] = checkpoint.get("state_dict", checkpoint)
+    if not averaged:
+        return weights
+    if "ema_state_dict" not in checkpoint:
+        raise CheckpointError("weights: averaged was asked for, but the file has no averaged weights.")
+    return {**weights, **checkpoint["ema_state_dict"]}
 
 
 # -- parts -------------------------------------------------------------------------------------------
@@ -310,27 +346,9 @@ def _without_numpy(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and value.shape == () else value
 
 
-def _check_schema(checkpoint: Mapping[str, Any]) -> None:
-    missing = [key for key in ("meta", "state_dict", "hooks", "rng", "loop") if key not in checkpoint]
-    if missing:
-        raise CheckpointError(
-            f"This is not a checkpoint to resume from: it has no {', '.join(missing)}. To start from its weights "
-            "alone, say load_from instead of resume."
-        )
-    schema = checkpoint["meta"].get("schema")
-    if schema != SCHEMA:
-        raise CheckpointError(
-            f"The checkpoint has layout {schema}, and this hookbus {hookbus.__version__} reads layout {SCHEMA}. "
-            f"It was written by hookbus {checkpoint['meta'].get('hookbus')}: use that version."
-        )
-
-
 def _load_model(run: Run, weights: Mapping[str, Any]) -> None:
     assert run.model is not None
-    try:
-        unwrapped(run.model).load_state_dict(dict(weights))
-    except RuntimeError as error:
-        raise CheckpointError(f"The weights do not fit the model: {' '.join(str(error).split())}") from None
+    load_into(run.model, weights)
 
 
 def _load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
@@ -401,8 +419,3 @@ def _load_hook(name: str, hook: Hook, state: dict[str, Any]) -> None:
             f"hook {name!r} ({package_of(hook)}) cannot take its state from the checkpoint: "
             f"{type(error).__name__}: {error}."
         ) from error
-
-
-def _nearby(path: Path) -> str:
-    there = sorted(each.name for each in path.parent.glob("*.pth")) if path.parent.is_dir() else []
-    return f" {path.parent} has {', '.join(there)}." if there else ""

@@ -492,7 +492,7 @@ class TestWriteAndRead:
 
         for save in (torch.save, lambda value, file: pickle.dump(value, file, protocol=2)):
             commit(tmp_path / "a.pth", lambda file, save=save: save({"state_dict": Malicious()}, file), 1)
-            with pytest.raises(CheckpointDamaged, match="a.pth: it cannot be read as data: Weights only load failed"):
+            with pytest.raises(CheckpointDamaged, match="a.pth: it cannot be read as data: it holds .*mkdir, "):
                 read_checkpoint(tmp_path / "a.pth")
         assert not (tmp_path / "pwned").exists()
 
