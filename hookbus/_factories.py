@@ -14,7 +14,7 @@ from hookbus._imports import import_path, nearest
 from hookbus._yaml import Path
 from hookbus.config import Component, RunConfig
 from hookbus.errors import ConfigError, PluginError, did_you_mean
-from hookbus.scores import Score, scores_from
+from hookbus.scores import Score, called_twice, scores_from
 
 __all__ = ["DATASETS_GROUP", "MODELS_GROUP", "Factories", "Factory", "keywords_of"]
 
@@ -103,10 +103,14 @@ class Factories:
         found: dict[str, Score] = {}
         for key, metric in items:
             try:
-                found |= scores_from([metric] if isinstance(key, int) else {key: metric})
+                scores = scores_from([metric] if isinstance(key, int) else {key: metric})
             except ConfigError as error:
                 for problem in error.problems:
                     self._wrong(("metrics", key), problem.removeprefix("metrics: "))
+                continue
+            for name in scores.keys() & found.keys():
+                self._wrong(("metrics", key), called_twice(name))
+            found |= scores
         return found
 
     def _hooks(self) -> list[Any]:

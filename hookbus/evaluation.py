@@ -20,7 +20,7 @@ from hookbus.steps import move
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["evaluating", "judge", "named_loaders", "update_scores"]
+__all__ = ["begin_scores", "evaluating", "judge", "named_loaders", "results_of", "update_scores"]
 
 
 @contextmanager
@@ -61,13 +61,28 @@ def judge(
     for name, loader in named:
         run.bus.fire(f"before_{kind}_epoch", dataloader_name=name)
         _judge_loader(run, kind, name, loader, scores, device)
-        results = {found: value for score in scores.items() for found, value in _results(*score)}
+        results = results_of(scores)
+        for score in scores.values():
+            score.reset()
         run.bus.fire(f"after_{kind}_epoch", metrics=results, dataloader_name=name)
 
 
 def named_loaders(loaders: Any) -> list[tuple[str | None, Iterable[Any]]]:
     """(name, loader) of each; the name is None where there is only one."""
     return list(loaders.items()) if isinstance(loaders, Mapping) else [(None, loaders)]
+
+
+def begin_scores(scores: Mapping[str, Score], device: torch.device) -> None:
+    """Let scores begin again, where the model is: torchmetrics objects keep their sums on a device of their own."""
+    for score in scores.values():
+        if hasattr(score, "to"):
+            score.to(device)
+        score.reset()
+
+
+def results_of(scores: Mapping[str, Score]) -> dict[str, Any]:
+    """What scores have found; one that gives a mapping has several results."""
+    return {found: value for score in scores.items() for found, value in _results(*score)}
 
 
 def update_scores(scores: Mapping[str, Score], batch: Any, outputs: Any) -> None:
@@ -92,8 +107,7 @@ def _judge_loader(
     run: Run, kind: str, name: str | None, loader: Iterable[Any], scores: Mapping[str, Score], device: torch.device
 ) -> None:
     fire, step, batch_idx = run.bus.fire, getattr(run.bus.calls, f"{kind}_step"), -1
-    for score in scores.values():
-        score.reset()
+    begin_scores(scores, device)
     for batch_idx, batch in enumerate(loader):
         if device.type != "cpu":
             batch = move(batch, device)

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hookbus._imports import import_path
+from hookbus._imports import cause_of, import_path
 from hookbus.clock import batch_size
 from hookbus.errors import ConfigError, did_you_mean
 
-__all__ = ["Accuracy", "MeanOf", "OverAll", "Score", "scores_from", "targets_in"]
+__all__ = ["Accuracy", "MeanOf", "OverAll", "Score", "called_twice", "scores_from", "targets_in"]
 
 TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 
@@ -139,9 +139,14 @@ def scores_from(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool =
     for metric in metrics:
         name = _name_of(metric)
         if name in scores:
-            raise ConfigError([f"metrics: two of them are called {name!r}: give a mapping with names of your own."])
+            raise ConfigError([f"metrics: {called_twice(name)}"])
         scores[name] = _score(metric, streaming)
     return scores
+
+
+def called_twice(name: str) -> str:
+    """What is wrong where two scores have one name."""
+    return f"two of them are called {name!r}: give a mapping with names of your own."
 
 
 def targets_in(batch: Any) -> Any:
@@ -157,12 +162,20 @@ def _score(metric: Any, streaming: bool) -> Score:
     if isinstance(metric, str):
         return BUILT_IN[metric]() if metric in BUILT_IN else _score(_imported(metric), streaming)
     if isinstance(metric, type):
-        metric = metric()
+        metric = _built(metric)
     if all(hasattr(metric, name) for name in ("update", "compute", "reset")):
         return metric  # type: ignore[no-any-return]
     if callable(metric):
         return MeanOf(metric) if streaming else OverAll(metric)
     raise ConfigError([f"metrics: {metric!r} is neither a name, a function nor an object with update and compute."])
+
+
+def _built(cls: type) -> Any:
+    try:
+        return cls()
+    except Exception as error:
+        how = "Name a function or an object that needs no arguments, or give a ready one to the Trainer in Python."
+        raise ConfigError([f"metrics: {cls.__name__} cannot be built: {cause_of(error)}. {how}"]) from error
 
 
 def _imported(path: str) -> Any:

@@ -193,6 +193,47 @@ class TestResults:
 
         assert dict(results) == {"val/loss": 6.0, "val/low": -6.0, "val/high": 10.0}
 
+    def test_a_score_with_a_device_of_its_own_is_moved_to_that_of_the_model(self) -> None:
+        class Keeping:
+            """In the manner of torchmetrics: its sum is on a device of its own, where it has to meet the batch."""
+
+            def __init__(self) -> None:
+                self.sum = torch.zeros(())
+                self.calls: list[str] = []
+
+            def to(self, device: torch.device) -> None:
+                self.sum = self.sum.to(device)
+                self.calls.append(f"to {device}")
+
+            def reset(self) -> None:
+                self.sum = torch.zeros_like(self.sum)
+                self.calls.append("reset")
+
+            def update(self, outputs: Tensor, targets: Tensor) -> None:
+                assert self.sum.device == outputs.device == targets.device
+                self.sum = self.sum + outputs.sum()
+
+            def compute(self) -> int:
+                self.calls.append("compute")
+                return 1
+
+        score = Keeping()
+        judging = trainer(
+            val_loader=[batch(1), batch(2)],
+            metrics={"score": score},
+            device="meta",
+            step_fn=lambda model, given: {"output": model(given[0])},
+        )
+        for _ in range(2):
+            assert dict(judging.validate()) == {"val/score": 1}
+        assert score.calls == ["to meta", "reset", "compute", "reset"] * 2
+        judging.train_loader = [batch(1)]
+
+    def test_a_score_lets_go_of_what_it_kept(self) -> None:
+        judging = trainer(val_loader=[batch(1)], metrics=[hits])
+        judging.validate()
+        assert str(judging.scores["hits"].compute()) == "nan"
+
     def test_a_step_may_be_replaced_and_wrapped(self) -> None:
         class Replaces:
             @hookimpl

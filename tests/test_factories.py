@@ -63,6 +63,11 @@ class TestNames:
             ("loss=xyzzy", "loss: 'xyzzy' is not a loss of torch.nn.functional. One of your own is named "),
             ("loss=none_1:loss", "loss: 'none_1:loss' cannot be imported: ModuleNotFoundError: "),
             ("loss={type: mse_loss, reducton: sum}", "loss.reducton: unknown key. Did you mean 'reduction'"),
+            (
+                "metrics=[accuracy, accuracy]",
+                "metrics.1: two of them are called 'accuracy': give a mapping with names of your own.",
+            ),
+            ("metrics=['pathlib:Path']", "metrics.0: PosixPath('.') is neither a name, a function nor an object with"),
             ("metrics=[nowhere.metric]", "metrics.0: 'nowhere.metric' cannot be imported: "),
             ("metrics={f1: nowhere.metric}", "metrics.f1: 'nowhere.metric' cannot be imported: "),
             ("device=gpu", "device: 'gpu' cannot be used here: "),

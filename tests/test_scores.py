@@ -123,6 +123,11 @@ def mean_output(outputs: Any, targets: Any) -> Any:
     return outputs.mean()
 
 
+class Choosy(Hits):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+
+
 class TestWhatUsersGive:
     @pytest.mark.parametrize(
         ("given", "name", "kind"),
@@ -172,6 +177,8 @@ class TestWhatUsersGive:
             (["acuracy"], "metrics: there is no built-in metric 'acuracy'. Did you mean 'accuracy'?"),
             (["torch.nn.functional.l7_loss"], "metrics: 'torch.nn.functional.l7_loss' cannot be imported: "),
             (["no_such_module.thing"], "metrics: 'no_such_module.thing' cannot be imported: "),
+            ([Choosy], "metrics: Choosy cannot be built: TypeError: "),
+            (["accuracy", "accuracy"], "metrics: two of them are called 'accuracy': give a mapping"),
             ([3], "metrics: 3 is neither a name, a function nor an object with update and compute."),
             (
                 ["accuracy", Accuracy()],
