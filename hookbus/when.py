@@ -64,6 +64,13 @@ class Schedule:
         """The units that this schedule counts in."""
         return {None}
 
+    def check_end(self, moment: Moment) -> None:
+        """See, before a run begins, that it ends in the units whose end this schedule asks for.
+
+        Raises:
+            ConfigError: the end is not known.
+        """
+
     def resolve(self, config: HookConfig | None) -> Schedule:
         """Replace names of config fields, as in `every("interval")`, by their values.
 
@@ -180,11 +187,17 @@ class Once(Counted):
 @dataclass(frozen=True, repr=False)
 class Last(Counted):
     def due(self, moment: Moment) -> bool:
+        first, final = moment.span(self.unit)
+        return first <= self._end(moment) <= final
+
+    def check_end(self, moment: Moment) -> None:
+        self._end(moment)
+
+    def _end(self, moment: Moment) -> int:
         limit = moment.limit(self.unit)
         if limit is None:
-            raise ConfigError([_NO_LIMIT])
-        first, final = moment.span(self.unit)
-        return first <= limit <= final
+            raise ConfigError([_no_end(self, moment)])
+        return limit
 
     def following(self, number: int, limit: int | None) -> int:
         if limit is None:
@@ -208,6 +221,10 @@ class Pair(Schedule):
 
     def units(self) -> set[Unit | None]:
         return self.left.units() | self.right.units()
+
+    def check_end(self, moment: Moment) -> None:
+        self.left.check_end(moment)
+        self.right.check_end(moment)
 
     def resolve(self, config: HookConfig | None) -> Schedule:
         return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
@@ -246,6 +263,9 @@ class Not(Schedule):
 
     def units(self) -> set[Unit | None]:
         return self.inner.units()
+
+    def check_end(self, moment: Moment) -> None:
+        self.inner.check_end(moment)
 
     def resolve(self, config: HookConfig | None) -> Schedule:
         return Not(self.inner.resolve(config))
@@ -290,10 +310,21 @@ last = Last(unit=None)
 """Due at the last number of the run; an error where the run has no known end. `last(unit="epoch")` works."""
 
 
-_NO_LIMIT = (
-    "when=last needs a run whose end is known: give epochs= and a training loader with a length, or iterations=, and "
-    "count in epochs or iterations: the last update, sample or second is not known before it has come."
-)
+def _no_end(schedule: Schedule, moment: Moment) -> str:
+    """Why `last` means nothing, and in which units it would."""
+    ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
+    known = [unit for unit in ends if moment.limit(unit) is not None]
+    if known:
+        where, instead = " and ".join(ends[unit] for unit in known), " or ".join(repr(Last(unit)) for unit in known)
+        return (
+            f"when={schedule!r} needs a run whose end is known in what it counts, and the end of this one is known in "
+            f"{where}: write {instead}."
+        )
+    return (
+        f"when={schedule!r} needs a run whose end is known: give epochs= and a training loader with a length, or "
+        "iterations=, and count in epochs or iterations: the last update, sample or second is not known before it has "
+        "come."
+    )
 
 
 def parse(text: str) -> Schedule:

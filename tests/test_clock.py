@@ -17,6 +17,7 @@ from hookbus.clock import Clock, PointMoment, batch_size
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import POINTS, Unit
 from hookbus.when import Schedule
+from tests import toys
 
 # -- counts --------------------------------------------------------------------------------------------
 
@@ -396,6 +397,19 @@ def test_last_without_a_known_end_names_the_hook_and_the_point() -> None:
     plan = Plan([[1], [1, 1]])
     with pytest.raises(ConfigError, match="hook 'before_train_iter' at before_train_iter: when=last needs a run"):
         train(plan, last)
+
+
+def test_a_run_of_iterations_ends_in_the_epoch_of_its_last_one() -> None:
+    called: list[tuple[int, bool]] = []
+
+    class Hook:
+        @hookimpl(when=last(unit="iter"))
+        def after_epoch(self, run: Any) -> None:
+            called.append((run.iters_done, run.epoch_complete))
+
+    toys.trainer(Hook(), iterations=5).fit()  # of 3 batches per epoch: the second epoch is cut
+    toys.trainer(Hook(), iterations=6).fit()
+    assert called == [(5, False), (6, True)]
 
 
 def test_last_finds_its_iteration_after_epochs_that_ended_early() -> None:

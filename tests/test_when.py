@@ -103,6 +103,17 @@ def test_last_asks_for_an_end_that_is_known() -> None:
         last.due(Moment(3, end=None))
 
 
+@pytest.mark.parametrize("schedule", [last, ~last, last & every(2), every(2) | last(unit="epoch")], ids=repr)
+def test_an_end_that_is_asked_for_can_be_looked_for_before(schedule: Schedule) -> None:
+    schedule.check_end(Moment(1, end=9))
+    with pytest.raises(ConfigError, match="needs a run whose end is known"):
+        schedule.check_end(Moment(1, end=None))
+
+
+def test_schedules_that_ask_for_no_end_need_none() -> None:
+    (every(2) & between(1, 5) | once(3)).check_end(Moment(1, end=None))
+
+
 def test_where_a_unit_does_not_count_nothing_that_counts_in_it_is_due() -> None:
     cut = Moment(4, end=4, silent={"epoch"})
     for schedule in (every(2, unit="epoch"), between(0, 9, unit="epoch"), once(4, unit="epoch"), last(unit="epoch")):
