@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hookbus import _yaml
-from hookbus._yaml import Document, Path
+from hookbus._yaml import NUL, Document, Path
 from hookbus.discovery import BLOCK_VARIABLE, is_blocked
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.hook import problems_of
@@ -61,6 +61,8 @@ def _plain(value: Any, path: Path = ()) -> Any:
         return [_plain(each, (*path, i)) for i, each in enumerate(value)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError([Document("config").problem(path, NUL)])
     if isinstance(value, (str, int, float, NoneType)):
         return value
     why = f"{value!r} is no plain value, so it cannot stand in a configuration. Give objects to the Trainer itself."

@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
-__all__ = ["Document", "Path", "Place", "dump", "parse_value", "read"]
+__all__ = ["NUL", "Document", "Path", "Place", "dump", "parse_value", "read"]
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int] | str
@@ -26,6 +26,7 @@ Place = tuple[int, int] | str
 MAX_NODES = 20_000
 MAX_DEPTH = 60
 STANDARD = "tag:yaml.org,2002:"
+NUL = "the character U+0000 cannot stand in a value: no file name has it."
 PLAIN_TAGS = {STANDARD + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
 
 
@@ -209,6 +210,8 @@ class _Reader:
     def _scalar(self, node: ScalarNode, path: Path) -> Any:
         if str(node.tag) == STANDARD + "timestamp":
             return node.value
+        if "\0" in node.value:
+            return self._refuse(path, NUL)
         try:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError, YAMLError):

@@ -18,8 +18,9 @@ from hookbus.builder import build_hook
 from hookbus.bus import HookBus
 from hookbus.discovery import package_publishing
 from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
-from hookbus.hook import Hook
+from hookbus.hook import AS_A_WHOLE, Hook
 from hookbus.overrides import apply_overrides
+from hookbus.workdir import checked_resume
 
 __all__ = ["Component", "LoaderConfig", "RunConfig", "SchedulerConfig", "TrainingConfig", "load_config", "read_config"]
 
@@ -122,6 +123,22 @@ class RunConfig(_Section):
     _places: list[Path] = PrivateAttr(default_factory=list)
     _broken: frozenset[str] = PrivateAttr(default=frozenset())
 
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _auto_never_or_a_file(cls, value: object) -> object:
+        return checked_resume(value)
+
+    @field_validator("hooks", mode="before")
+    @classmethod
+    def _list_or_mapping(cls, value: object) -> object:
+        if not isinstance(value, (list, Mapping)):
+            shown = value if isinstance(value, str) else "logger"
+            raise ValueError(
+                f"should be a list, such as [{shown}], or a mapping, such as {{{shown}: {{priority: 50}}}}, but it is "
+                f"{value!r}."
+            )
+        return value
+
     @field_validator("load_from", mode="before")
     @classmethod
     def _path_alone(cls, value: object) -> object:
@@ -216,6 +233,8 @@ class RunConfig(_Section):
         if found is None:
             return [self.problem(path, problem)]
         keys = tuple(int(part) if part.isdigit() else part for part in found[1].split("."))
+        if keys == (AS_A_WHOLE,) and (*path, *keys) not in self._document.keys:
+            return [self.problem(path, in_yaml_words(found[2]))]
         if self._document.is_refused((*path, *keys)):
             return []
         message = in_yaml_words(found[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -21,7 +21,17 @@ from hookbus.when import Schedule, parse
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "problems_of", "snake_case", "validated"]
+__all__ = [
+    "AS_A_WHOLE",
+    "BaseHook",
+    "Hook",
+    "HookConfig",
+    "OnError",
+    "Priority",
+    "problems_of",
+    "snake_case",
+    "validated",
+]
 
 OnError = Literal["raise", "warn", "disable"]
 
@@ -40,6 +50,8 @@ class Priority(IntEnum):
     LOWEST = 100
 
 
+AS_A_WHOLE = "settings"
+"""What all settings together are called in a message, where each holds and they do not go together."""
 _PRIORITY = {"anyOf": [{"type": "integer"}, {"enum": list(Priority.__members__)}, {"type": "null"}]}
 
 
@@ -152,6 +164,20 @@ class Hook:
         return {}
 
     @property
+    def needs_metrics(self) -> Collection[str]:
+        """Metrics that this hook reads in the results of every validation; default those of `keeps_best_of`.
+
+        Any spelling that `run.metrics` understands: `val/accuracy`, `val_accuracy`, `accuracy`. `hookbus check` looks
+        for each of them among what a validation gives, so that a wrong name is told before anything is trained.
+        """
+        return tuple(self.keeps_best_of)
+
+    @property
+    def gives_metrics(self) -> Collection[str] | None:
+        """Metrics that this hook adds to the results of validations, by `run.log` for example; None: any name."""
+        return ()
+
+    @property
     def validates_with(self) -> Callable[[Run], Mapping[str, Any] | None] | None:
         """Code of this hook's own that makes validations; None leaves them to the run."""
         return None
@@ -245,7 +271,7 @@ def validated(
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
     """Turn pydantic's errors into (dotted place, sentence) pairs with near names."""
-    return [(".".join(map(str, e["loc"])) or "settings", _sentence(e, model)) for e in error.errors()]
+    return [(".".join(map(str, e["loc"])) or AS_A_WHOLE, _sentence(e, model)) for e in error.errors()]
 
 
 def _sentence(error: Any, model: type[BaseModel]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from hookbus.errors import WorkDirError
 from hookbus.files import commit, remove_leftovers, write_json
 
-__all__ = ["STATUS", "WorkDir", "claim", "read_status", "see"]
+__all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see"]
 
 STATUS = "status.json"
 CONFIG = "config.yaml"
@@ -79,6 +79,17 @@ class WorkDir:
             self._lock = None
 
 
+def checked_resume(resume: object) -> str | Path:
+    """Whether and from where a run goes on: "auto", "never", or a checkpoint.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if isinstance(resume, (str, Path)) and str(resume):
+        return resume
+    raise ValueError(f"should be auto, never or the path of a checkpoint, but it is {resume!r}.")
+
+
 def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
     """Take a work directory for a run.
 
@@ -108,11 +119,23 @@ def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[P
         path, resume, overwrite: as for `claim`.
     """
     any_run = resume or overwrite
-    target = next(each for each in _candidates(path) if any_run or not (each / STATUS).exists())
-    parent = next(each for each in (target, *target.absolute().parents) if each.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
+    try:
+        os.access(path, os.F_OK)  # unlike `exists` it refuses a name that no file can have
+        target = next(each for each in _candidates(path) if any_run or not (each / STATUS).exists())
+        parent = next(each for each in (target, *target.absolute().parents) if each.exists())
+        is_writable = parent.is_dir() and os.access(parent, os.W_OK)
+    except (OSError, ValueError) as error:
+        return path, str(_cannot_be_written(path, error))
+    if not is_writable:
         return target, f"The work directory {target} cannot be written: {parent} does not allow it."
     return target, ""
+
+
+def _cannot_be_written(path: Path, error: OSError | ValueError) -> WorkDirError:
+    """What the system says of a directory; ValueError is Python's own, of a character that no path can have."""
+    reason = error.strerror if isinstance(error, OSError) else error
+    shown = path if str(path).isprintable() else repr(str(path))
+    return WorkDirError(f"The work directory {shown} cannot be written: {reason}. Give another work_dir.")
 
 
 def _candidates(path: Path) -> Iterator[Path]:
@@ -138,10 +161,8 @@ def _lock(path: Path, *, needed: bool) -> int | None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise WorkDirError(
-            f"The work directory {path} cannot be written: {error.strerror}. Give another work_dir."
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

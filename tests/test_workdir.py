@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,17 @@ class TestClaim:
             claim(tmp_path / "file" / "x", **options)
         with pytest.raises(WorkDirError, match="cannot be written: File exists. Give another work_dir."):
             claim(tmp_path / "file", **options)
+
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("a\0b", "embedded null byte"), ("x" * 300, "File name too long")], ids=["null", "long"]
+    )
+    def test_a_name_that_no_directory_can_have_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
+        message = re.escape(repr(str(tmp_path / name)).strip("'"))
+        with pytest.raises(WorkDirError, match=f"{message}'? cannot be written: {reason}. Give another work_dir."):
+            claim(tmp_path / name)
+        for options in ({}, {"resume": True}):
+            _, problem = see(tmp_path / name, **options)
+            assert "cannot be written: " in problem
 
 
 class TestLock:
