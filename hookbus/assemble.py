@@ -5,25 +5,51 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookbus._factories import Factories, Factory, keywords_of
+from hookbus._factories import Factories, keywords_of
 from hookbus._imports import cause_of
 from hookbus._yaml import Path
 from hookbus.config import RunConfig, read_config
 from hookbus.data import Splits
 from hookbus.errors import ConfigError, HookbusError
 from hookbus.rng import seed_everything
+from hookbus.scheduling import SchedulerSteps
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
 
 __all__ = ["trainer_from_config", "trainer_from_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a section is for.
+
+    Attributes:
+        name: for messages.
+        fits: whether something that was built is of this kind.
+    """
+
+    name: str
+    fits: Callable[[Any], bool]
+
+
+MODEL = Kind("a torch.nn.Module", lambda found: isinstance(found, nn.Module))
+OPTIMIZER = Kind("an optimizer", lambda found: hasattr(found, "param_groups"))
+SCHEDULER = Kind("a scheduler, which has a step()", lambda found: callable(getattr(found, "step", None)))
+LOSS = Kind("something to call", callable)
+DATA = Kind(
+    "data sets as (train, val, test), as a mapping of these names, or as hookbus.data.Splits",
+    lambda found: found is not None,
+)
 
 
 def trainer_from_file(
@@ -99,12 +125,11 @@ class _Parts:
 
     def _splits(self) -> Splits | None:
         assert self._config.dataset is not None
-        found = self._call(("dataset",), self._factories.dataset, self._config.dataset.settings)
+        found = self._build("dataset", self._config.dataset.settings, DATA)
         try:
             return None if found is None else _splits_of(found)
         except TypeError:
-            wanted = "data sets as (train, val, test), as a mapping of these names, or as hookbus.data.Splits"
-            self._wrong(("dataset", "type"), f"it gives {_kind(found)}; wanted are {wanted}.")
+            self._wrong(("dataset", "type"), f"it gives {_shown(found)}, not {DATA.name}.")
             return None
 
     def _model(self, splits: Splits | None) -> nn.Module | None:
@@ -115,30 +140,31 @@ class _Parts:
         told = {"input_shape": splits.input_shape, "num_classes": splits.num_classes} if splits else {}
         known = keywords_of(factory)
         extra = {k: v for k, v in told.items() if v is not None and k in known and k not in section.settings}
-        model = self._call(("model",), factory, section.settings, **extra)
-        if model is None or isinstance(model, nn.Module):
-            return model
-        self._wrong(("model", "type"), f"it gives {_kind(model)}, not a torch.nn.Module.")
-        return None
+        return self._build("model", section.settings, MODEL, **extra)  # type: ignore[no-any-return]
 
     def _loss(self) -> Any:
         """The loss function; None where the model returns its loss."""
         found, section = self._factories.loss, self._config.loss
         settings = {} if section is None or isinstance(section, str) else section.settings
         if inspect.isclass(found):
-            return self._call(("loss",), found, settings)
+            return self._build("loss", settings, LOSS)
         return functools.partial(found, **settings) if found is not None and settings else found
 
     def _optimizer(self) -> Any:
         """The optimizer of all parameters; of a made-up one where there is no model, to see whether it can be built."""
         parameters = list(self.model.parameters()) if self.model is not None else [nn.Parameter(torch.zeros(1))]
-        return self._call(("optimizer",), self._factories.optimizer, self._config.optimizer.settings, parameters)
+        return self._build("optimizer", self._config.optimizer.settings, OPTIMIZER, parameters)
 
     def _scheduler(self) -> Any:
         section = self._config.scheduler
         if section is None or self.optimizer is None:
             return None
-        return self._call(("scheduler",), self._factories.scheduler, section.settings, self.optimizer)
+        found = self._build("scheduler", section.settings, SCHEDULER, self.optimizer)
+        try:
+            SchedulerSteps(found, section.interval, section.monitor).try_out(1)
+        except ConfigError as error:
+            self._wrong(("scheduler", "type"), str(error))
+        return found
 
     def _loaders(self, splits: Splits | None) -> dict[str, Any]:
         """A loader for each split that there is."""
@@ -153,12 +179,14 @@ class _Parts:
         if isinstance(split, Mapping):
             return {key: self._loader(f"{name} {key!r}", each) for key, each in split.items()}
         if isinstance(split, DataLoader) or not hasattr(split, "__getitem__"):
+            if not hasattr(split, "__iter__"):
+                self._wrong(("dataset", "type"), f"its {name} data are {_shown(split)}, not {DATA.name}.")
             return split
         assert self._config.dataset is not None
         try:
             return DataLoader(split, batch_size=self._config.dataset.batch_size, **self._options(name, split))
-        except ValueError as error:
-            self._wrong(("dataset",), f"no loader can be made of its {name} data: {error}")
+        except Exception as error:
+            self._wrong(("dataset",), f"no loader can be made of its {name} data: {cause_of(error)}.")
             return None
 
     def _options(self, name: str, split: Any) -> dict[str, Any]:
@@ -172,16 +200,24 @@ class _Parts:
             options.pop("persistent_workers")
         return options
 
-    def _call(self, path: Path, factory: Factory | None, settings: Mapping[str, Any], *first: Any, **extra: Any) -> Any:
-        """Call a factory with the settings of its section; what it refuses is a mistake in that section."""
-        assert factory is not None
+    def _build(self, section: str, settings: Mapping[str, Any], kind: Kind, *first: Any, **extra: Any) -> Any:
+        """Call the factory of a section with its settings; None where it gives nothing of the kind, which is told."""
         try:
-            return factory(*first, **settings, **extra)
+            found = getattr(self._factories, section)(*first, **settings, **extra)
         except HookbusError as error:
-            self._wrong(path, str(error))
-        except Exception as error:
-            self._wrong(path, f"it cannot be built: {cause_of(error)}.")
+            self._wrong((section, "type"), str(error))
+        except (Exception, SystemExit) as error:
+            self._refused(section, settings, cause_of(error))
+        else:
+            if kind.fits(found):
+                return found
+            self._wrong((section, "type"), f"it gives {_shown(found)}, not {kind.name}.")
         return None
+
+    def _refused(self, section: str, settings: Mapping[str, Any], cause: str) -> None:
+        """A factory has raised: the place is the argument that it names, else the type."""
+        named = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
+        self._wrong((section, named[0] if len(named) == 1 else "type"), f"it cannot be built: {cause}.")
 
     def _wrong(self, path: Path, message: str) -> None:
         self.problems.append(self._config.problem(path, message))
@@ -198,5 +234,5 @@ def _splits_of(found: Any) -> Splits:
     return Splits(found)
 
 
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+def _shown(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

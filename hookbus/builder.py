@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import discovery
+from hookbus._checks import OPTIONS_ATTRIBUTE
 from hookbus._imports import cause_of, import_path, nearest
 from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFound, RegistrationError, did_you_mean
 from hookbus.hook import Hook, HookConfig, Priority, validated
+from hookbus.markers import IMPL_ATTRIBUTE
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
@@ -86,6 +88,7 @@ def hook_class(name: str) -> type:
 
     Raises:
         PluginNotFound, PluginClash, PluginVersionError, PluginImportError: see `hookbus.discovery`.
+        PluginError: it names something that is no hook class.
     """
     own = HOOKS.get(name)
     if own is not None:
@@ -93,6 +96,10 @@ def hook_class(name: str) -> type:
     found = _imported(name) if ":" in name else _installed(name)
     if not isinstance(found, type):
         raise PluginError(f"{name!r} is {found!r}; a hook is named by its class.")
+    if not _is_hook_class(found):
+        raise PluginError(
+            f"{name!r} is no hook class: it neither subclasses hookbus.Hook nor has a method marked by @hookimpl."
+        )
     return found
 
 
@@ -118,7 +125,10 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
         return construct(kind, settings)
     if not isinstance(kind, str):
         raise ConfigError([f"A hook is given as {{'type': ..., ...}}; the type is missing in {dict(config)!r}."])
-    return construct(hook_class(kind), settings)
+    hook = construct(hook_class(kind), settings)
+    if isinstance(hook, Hook) and hook.config.name is None and kind not in HOOKS:
+        hook._name = _entry_named(kind)
+    return hook
 
 
 def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any]) -> list[Any]:
@@ -161,7 +171,7 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
         return _from_keywords(cls, parameters, settings)
     except HookbusError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError([f"{cls.__name__} cannot be built: {cause_of(error)}."]) from error
 
 
@@ -213,6 +223,18 @@ def _imported(path: str) -> Any:
         return import_path(path)
     except ImportError as error:
         raise PluginNotFound(f"The hook {error}") from error
+
+
+def _is_hook_class(cls: type) -> bool:
+    if issubclass(cls, Hook) or hasattr(cls, OPTIONS_ATTRIBUTE):
+        return True
+    return any(hasattr(inspect.getattr_static(cls, name), IMPL_ATTRIBUTE) for name in dir(cls))
+
+
+def _entry_named(kind: str) -> str | None:
+    """The entry point that the user wrote, which names the hook: a class may have several; None for a class or path."""
+    name = kind.strip().rpartition("/")[2]
+    return name if any(name == offer.name for offer in discovery.offers()) else None
 
 
 def _same_class(left: type, right: type) -> bool:

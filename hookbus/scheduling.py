@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from hookbus._imports import cause_of
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +39,25 @@ class SchedulerSteps:
         needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self.monitor = monitor or ("val/loss" if needs_metric else None)
 
+    def try_out(self, steps: int) -> None:
+        """Step a copy of the scheduler, to see whether it lasts so long. One that cannot be copied is not tried.
+
+        Args:
+            steps: how often.
+
+        Raises:
+            ConfigError: it cannot be stepped so often.
+        """
+        trial = _copy_of(self.scheduler)
+        if trial is None:
+            return
+        with warnings.catch_warnings(action="ignore"):  # torch's, about a scheduler without updates
+            for number in range(1, steps + 1):
+                try:
+                    trial.step(*([0.0] if self.monitor is not None else []))
+                except Exception as error:
+                    raise ConfigError([f"the scheduler fails at its step {number}: {cause_of(error)}."]) from error
+
     def after_update(self) -> None:
         """An optimizer update was made."""
         if self.scheduler is not None and self.monitor is None and self.interval == "step":
@@ -48,3 +72,13 @@ class SchedulerSteps:
         """A validation has found results."""
         if self.scheduler is not None and self.monitor is not None:
             self.scheduler.step(run.metrics.results[self.monitor])
+
+
+def _copy_of(scheduler: Any) -> Any:
+    """A scheduler whose optimizer has made-up parameters; None where it cannot be copied."""
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", [])
+    stand_ins = {id(each): nn.Parameter(torch.zeros(1)) for group in groups for each in group["params"]}
+    try:
+        return copy.deepcopy(scheduler, stand_ins)
+    except Exception:
+        return None

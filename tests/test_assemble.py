@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,10 +167,10 @@ class TestLoaders:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("empty", "dataset: no loader can be made of its train data: num_samples should be a positive integer"),
+            ("empty", "dataset: no loader can be made of its train data: ValueError: num_samples should be a positive"),
             ("nothing", "dataset.type: it gives no data set to train on."),
-            ("four", "dataset.type: it gives a list; wanted are data sets as (train, val, test), "),
-            ("odd", "dataset.type: it gives a dict; wanted are data sets as (train, val, test), "),
+            ("four", "dataset.type: it gives a list, not data sets as (train, val, test), "),
+            ("odd", "dataset.type: it gives a dict, not data sets as (train, val, test), "),
         ],
     )
     def test_data_that_cannot_be_used_are_told(self, project: Project, name: str, message: str) -> None:
@@ -181,13 +182,74 @@ class TestLoaders:
 class TestMistakes:
     def test_what_a_factory_refuses_is_a_mistake_of_its_section(self, project: Project) -> None:
         (problem,) = problems_of(project, "model.width=-1")
-        assert problem.startswith("run.yaml:3:8: model: it cannot be built: RuntimeError: Trying to create tensor")
+        assert problem.startswith(
+            "run.yaml:3:15: model.type: it cannot be built: RuntimeError: Trying to create tensor"
+        )
         (problem,) = problems_of(project, "optimizer={type: SGD, lr: -1}")
-        assert problem.endswith("optimizer: it cannot be built: ValueError: Invalid learning rate: -1.")
+        assert problem.endswith("optimizer.type: it cannot be built: ValueError: Invalid learning rate: -1.")
 
-    def test_a_model_that_is_none_is_told(self, project: Project) -> None:
-        (problem,) = problems_of(project, "model={type: 'builtins:dict'}")
-        assert problem.endswith("model.type: it gives a dict, not a torch.nn.Module.")
+    def test_the_place_is_the_argument_that_the_reason_names(self, project: Project) -> None:
+        scheduler = "\n    scheduler:\n      type: CosineAnnealingWarmRestarts\n      T_0: 0\n"
+        with pytest.raises(ConfigError) as caught:
+            trainer_from_file(Trainer, project.write(BASE + scheduler))
+        assert str(caught.value) == (
+            "run.yaml:10:8: scheduler.T_0: it cannot be built: ValueError: Expected positive integer T_0, but got 0."
+        )
+
+    @pytest.mark.parametrize("kind", ["{type: CosineAnnealingLR, T_max: 0}", "{type: StepLR, step_size: 0}"])
+    def test_a_scheduler_that_cannot_be_stepped_is_told(self, project: Project, kind: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            trainer_from_file(Trainer, project.write(f"{dedent(BASE)}scheduler: {kind}"))
+        (problem,) = caught.value.problems
+        assert problem == (
+            "run.yaml:7:19: scheduler.type: the scheduler fails at its step 1: ZeroDivisionError: integer modulo by "
+            "zero."
+        )
+
+    def test_a_scheduler_is_stepped_without_a_trace(self, project: Project) -> None:
+        trainer = built(project, "optimizer={type: SGD, lr: 0.5}", "scheduler={type: ExponentialLR, gamma: 0.1}")
+        assert trainer.optimizer.param_groups[0]["lr"] == 0.5  # type: ignore[union-attr]
+        assert trainer.scheduler.scheduler.last_epoch == 0
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("model={type: 'builtins:dict'}", "model.type: it gives a dict, not a torch.nn.Module."),
+            ("model={type: 'odd:nothing'}", "model.type: it gives nothing, not a torch.nn.Module."),
+            ("model={type: 'odd:leave'}", "model.type: it cannot be built: SystemExit: 3 ("),
+            ("optimizer={type: 'odd:path'}", "optimizer.type: it gives a PosixPath, not an optimizer."),
+            ("scheduler={type: 'odd:path'}", "scheduler.type: it gives a PosixPath, not a scheduler, "),
+            ("loss={type: 'pathlib:Path'}", "loss.type: it gives a PosixPath, not something to call."),
+            ("dataset={type: 'pathlib:Path'}", "dataset.type: its train data are a PosixPath, not data sets as "),
+            ("dataset={type: 'odd:nothing'}", "dataset.type: it gives nothing, not data sets as "),
+            ("dataset={type: 'odd:unsized'}", "dataset: no loader can be made of its train data: TypeError: "),
+            ("hooks=['pathlib:Path']", "hooks.0: 'pathlib:Path' is no hook class: "),
+        ],
+    )  # fmt: skip
+    def test_what_is_not_of_the_kind_of_its_section_is_told(
+        self, project: Project, override: str, message: str
+    ) -> None:
+        project.write(
+            """
+            import pathlib, sys
+
+            class Unsized:
+                def __getitem__(self, index): return index
+
+            def path(*_): return pathlib.Path()
+            def nothing(): pass
+            def leave(): sys.exit(3)
+            def unsized(): return Unsized()
+            """,
+            "odd.py",
+        )
+        (problem,) = problems_of(project, override)
+        assert problem.startswith(f"command line: {override}: {message}")
+
+    def test_a_trainer_from_a_file_tells_all_of_it_as_well(self, project: Project) -> None:
+        with pytest.raises(ConfigError) as caught:
+            Trainer.from_file(project.write("seed: x\nmodel: {type: 'parts:nett'}\n"))
+        assert len(caught.value.problems) == 4  # and two sections are not there
 
     def test_mistakes_of_the_file_and_names_that_lead_nowhere_are_told_together(self, project: Project) -> None:
         text = """\

@@ -229,6 +229,18 @@ class TestPaths:
             "The hook 'parts:QuietHok' cannot be imported: parts has no 'QuietHok'. Did you mean 'QuietHook'"
         )
 
+    def test_a_path_to_a_class_that_is_no_hook_is_told_and_nothing_is_built(self, project: Project) -> None:
+        project.write("class Bomb:\n    def __init__(self):\n        raise SystemExit('built')\n", "bombs_1.py")
+        for path in ("pathlib:Path", "bombs_1:Bomb"):
+            with pytest.raises(PluginError) as caught:
+                build_hook({"type": path})
+            assert str(caught.value) == (
+                f"{path!r} is no hook class: it neither subclasses hookbus.Hook nor has a method marked by @hookimpl."
+            )
+
+    def test_a_class_with_marked_methods_is_one(self, project: Project) -> None:
+        assert type(build_hook({"type": "parts:Plain"})).__name__ == "Plain"
+
     def test_a_path_to_something_else_is_told(self, project: Project) -> None:
         with pytest.raises(PluginError, match="'parts:net' is <function net at .*>; a hook is named by its class."):
             hook_class("parts:net")
