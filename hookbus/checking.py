@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,19 +12,72 @@ import torch
 from torch import nn
 
 from hookbus import files
+from hookbus._foresight import Foresight
 from hookbus._imports import cause_of
+from hookbus._packages import package_of
+from hookbus.clock import Clock, PointMoment
 from hookbus.data import feed_of, length_of
-from hookbus.errors import CheckpointError, HookbusError, LoopError, RequestError, WorkDirError
-from hookbus.evaluation import evaluating, named_loaders, update_scores
+from hookbus.errors import CheckpointError, ConfigError, HookbusError, LoopError, RequestError, WorkDirError
+from hookbus.evaluation import begin_scores, evaluating, named_loaders, update_scores
 from hookbus.hook import Hook
+from hookbus.reading import check_fit, outline_of
 from hookbus.rng import preserved_rng
+from hookbus.session import checkpoints_of
+from hookbus.state import check_resumable, find_newest, weights_in
 from hookbus.steps import move
-from hookbus.workdir import see
+from hookbus.workdir import read_status, see
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
 
-__all__ = ["check_trainer"]
+__all__ = ["check_ends", "check_files", "check_trainer", "checkpoints_directory"]
+
+
+LONGEST_TRIAL = 100_000
+"""How often a scheduler is stepped at most, to see whether it lasts."""
+
+
+def check_files(trainer: Trainer) -> None:
+    """See that the files a run begins from are checkpoints. Their numbers are not read.
+
+    Raises:
+        CheckpointError: one is not there, is no checkpoint, or does not fit the model.
+    """
+    for key, path in _files_of(trainer):
+        _check_outline(trainer, key, path)
+
+
+def check_ends(trainer: Trainer) -> None:
+    """See that the end of the training is known to the schedules that ask for it.
+
+    Raises:
+        ConfigError: it is not; the message names the hook and the point.
+    """
+    clock, table = Clock(), trainer.bus.table
+    clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
+    clock.epoch_length = length_of(trainer.train_loader)
+    for name, point in trainer.bus.points.items():
+        for listener in table.listeners(name, trainer.bus.current):
+            try:
+                if listener.schedule is not None:
+                    listener.schedule.check_end(PointMoment(clock, point))
+            except ConfigError as error:
+                raise ConfigError([f"hook {listener.hook!r} at {name}: {error}"]) from None
+
+
+def checkpoints_directory(trainer: Trainer) -> Path | None:
+    """Where the checkpoints of a trainer that is in no run are; None where it writes none.
+
+    Args:
+        trainer: the trainer. A hook that writes checkpoints may have a directory of its own for them.
+    """
+    idle = trainer.bus.current
+    if trainer.work_dir is not None:
+        idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
+    for hook in trainer.bus.hooks.values():
+        if hasattr(hook, "plan") and hasattr(hook, "write"):
+            idle.provide("saver", hook)
+    return checkpoints_of(idle)
 
 
 def check_trainer(trainer: Trainer) -> list[str]:
@@ -54,15 +107,50 @@ def _checks(trainer: Trainer) -> list[Callable[[], str]]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = [("train", None, trainer.train_loader)]
     for kind, given in (("val", trainer.val_loader), ("test", trainer.test_loader)):
         loaders += [(kind, name, loader) for name, loader in named_loaders(given)] if given is not None else []
+    foresight = Foresight(trainer)
     return [
         partial(_describe_model, trainer),
-        *(partial(_check_loader, trainer, *each) for each in loaders),
+        *(partial(_check_loader, trainer, foresight, *each) for each in loaders),
         partial(_describe_limit, trainer),
         partial(_check_hooks, trainer),
-        partial(_check_file, "resume", trainer.resume),
-        partial(_check_file, "load_from", trainer.load_from),
+        *(partial(_check_metrics, foresight, *each) for each in _readers(trainer)),
+        partial(_check_scheduler, trainer),
+        *(partial(_check_file, trainer, *each) for each in _files_of(trainer)),
+        partial(_check_automatic_resume, trainer),
         partial(_check_work_dir, trainer),
     ]
+
+
+def _readers(trainer: Trainer) -> list[tuple[str, Collection[str]]]:
+    """Who reads which results of validations."""
+    hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
+    readers = [(f"hook {name!r} ({package_of(hook)})", hook.needs_metrics) for name, hook in hooks.items()]
+    monitor = trainer.scheduler.monitor
+    return readers if monitor is None else [*readers, ("scheduler", [monitor])]
+
+
+def _check_metrics(foresight: Foresight, reader: str, metrics: Collection[str]) -> str:
+    foresight.look_for(reader, metrics)
+    return ""
+
+
+def _check_scheduler(trainer: Trainer) -> str:
+    """See that it can be stepped as often as the training will."""
+    try:
+        trainer.scheduler.try_out(min(_scheduler_steps(trainer), LONGEST_TRIAL))
+    except ConfigError as error:
+        raise ConfigError([f"scheduler: {error}"]) from error
+    return ""
+
+
+def _scheduler_steps(trainer: Trainer) -> int:
+    """How often the scheduler will be stepped at least; 1 where that is not known."""
+    length, scheduler = length_of(trainer.train_loader), trainer.scheduler
+    if scheduler.interval == "epoch" and trainer.epochs is not None:
+        return trainer.epochs
+    iterations = trainer.iterations or (trainer.epochs or 0) * (length or 0)
+    per_step = trainer.steps.accumulate if scheduler.interval == "step" else length
+    return iterations // per_step if iterations and per_step else 1
 
 
 def _describe_model(trainer: Trainer) -> str:
@@ -78,23 +166,62 @@ def _check_hooks(trainer: Trainer) -> str:
     """See that their order can be told, and that there are validations for those that ask for them."""
     trainer.bus.explain()
     for name, hook in trainer.bus.hooks.items():
-        if isinstance(hook, Hook) and hook.schedules_validation and trainer.val_loader is None:
+        asks = isinstance(hook, Hook) and hook.schedules_validation and hook.validates_with is None
+        if asks and trainer.val_loader is None:
             raise RequestError(f"hook {name!r} will ask for validations, and there is no val_loader.")
     return f"hooks: {', '.join(trainer.bus.hooks) or 'none'}"
 
 
-def _check_file(key: str, path: str | Path | None) -> str:
-    """See that a checkpoint that is asked for is there and whole."""
-    if path is None or path in ("auto", "never"):
-        return ""
-    if not Path(path).is_file():
-        raise CheckpointError(f"{key}: {path}: there is no such file.")
+def _files_of(trainer: Trainer) -> list[tuple[str, str | Path]]:
+    """The files that a run begins from, by what names them; none where a run that is there already goes on."""
+    if trainer.resume not in ("auto", "never"):
+        return [("resume", trainer.resume)]
+    goes_on = trainer.resume == "auto" and trainer.work_dir is not None and read_status(Path(trainer.work_dir))
+    return [] if trainer.load_from is None or goes_on else [("load_from", trainer.load_from)]
+
+
+def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
+    """See that a checkpoint that is asked for is there and whole, and fits."""
     if files.read_sidecar(Path(path)) is not None:
         files.verify(Path(path))
+    _check_outline(trainer, key, path)
     return f"{key}: {path}"
 
 
-def _check_loader(trainer: Trainer, kind: str, name: str | None, loader: Iterable[Any] | None) -> str:
+def _check_automatic_resume(trainer: Trainer) -> str:
+    """See that the run that is there can go on."""
+    directory = checkpoints_directory(trainer) if trainer.resume == "auto" else None
+    found = None if directory is None else find_newest(directory)
+    if found is None:
+        return ""
+    path, _, troubles = found
+    _check_outline(trainer, "resume", path)
+    return "\n".join([*(f"resume: {trouble}" for trouble in troubles), f"resume: {path}"])
+
+
+def _check_outline(trainer: Trainer, key: str, path: str | Path) -> None:
+    """See that a file is a checkpoint; that it fits as well, unless a hook may change it after reading."""
+    with _about(key):
+        outline = outline_of(path)
+    with _about(f"{key}: {path}"):
+        if key == "resume":
+            check_resumable(outline)
+        weights = weights_in(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
+        if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
+            check_fit(trainer.model, weights)
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise type(error)(f"{what}: {error}") from error
+
+
+def _check_loader(
+    trainer: Trainer, foresight: Foresight, kind: str, name: str | None, loader: Iterable[Any] | None
+) -> str:
     """Take one batch through the model and the scores."""
     title = f"{kind}_loader{f' {name!r}' if name else ''}"
     try:
@@ -104,11 +231,14 @@ def _check_loader(trainer: Trainer, kind: str, name: str | None, loader: Iterabl
     if batch is None:
         raise LoopError(f"The {title} gives no batch.")
     try:
-        _try_batch(trainer, kind, move(batch, trainer.device))
+        outputs = _try_batch(trainer, kind, move(batch, trainer.device))
     except HookbusError:
         raise
     except Exception as error:
         raise LoopError(f"A batch of the {title} cannot go through the model: {cause_of(error)}.") from error
+    if kind == "val":
+        foresight.see(name, outputs, trainer.scores)
+    begin_scores(trainer.scores, trainer.device)
     length = length_of(loader)
     return f"{kind}{f' {name}' if name else ''}: {'unknown number of' if length is None else length} batches"
 
@@ -119,16 +249,16 @@ def _first_batch(trainer: Trainer, loader: Iterable[Any] | None) -> Any:
         return next(feed_of(loader or (), trainer.seed or 0).batches(0, 0), None)
 
 
-def _try_batch(trainer: Trainer, kind: str, batch: Any) -> None:
+def _try_batch(trainer: Trainer, kind: str, batch: Any) -> Any:
     trying = _as_in_training if kind == "train" else evaluating
     with trying(trainer.model):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
     if kind == "train":
         trainer.steps.check_loss(outputs)
     elif trainer.scores:
+        begin_scores(trainer.scores, trainer.device)
         update_scores(trainer.scores, batch, outputs)
-        for score in trainer.scores.values():
-            score.reset()
+    return outputs
 
 
 @contextmanager

@@ -236,10 +236,11 @@ def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = F
 
 
 def _newest(trainer: Trainer) -> Path:
+    from hookbus.checking import checkpoints_directory
     from hookbus.files import newest_first
 
-    directory = Path(str(trainer.work_dir)) / "checkpoints"
-    found = newest_first(directory)
+    directory = checkpoints_directory(trainer)
+    found = [] if directory is None else newest_first(directory)
     if not found:
         raise HookbusError(f"{directory} holds no checkpoint to test. Train first, or name one by --checkpoint.")
     return found[0]

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from hookbus._table import Order
 from hookbus.builder import get_default_hooks
 from hookbus.bus import HookBus
-from hookbus.checking import check_trainer
+from hookbus.checking import check_ends, check_files, check_trainer
 from hookbus.data import length_of
 from hookbus.defaults import with_defaults
 from hookbus.errors import ConfigError, LoopError
@@ -41,7 +41,7 @@ from hookbus.scheduling import SchedulerSteps
 from hookbus.scores import scores_from
 from hookbus.session import claim_for, graceful_interrupts, living, refuse_second
 from hookbus.steps import Precision, Steps, move
-from hookbus.workdir import WorkDir
+from hookbus.workdir import WorkDir, checked_resume
 
 if TYPE_CHECKING:
     from hookbus.config import RunConfig
@@ -118,13 +118,14 @@ class Trainer:
         overwrite: bool = False,
         config: RunConfig | Mapping[str, Any] | None = None,
     ) -> None:
+        _check_model(model)
         self.device = _device(device)
         self.model = model.to(self.device)
         self.optimizer = _optimizer(optimizer, model)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
         self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
-        self.work_dir, self.resume, self.overwrite = work_dir, resume, overwrite
+        self.work_dir, self.resume, self.overwrite = work_dir, _resume(resume), overwrite
         self._still_to_resume: str | Path = resume
         self._directory: Path | None = None
         self.load_from, self.load_weights = load_from, load_weights
@@ -160,10 +161,9 @@ class Trainer:
         Raises:
             ConfigError: the file does not hold; all mistakes are listed.
         """
-        from hookbus.assemble import trainer_from_config
-        from hookbus.config import load_config
+        from hookbus.assemble import trainer_from_file
 
-        return trainer_from_config(cls, load_config(path, overrides))
+        return trainer_from_file(cls, path, overrides)
 
     # -- what users call -----------------------------------------------------------------------
 
@@ -275,6 +275,8 @@ class Trainer:
         """One run from before_run to cleanup. A second one goes on where the first was."""
         refuse_second(self.bus)
         earlier = self.bus.current if self.bus.current.trainer is self else None
+        if earlier is None:
+            check_files(self)
         resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
         if earlier is None and self.seed is not None:
             seed_everything(self.seed)
@@ -341,6 +343,7 @@ class Trainer:
         state.load_weights(run, checkpoint, averaged=self.load_weights == "averaged")
 
     def _check(self) -> None:
+        """See what can be seen at once, before the work directory is taken."""
         if self.optimizer is None:
             raise LoopError("fit needs an optimizer: give optimizer= to the Trainer.")
         if self.train_loader is None:
@@ -352,6 +355,27 @@ class Trainer:
                 f"The scheduler is stepped with {self.scheduler.monitor} after each validation, and there is none: "
                 "give val_loader= to the Trainer."
             )
+        check_ends(self)
+
+
+def _check_model(model: object) -> None:
+    if isinstance(model, nn.Module):
+        return
+    what = type(model).__name__
+    raise ConfigError(
+        [
+            f"model: should be a torch.nn.Module, but it is a {what}. A trainer of a run file is made by "
+            "Trainer.from_file(path), and one of a configuration that was read already by "
+            "hookbus.assemble.trainer_from_config(Trainer, config)."
+        ]
+    )
+
+
+def _resume(given: object) -> str | Path:
+    try:
+        return checked_resume(given)
+    except ValueError as error:
+        raise ConfigError([f"resume: {error}"]) from None
 
 
 def _optimizer(given: Any, model: nn.Module) -> Optimizer | None:

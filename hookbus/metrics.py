@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hookbus._imports import nearest
 from hookbus.errors import MetricError
 from hookbus.windows import CHUNK, Column, Window, column_of, to_float, to_host, wide
 
@@ -67,8 +68,10 @@ def resolve(name: str, names: Iterable[str]) -> str:
         return found[0]
     if found:
         raise MetricError(f"The metric {name!r} can mean {' or '.join(sorted(found))}: write the full name.")
-    there = f"There are: {', '.join(sorted(known))}." if known else "There are no metrics yet."
-    raise MetricError(f"There is no metric {name!r}. {there}")
+    if not known:
+        raise MetricError(f"There is no metric {name!r}. There are no metrics yet.")
+    near = nearest(name, (full.rpartition("/")[2] for full in known)) or nearest(name, known)
+    raise MetricError(f"There is no metric {name!r}.{near} There are: {', '.join(sorted(known))}.")
 
 
 def _matches(name: str, names: Iterable[str]) -> list[str]:

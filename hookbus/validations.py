@@ -14,7 +14,7 @@ from hookbus.metrics import Evaluation, Metrics, to_float
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["Evaluator", "Kind", "Validations"]
+__all__ = ["Evaluator", "Kind", "Validations", "named_results"]
 
 Kind = Literal["val", "test"]
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
@@ -94,7 +94,7 @@ class Validations:
                 run.brackets.open_automatically(f"{kind}_epoch")
             returned = evaluator(run)
             run.brackets.close(f"{kind}_epoch", metrics=returned)
-            run.metrics.results |= _named(kind, None, returned or {})
+            run.metrics.results |= named_results(kind, None, returned or {})
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
             run.brackets.close(kind)
@@ -164,12 +164,18 @@ class Validations:
         store = self._run.metrics
         store.evaluate(None)
         found, self._evaluation = {**self._evaluation.results(), **(metrics or {})}, Evaluation()
-        named = _named(kind, name, found)
+        named = named_results(kind, name, found)
         store.results |= named
         return named
 
 
-def _named(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
-    """Results under their full names."""
+def named_results(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
+    """Results under their full names.
+
+    Args:
+        kind: "val" or "test".
+        loader: the name of the loader, where there are several.
+        found: the results by their own names.
+    """
     prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
     return Metrics({n if n.startswith(f"{kind}/") else prefix + n: to_float(value) for n, value in found.items()})

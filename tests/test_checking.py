@@ -15,10 +15,20 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Hook
-from hookbus.errors import CheckpointError, HookbusError, LoopError, OrderError, RequestError
+from hookbus.errors import (
+    CheckpointError,
+    ConfigError,
+    HookbusError,
+    HookWarning,
+    LoopError,
+    OrderError,
+    RequestError,
+)
 from hookbus.loop import Trainer
 from hookbus.markers import hookimpl
 from hookbus.testing import fingerprint
+from hookbus.when import last
+from tests import toys
 
 
 class AskingHook(Hook):
@@ -208,19 +218,6 @@ class TestWhatItFinds:
         with pytest.raises(OrderError):
             made(tmp_path, hooks=[FirstHook(), SecondHook()]).check()
 
-    @pytest.mark.parametrize("key", ["resume", "load_from"])
-    def test_a_checkpoint_that_is_not_there_or_not_whole(self, tmp_path: Path, key: str) -> None:
-        from hookbus.files import commit
-
-        path = tmp_path / "start.pth"
-        with pytest.raises(CheckpointError, match=f"^{key}: {path}: there is no such file.$"):
-            made(tmp_path, **{key: str(path)}).check()
-        commit(path, lambda file: file.write(b"whole"), generation=1)
-        assert f"{key}: {path}" in made(tmp_path, **{key: path}).check()
-        path.write_bytes(b"whale")
-        with pytest.raises(CheckpointError, match="damaged"):
-            made(tmp_path, **{key: path}).check()
-
     def test_a_work_dir_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(HookbusError, match="The work directory .*file/runs cannot be written"):
@@ -239,3 +236,130 @@ class TestWhatItFinds:
             trainer.check()
         lines = str(caught.value).splitlines()
         assert [line.split()[1] for line in lines] == ["train_loader", "val_loader", "nowhere.pth:", "work"]
+
+
+class TestFiles:
+    """What a run would begin from."""
+
+    def checkpoint(self, tmp_path: Path) -> Path:
+        """One that a training has left."""
+        toys.trainer(hook := toys.Saver("after_train"), epochs=1, work_dir=tmp_path / "earlier").fit()
+        return hook.files[0]
+
+    @staticmethod
+    def refused(trainer: Trainer) -> str:
+        """What a check and a training say, which is the same; the training takes no work directory."""
+        told = []
+        for begin in (trainer.check, trainer.fit):
+            with pytest.raises(CheckpointError) as caught:
+                begin()
+            told.append(str(caught.value))
+        assert told[0] == told[1]
+        assert trainer.work_dir is not None
+        assert not Path(trainer.work_dir).exists()
+        return told[0]
+
+    def trainer(self, tmp_path: Path, **options: Any) -> Trainer:
+        return toys.trainer(epochs=2, work_dir=tmp_path / "x", **options)
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_one_that_is_there_is_named(self, tmp_path: Path, key: str) -> None:
+        path = self.checkpoint(tmp_path)
+        trainer = self.trainer(tmp_path, **{key: path})
+        assert f"{key}: {path}" in trainer.check()
+        trainer.fit()
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_one_that_is_not_there(self, tmp_path: Path, key: str) -> None:
+        path = tmp_path / "start.pth"
+        assert self.refused(self.trainer(tmp_path, **{key: path})) == f"{key}: {path}: there is no such file."
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_one_that_is_no_checkpoint(self, tmp_path: Path, key: str) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("not a checkpoint")
+        assert self.refused(self.trainer(tmp_path, **{key: str(path)})).startswith(
+            f"{key}: {path}: it cannot be read as data: "
+        )
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_one_of_another_model(self, tmp_path: Path, key: str) -> None:
+        path = self.checkpoint(tmp_path)
+        trainer = self.trainer(tmp_path, model=toys.net(width=9), **{key: path})
+        assert self.refused(trainer).startswith(f"{key}: {path}: The weights do not fit the model: ")
+
+    def test_one_of_another_model_that_a_hook_may_change_after_reading(self, tmp_path: Path) -> None:
+        class Renaming(Hook):
+            def after_load_checkpoint(self, checkpoint: Any) -> None:
+                checkpoint["state_dict"] = toys.net(width=9).state_dict()
+
+        trainer = toys.trainer(
+            Renaming(), model=toys.net(width=9), epochs=1, load_from=self.checkpoint(tmp_path), work_dir=None
+        )
+        trainer.check()
+        trainer.fit()
+
+    def test_weights_alone_cannot_be_resumed(self, tmp_path: Path) -> None:
+        path = tmp_path / "weights.pth"
+        torch.save(toys.net().state_dict(), path)
+        message = self.refused(self.trainer(tmp_path, resume=path))
+        assert message.startswith(f"resume: {path}: This is not a checkpoint to resume from: it has no meta, ")
+        assert message.endswith("say load_from instead of resume.")
+        with pytest.warns(HookWarning, match="no sidecar"):
+            self.trainer(tmp_path, load_from=path).fit()
+
+    def test_averaged_weights_that_are_not_there(self, tmp_path: Path) -> None:
+        trainer = self.trainer(tmp_path, load_from=self.checkpoint(tmp_path), load_weights="averaged")
+        assert self.refused(trainer).endswith("weights: averaged was asked for, but the file has no averaged weights.")
+
+    def test_a_byte_that_has_changed_is_seen_by_a_check(self, tmp_path: Path) -> None:
+        path = self.checkpoint(tmp_path)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="damaged"):
+            self.trainer(tmp_path, load_from=path).check()
+
+    def test_a_run_that_goes_on_needs_no_weights_to_start_from(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"work_dir": tmp_path / "earlier", "epochs": 2, "load_from": tmp_path / "gone.pth"}
+        with pytest.raises(CheckpointError, match="gone.pth: there is no such file"):
+            toys.trainer(resume="auto", **options).check()
+        path = self.checkpoint(tmp_path)
+        trainer = toys.trainer(resume="auto", **options)
+        assert f"resume: {path}" in trainer.check()
+        assert trainer.fit().iters_done == 6
+
+    def test_automatic_resume_that_finds_nothing_whole(self, tmp_path: Path) -> None:
+        path = self.checkpoint(tmp_path)
+        path.write_bytes(b"short")
+        with pytest.raises(CheckpointError, match="^No checkpoint can be used:"):
+            toys.trainer(resume="auto", work_dir=tmp_path / "earlier", epochs=2).check()
+
+
+class TestSchedules:
+    class Ending(Hook):
+        @hookimpl(when=last)
+        def after_epoch(self) -> None: ...
+
+    def test_an_end_that_is_not_known_is_told_before_anything_is_trained(self, tmp_path: Path) -> None:
+        trainer = made(tmp_path, hooks=[self.Ending()], epochs=None, iterations=3)
+        for begin in (trainer.check, trainer.fit):
+            with pytest.raises(ConfigError) as caught:
+                begin()
+            assert str(caught.value) == (
+                "hook 'ending' at after_epoch: when=last needs a run whose end is known in what it counts, and the end "
+                "of this one is known in iterations: write last(unit='iter')."
+            )
+        assert list(tmp_path.iterdir()) == []
+
+    def test_one_that_is_known_is_fine(self, tmp_path: Path) -> None:
+        made(tmp_path, hooks=[self.Ending()]).check()
+
+
+def test_a_hook_that_brings_its_own_validation_needs_no_loader(tmp_path: Path) -> None:
+    class BringingHook(AskingHook):
+        @property
+        def validates_with(self) -> Any:
+            return lambda run: {"loss": 1.0}
+
+    assert "hooks: bringing" in made(tmp_path, hooks=[BringingHook()]).check()

@@ -208,6 +208,39 @@ class TestTest:
         rows = dict(line.split() for line in result.stdout.splitlines()[2:])
         assert rows["test/loss"] == "0.693147"
 
+    def test_the_newest_checkpoint_is_looked_for_where_the_run_writes_them(self, project: Project) -> None:
+        project.write(
+            """
+            import torch
+            from pathlib import Path
+
+            from hookbus import Hook
+            from hookbus.state import write_checkpoint
+
+            class Elsewhere(Hook):
+                def before_run(self, run):
+                    if run.mode == "train":
+                        run.provide("saver", self)
+
+                def after_epoch(self, run):
+                    run.request_save()
+
+                def directory(self, run):
+                    return Path("elsewhere")
+
+                def plan(self, run, requests):
+                    return self.directory(run) / f"{run.epochs_done}.pth"
+
+                def write(self, run, checkpoint):
+                    write_checkpoint(self.plan(run, []), checkpoint, run.epochs_done)
+            """,
+            "elsewhere_1.py",
+        )
+        (project.path / "elsewhere").mkdir()
+        override = "hooks=['elsewhere_1:Elsewhere']"
+        assert call("train", "run.yaml", override).exit_code == 0
+        assert call("test", "run.yaml", override).stdout.splitlines()[0] == "elsewhere/2.pth"
+
     def test_nothing_to_test_is_an_error(self) -> None:
         result = call("test", "run.yaml")
         assert (result.exit_code, result.stderr) == (
@@ -287,6 +320,25 @@ class TestExplain:
         assert lines[lines.index(["before_run"]) + 1] == ["quiet", "50", "class", "QuietHook"]
         assert lines[lines.index(["after_train_iter"]) + 1] == ["mine", "20", "config", "every(2)"]
         assert lines[-2:] == [["quiet", "module", "parts"], ["mine", "module", "parts"]]
+
+    def test_a_class_of_two_entry_points_has_the_name_that_was_written(self, project: Project) -> None:
+        info = project.path / "two_names-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: two-names\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            "[hookbus.hooks]\none = two_names:OneHook\ntwo = two_names:OneHook\nzwei = two_names:OneHook\n"
+        )
+        project.write("from parts import QuietHook\n\nclass OneHook(QuietHook): pass\n", "two_names.py")
+        project.write(RUN)
+        hooks = "hooks=[two, one, two-names/zwei, {type: two, name: mine}]"
+        done = project.run("explain", "run.yaml", hooks, "--json")
+        assert done.returncode == 0, done.stderr
+        assert [row["hook"] for row in json.loads(done.stdout)["points"]["before_run"]] == [
+            "two",
+            "one",
+            "zwei",
+            "mine",
+        ]
 
     def test_wishes_are_shown_where_there_are_any(self, project: Project) -> None:
         project.write(

@@ -228,6 +228,16 @@ def test_the_triggered_stages_are_the_points_in_the_order_of_a_run() -> None:
     assert Hook().get_triggered_stages() == []
 
 
+def test_a_hook_reads_the_metrics_whose_best_it_wants_and_adds_none_unless_it_says_so() -> None:
+    class Keeping(Hook):
+        @property
+        def keeps_best_of(self) -> Any:
+            return {"accuracy": None, "val/loss": "less"}
+
+    assert (Hook().needs_metrics, Hook().gives_metrics) == ((), ())
+    assert Keeping().needs_metrics == ("accuracy", "val/loss")
+
+
 def test_a_hook_has_no_state_unless_it_says_so() -> None:
     hook = GreetHook()
     assert hook.state_dict() == {}

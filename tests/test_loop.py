@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
+from hookbus.config import load_config
 from hookbus.errors import ConfigError, LoopError, RequestError
 from hookbus.hook import Hook
 from hookbus.loop import Trainer
@@ -782,6 +783,26 @@ class TestWhatItIsGiven:
         assert (trained.epochs_done, paths) == (1, saver.files * 2)
         then.fit(epochs=2)
         assert paths == saver.files * 2, "where training has begun, they are not loaded again"
+
+
+class TestWhatItCannotUse:
+    @pytest.mark.parametrize("resume", [True, False, None, 3, ""])
+    def test_a_resume_that_is_neither_a_word_nor_a_file(self, resume: Any) -> None:
+        with pytest.raises(ConfigError) as caught:
+            toys.trainer(epochs=1, resume=resume)
+        assert str(caught.value) == (
+            f"resume: should be auto, never or the path of a checkpoint, but it is {resume!r}."
+        )
+
+    def test_a_configuration_in_the_place_of_the_model(self) -> None:
+        config = load_config({"training": {"epochs": 1}})
+        with pytest.raises(ConfigError) as caught:
+            Trainer(config)  # type: ignore[arg-type]
+        assert str(caught.value) == (
+            "model: should be a torch.nn.Module, but it is a RunConfig. A trainer of a run file is made by "
+            "Trainer.from_file(path), and one of a configuration that was read already by "
+            "hookbus.assemble.trainer_from_config(Trainer, config)."
+        )
 
 
 class NeedsWorkDir(Hook):

@@ -369,10 +369,12 @@ class TestResume:
         assert begun == [1]
         assert [each for each in caplog.messages if each.startswith(f"resume: {saver.files[1]}: ")] != []
 
-    def test_a_named_file_that_is_missing_ends_the_run_before_it_trains(self, tmp_path: Path) -> None:
-        training = toys.trainer(epochs=1, work_dir=tmp_path, resume=tmp_path / "nothing.pth")
-        with pytest.raises(CheckpointError, match="there is no such file"):
-            training.fit()
+    def test_a_named_file_that_is_missing_ends_a_loop_of_ones_own_before_it_trains(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(CheckpointError, match="there is no such file"),
+            HookBus().run(epochs=1, work_dir=tmp_path, resume=tmp_path / "nothing.pth"),
+        ):
+            pass
         assert (read_status(tmp_path)["outcome"], read_status(tmp_path)["iters_done"]) == ("failed", 0)
 
     def test_hooks_see_the_checkpoint_before_it_is_applied_and_may_change_it(self, tmp_path: Path) -> None:
