@@ -57,6 +57,11 @@ class EarlyStoppingHook(Hook):
         return self.decision.wait_count
 
     @property
+    def needs_metrics(self) -> list[str]:
+        """The metric that every validation has to give."""
+        return [self.config.monitor] if self.config.strict else []
+
+    @property
     def keeps_best_of(self) -> Mapping[str, Rule | None]:
         """The metric whose best file this hook needs, with its direction."""
         if self.config.best_weights != "file":

@@ -21,6 +21,11 @@ from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_ema import EMAHook
 
 
+@pytest.mark.parametrize(("strict", "metrics"), [(True, ["val/loss"]), (False, [])])
+def test_it_needs_its_metric_where_it_is_strict(strict: bool, metrics: list[str]) -> None:
+    assert EarlyStoppingHook(monitor="val/loss", strict=strict).needs_metrics == metrics
+
+
 class Weight(nn.Module):
     """One weight, which the loop sets to the number of the epoch."""
 
