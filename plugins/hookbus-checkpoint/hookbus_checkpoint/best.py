@@ -113,8 +113,7 @@ class BestKeeper:
         except MetricError as error:
             if written in self._names.values():
                 return None
-            by_name = "best_metric" in self._config.model_fields_set or not isinstance(self._config.save_best, bool)
-            if by_name or written in self._wishes:
+            if self._config.names_metrics or written in self._wishes:
                 raise
             if not self._warned:
                 self._warned = True

@@ -118,6 +118,11 @@ class CheckpointConfig(HookConfig):
         return list(self.save_best)
 
     @property
+    def names_metrics(self) -> bool:
+        """Whether it was said which metrics they are, so that each of them must be there."""
+        return "best_metric" in self.model_fields_set or not isinstance(self.save_best, bool)
+
+    @property
     def seconds(self) -> int | None:
         """The interval by the clock."""
         return None if self.every is None else seconds_in(self.every)

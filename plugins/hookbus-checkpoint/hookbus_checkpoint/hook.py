@@ -40,6 +40,11 @@ class CheckpointHook(Hook):
         self.best = BestKeeper(self.config)
         self._writer = Writer(self.name, self.config, self.best)
 
+    @property
+    def needs_metrics(self) -> list[str]:
+        """The metrics that the settings name. The default one may be missing."""
+        return self.config.metrics if self.config.names_metrics else []
+
     # -- asking --------------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:

@@ -63,6 +63,21 @@ def test_best_and_last_are_further_names_of_one_file(tmp_path: Path) -> None:
     assert len(inodes) == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "metrics"),
+    [
+        ({}, []),
+        ({"best_metric": "accuracy"}, ["accuracy"]),
+        ({"save_best": ["loss", "f1"]}, ["loss", "f1"]),
+        ({"save_best": "loss"}, ["loss"]),
+        ({"save_best": "auto"}, []),
+        ({"save_best": False, "best_metric": "accuracy"}, []),
+    ],
+)
+def test_it_needs_the_metrics_that_were_named(settings: dict[str, Any], metrics: list[str]) -> None:
+    assert CheckpointHook(settings).needs_metrics == metrics
+
+
 class TestRetention:
     def test_numbers_are_compared_as_numbers(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(max_keep_ckpts=3, save_best=False, save_last=False), epochs=12)
