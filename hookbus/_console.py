@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import textwrap
 import traceback
@@ -48,14 +49,21 @@ def reported() -> Iterator[None]:
             raise typer.Exit(130) from None
         except (typer.Exit, BrokenPipeError):
             raise
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            if isinstance(error, OSError) and _came_from_output(error):
+                os.dup2(
+                    os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+                )  # nothing is left to be written at the end
+                complain(f"Standard output cannot be written: {error.strerror}.")
+            else:
+                traceback.print_exc()
             raise typer.Exit(1) from None
 
 
 def console() -> Console:
     """Standard output."""
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
+    in_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return Console(width=None if in_terminal else PIPED_WIDTH, highlight=False)
 
 
 def complain(message: str) -> None:
@@ -92,6 +100,12 @@ def print_json(value: Any) -> None:
 def errors() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False)
+
+
+def _came_from_output(error: OSError) -> bool:
+    """Whether it was raised where tables and results are written."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer", "click")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

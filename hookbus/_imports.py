@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import sysconfig
 import traceback
@@ -39,7 +40,7 @@ def import_path(path: str) -> Any:
 
 def cause_of(error: BaseException) -> str:
     """An error in one line, and where it was raised, unless that is in an installed package."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": .")
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": .!")
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or _is_installed(frames[-1].filename):
         return text
@@ -53,6 +54,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _is_installed(filename: str) -> bool:
-    if filename.startswith("<frozen") or "site-packages" in filename:
+    if filename.startswith(("<frozen", os.path.dirname(__file__))) or "site-packages" in filename:
         return True
     return any(filename.startswith(path) for path in sysconfig.get_paths().values())

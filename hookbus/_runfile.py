@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hookbus import _yaml
-from hookbus._yaml import NUL, Document, Path
+from hookbus._yaml import Document, Path, unwritable
 from hookbus.discovery import BLOCK_VARIABLE, is_blocked
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.hook import problems_of
@@ -49,7 +49,9 @@ def document_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
         raise ConfigError([f"{path}: the run file cannot be read: {error.strerror}."]) from None
     except UnicodeDecodeError as error:
         line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        raise ConfigError([f"{path}:{line}:{column}: this is not UTF-8 text: {error.reason}."]) from None
+        raise ConfigError(
+            [f"{path}:{line}:{column}: this is not UTF-8 text: {error.reason}. Save it as UTF-8."]
+        ) from None
     return _yaml.read(text.replace("\r\n", "\n"), str(path))
 
 
@@ -61,8 +63,8 @@ def _plain(value: Any, path: Path = ()) -> Any:
         return [_plain(each, (*path, i)) for i, each in enumerate(value)]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, str) and "\0" in value:
-        raise ConfigError([Document("config").problem(path, NUL)])
+    if isinstance(value, str) and (odd := unwritable(value)):
+        raise ConfigError([Document("config").problem(path, odd)])
     if isinstance(value, (str, int, float, NoneType)):
         return value
     why = f"{value!r} is no plain value, so it cannot stand in a configuration. Give objects to the Trainer itself."
@@ -83,6 +85,8 @@ def settle_spelling(document: Document) -> None:
     for places in (document.keys, document.values):
         if other in places:
             places["work_dir",] = places[other]
+    if other in document.refused:
+        document.refused.add(("work_dir",))
 
 
 def hook_entries(document: Document) -> Entries | None:

@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
-__all__ = ["NUL", "Document", "Path", "Place", "dump", "parse_value", "read"]
+__all__ = ["Document", "Path", "Place", "dump", "parse_value", "read", "unwritable"]
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int] | str
@@ -26,7 +26,6 @@ Place = tuple[int, int] | str
 MAX_NODES = 20_000
 MAX_DEPTH = 60
 STANDARD = "tag:yaml.org,2002:"
-NUL = "the character U+0000 cannot stand in a value: no file name has it."
 PLAIN_TAGS = {STANDARD + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
 
 
@@ -115,6 +114,12 @@ def parse_value(text: str) -> Any:
     return document.data
 
 
+def unwritable(text: str) -> str:
+    """What is wrong with a text that no file and no file name can hold; "" if it is fine."""
+    odd = next((each for each in text if each == "\0" or "\ud800" <= each <= "\udfff"), None)
+    return "" if odd is None else f"the character U+{ord(odd):04X} cannot stand here: no file name has it."
+
+
 def dump(data: Any) -> str:
     """Plain data as YAML that `read` gives back as it was; mappings keep their order."""
     yaml = YAML(typ="safe", pure=True)
@@ -181,6 +186,8 @@ class _Reader:
                 merged += value_node.value if isinstance(value_node, SequenceNode) else [value_node]
             elif not isinstance(key_node, ScalarNode):
                 self._wrong(_place(key_node), path, "a key is a word, not a list or a mapping.")
+            elif odd := unwritable(key_node.value):
+                self._wrong(_place(key_node), path, odd)
             elif key_node.value in own:
                 first = _place(own[key_node.value])[0]
                 again = f"this key stands here a second time; the first is in line {first}."
@@ -210,8 +217,8 @@ class _Reader:
     def _scalar(self, node: ScalarNode, path: Path) -> Any:
         if str(node.tag) == STANDARD + "timestamp":
             return node.value
-        if "\0" in node.value:
-            return self._refuse(path, NUL)
+        if odd := unwritable(node.value):
+            return self._refuse(path, odd)
         try:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError, YAMLError):

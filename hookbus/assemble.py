@@ -163,7 +163,7 @@ class _Parts:
         try:
             SchedulerSteps(found, section.interval, section.monitor).try_out(1)
         except ConfigError as error:
-            self._wrong(("scheduler", "type"), str(error))
+            self._wrong(("scheduler", "type"), str(error).removeprefix("scheduler_monitor: "))
         return found
 
     def _loaders(self, splits: Splits | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,40 +12,45 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hookbus import files
 from hookbus._foresight import Foresight
 from hookbus._imports import cause_of
 from hookbus._packages import package_of
+from hookbus.beginnings import file_checks
 from hookbus.clock import Clock, PointMoment
 from hookbus.data import feed_of, length_of
-from hookbus.errors import CheckpointError, ConfigError, HookbusError, LoopError, RequestError, WorkDirError
+from hookbus.errors import ConfigError, HookbusError, LoopError, RequestError, WorkDirError
 from hookbus.evaluation import begin_scores, evaluating, named_loaders, update_scores
 from hookbus.hook import Hook
-from hookbus.reading import check_fit, outline_of
 from hookbus.rng import preserved_rng
-from hookbus.session import checkpoints_of
-from hookbus.state import check_resumable, find_newest, weights_in
 from hookbus.steps import move
-from hookbus.workdir import read_status, see
+from hookbus.workdir import see
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
 
-__all__ = ["check_ends", "check_files", "check_trainer", "checkpoints_directory"]
+__all__ = ["check_ends", "check_optimizer", "check_trainer"]
 
 
 LONGEST_TRIAL = 100_000
 """How often a scheduler is stepped at most, to see whether it lasts."""
 
 
-def check_files(trainer: Trainer) -> None:
-    """See that the files a run begins from are checkpoints. Their numbers are not read.
+def check_optimizer(trainer: Trainer) -> None:
+    """See that the loop can make updates, unless a hook makes them.
 
     Raises:
-        CheckpointError: one is not there, is no checkpoint, or does not fit the model.
+        ConfigError: the optimizer wants to be given a function for each of its steps.
     """
-    for key, path in _files_of(trainer):
-        _check_outline(trainer, key, path)
+    wanted = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
+    is_ours = "train_step" not in {target for each in trainer.bus.pm.members.values() for target in each.found}
+    if is_ours and any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in wanted):
+        kind = type(trainer.optimizer).__name__
+        raise ConfigError(
+            [
+                f"optimizer: {kind} wants a function that computes the loss again at each step, which this loop does "
+                "not give: take another optimizer, or write a hook with a train_step."
+            ]
+        )
 
 
 def check_ends(trainer: Trainer) -> None:
@@ -63,21 +69,6 @@ def check_ends(trainer: Trainer) -> None:
                     listener.schedule.check_end(PointMoment(clock, point))
             except ConfigError as error:
                 raise ConfigError([f"hook {listener.hook!r} at {name}: {error}"]) from None
-
-
-def checkpoints_directory(trainer: Trainer) -> Path | None:
-    """Where the checkpoints of a trainer that is in no run are; None where it writes none.
-
-    Args:
-        trainer: the trainer. A hook that writes checkpoints may have a directory of its own for them.
-    """
-    idle = trainer.bus.current
-    if trainer.work_dir is not None:
-        idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
-    for hook in trainer.bus.hooks.values():
-        if hasattr(hook, "plan") and hasattr(hook, "write"):
-            idle.provide("saver", hook)
-    return checkpoints_of(idle)
 
 
 def check_trainer(trainer: Trainer) -> list[str]:
@@ -115,8 +106,7 @@ def _checks(trainer: Trainer) -> list[Callable[[], str]]:
         partial(_check_hooks, trainer),
         *(partial(_check_metrics, foresight, *each) for each in _readers(trainer)),
         partial(_check_scheduler, trainer),
-        *(partial(_check_file, trainer, *each) for each in _files_of(trainer)),
-        partial(_check_automatic_resume, trainer),
+        *file_checks(trainer),
         partial(_check_work_dir, trainer),
     ]
 
@@ -170,53 +160,6 @@ def _check_hooks(trainer: Trainer) -> str:
         if asks and trainer.val_loader is None:
             raise RequestError(f"hook {name!r} will ask for validations, and there is no val_loader.")
     return f"hooks: {', '.join(trainer.bus.hooks) or 'none'}"
-
-
-def _files_of(trainer: Trainer) -> list[tuple[str, str | Path]]:
-    """The files that a run begins from, by what names them; none where a run that is there already goes on."""
-    if trainer.resume not in ("auto", "never"):
-        return [("resume", trainer.resume)]
-    goes_on = trainer.resume == "auto" and trainer.work_dir is not None and read_status(Path(trainer.work_dir))
-    return [] if trainer.load_from is None or goes_on else [("load_from", trainer.load_from)]
-
-
-def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
-    """See that a checkpoint that is asked for is there and whole, and fits."""
-    if files.read_sidecar(Path(path)) is not None:
-        files.verify(Path(path))
-    _check_outline(trainer, key, path)
-    return f"{key}: {path}"
-
-
-def _check_automatic_resume(trainer: Trainer) -> str:
-    """See that the run that is there can go on."""
-    directory = checkpoints_directory(trainer) if trainer.resume == "auto" else None
-    found = None if directory is None else find_newest(directory)
-    if found is None:
-        return ""
-    path, _, troubles = found
-    _check_outline(trainer, "resume", path)
-    return "\n".join([*(f"resume: {trouble}" for trouble in troubles), f"resume: {path}"])
-
-
-def _check_outline(trainer: Trainer, key: str, path: str | Path) -> None:
-    """See that a file is a checkpoint; that it fits as well, unless a hook may change it after reading."""
-    with _about(key):
-        outline = outline_of(path)
-    with _about(f"{key}: {path}"):
-        if key == "resume":
-            check_resumable(outline)
-        weights = weights_in(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
-        if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
-            check_fit(trainer.model, weights)
-
-
-@contextmanager
-def _about(what: str) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError as error:
-        raise type(error)(f"{what}: {error}") from error
 
 
 def _check_loader(

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 error, 2 a configuration that does not hold, 75 preempted,
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -187,7 +188,10 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
         else:
             from hookbus.files import write_json
 
-            write_json(output, found)
+            try:
+                write_json(output, found)
+            except OSError as error:
+                raise HookbusError(f"{output} cannot be written: {error.strerror}. Name another file.") from None
             first = f"# yaml-language-server: $schema={output}"
             console().print(escape(f"Wrote {output}. Begin run files with the line: {first}"), soft_wrap=True)
 
@@ -221,7 +225,9 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> NoReturn:
-    """Run the command line. A mistake of the user never shows a traceback."""
+    """Run the command line. A mistake of the user never shows a traceback, nor does an output of few letters."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(app(standalone_mode=True))
 
 
@@ -236,7 +242,7 @@ def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = F
 
 
 def _newest(trainer: Trainer) -> Path:
-    from hookbus.checking import checkpoints_directory
+    from hookbus.beginnings import checkpoints_directory
     from hookbus.files import newest_first
 
     directory = checkpoints_directory(trainer)

@@ -93,7 +93,7 @@ class TrainingConfig(_Section):
 class LoadFrom(_Section):
     """Weights to start from."""
 
-    path: str = Field(description="A checkpoint, or a file with a bare state dict.")
+    path: str = Field(min_length=1, description="A checkpoint, or a file with a bare state dict.")
     weights: Literal["raw", "averaged"] = Field(default="raw", description="Which of its weights.")
 
 
@@ -122,6 +122,20 @@ class RunConfig(_Section):
     _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
     _places: list[Path] = PrivateAttr(default_factory=list)
     _broken: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @field_validator("model", "dataset", "optimizer", "scheduler", mode="before")
+    @classmethod
+    def _not_a_type_alone(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f"should be a mapping, such as {{type: {value}}}, but it is {value!r}.")
+        return value
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _not_one_alone(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f"should be a list, such as [{value}], or a mapping, but it is {value!r}.")
+        return value
 
     @field_validator("resume", mode="before")
     @classmethod

@@ -281,7 +281,7 @@ def _sentence(error: Any, model: type[BaseModel]) -> str:
         return f"unknown key.{did_you_mean(str(loc[-1]), known)}"
     if kind == "missing":
         return "required, but not given."
-    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
     return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
 
 

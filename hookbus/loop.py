@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._table import Order
+from hookbus.beginnings import check_files
 from hookbus.builder import get_default_hooks
 from hookbus.bus import HookBus
-from hookbus.checking import check_ends, check_files, check_trainer
+from hookbus.checking import check_ends, check_optimizer, check_trainer
 from hookbus.data import length_of
 from hookbus.defaults import with_defaults
 from hookbus.errors import ConfigError, LoopError
@@ -355,6 +356,7 @@ class Trainer:
                 f"The scheduler is stepped with {self.scheduler.monitor} after each validation, and there is none: "
                 "give val_loader= to the Trainer."
             )
+        check_optimizer(self)
         check_ends(self)
 
 

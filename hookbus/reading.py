@@ -26,11 +26,13 @@ def existing(path: Path | str) -> Path:
     """
     path = Path(path)
     try:
-        is_there = path.is_file()
+        is_file, is_directory = path.is_file(), path.is_dir()
     except OSError as error:
         raise CheckpointError(f"{path}: it cannot be read: {error.strerror}.") from None
-    if not is_there:
-        raise CheckpointError(f"{path}: there is no such file.{_nearby(path)}")
+    if is_directory:
+        raise CheckpointError(f"{path}: it is a directory: name a file.{_files_in(path)}")
+    if not is_file:
+        raise CheckpointError(f"{path}: there is no such file.{_files_in(path.parent)}")
     return path
 
 
@@ -116,6 +118,6 @@ def _reason(said: str) -> str:
     )
 
 
-def _nearby(path: Path) -> str:
-    there = sorted(each.name for each in path.parent.glob("*.pth")) if path.parent.is_dir() else []
-    return f" {path.parent} has {', '.join(there)}." if there else ""
+def _files_in(directory: Path) -> str:
+    there = sorted(each.name for each in directory.glob("*.pth")) if directory.is_dir() else []
+    return f" {directory} has {', '.join(there)}." if there else ""

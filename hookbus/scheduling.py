@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hookbus._imports import cause_of
 from hookbus.errors import ConfigError
@@ -29,13 +30,15 @@ class SchedulerSteps:
             for a ReduceLROnPlateau, None for all others.
 
     Raises:
-        ConfigError: there is no such interval.
+        ConfigError: there is no such interval, or the scheduler takes no metric.
     """
 
     def __init__(self, scheduler: Any, interval: str, monitor: str | None) -> None:
         if interval not in ("epoch", "step"):
             raise ConfigError([f"scheduler_interval: {interval!r} is neither 'epoch' nor 'step'."])
         self.scheduler, self.interval = scheduler, interval
+        if monitor is not None and _takes_epoch(scheduler):
+            raise ConfigError([f"scheduler_monitor: {type(scheduler).__name__} takes no metric: leave monitor out."])
         needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self.monitor = monitor or ("val/loss" if needs_metric else None)
 
@@ -72,6 +75,11 @@ class SchedulerSteps:
         """A validation has found results."""
         if self.scheduler is not None and self.monitor is not None:
             self.scheduler.step(run.metrics.results[self.monitor])
+
+
+def _takes_epoch(scheduler: Any) -> bool:
+    """Whether what its step takes is the number of an epoch, not a metric."""
+    return isinstance(scheduler, LRScheduler) and "epoch" in list(inspect.signature(scheduler.step).parameters)[:1]
 
 
 def _copy_of(scheduler: Any) -> Any:

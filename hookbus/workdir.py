@@ -16,7 +16,7 @@ from typing import Any
 from hookbus.errors import WorkDirError
 from hookbus.files import commit, remove_leftovers, write_json
 
-__all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see"]
+__all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
 
 STATUS = "status.json"
 CONFIG = "config.yaml"
@@ -120,20 +120,31 @@ def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[P
     """
     any_run = resume or overwrite
     try:
-        os.access(path, os.F_OK)  # unlike `exists` it refuses a name that no file can have
         target = next(each for each in _candidates(path) if any_run or not (each / STATUS).exists())
-        parent = next(each for each in (target, *target.absolute().parents) if each.exists())
-        is_writable = parent.is_dir() and os.access(parent, os.W_OK)
+    except OSError as error:
+        return path, str(_cannot_be_written(path, _reason(error)))
+    reason = why_unwritable(target)
+    return target, str(_cannot_be_written(target, reason)) if reason else ""
+
+
+def why_unwritable(path: Path) -> str:
+    """Why a directory that need not be there cannot be written, as far as can be told without writing; "" if it can."""
+    try:
+        os.access(path, os.F_OK)  # unlike `exists` it refuses a name that no file can have
+        parent = next(each for each in (path, *path.absolute().parents) if each.exists())
     except (OSError, ValueError) as error:
-        return path, str(_cannot_be_written(path, error))
-    if not is_writable:
-        return target, f"The work directory {target} cannot be written: {parent} does not allow it."
-    return target, ""
+        return _reason(error)
+    if not parent.is_dir():
+        return f"{parent} is no directory"
+    return "" if os.access(parent, os.W_OK) else f"{parent} does not allow it"
 
 
-def _cannot_be_written(path: Path, error: OSError | ValueError) -> WorkDirError:
-    """What the system says of a directory; ValueError is Python's own, of a character that no path can have."""
-    reason = error.strerror if isinstance(error, OSError) else error
+def _reason(error: OSError | ValueError) -> str:
+    """What the system says of a path; ValueError is Python's own, of a character that no path can have."""
+    return str(error.strerror if isinstance(error, OSError) else error)
+
+
+def _cannot_be_written(path: Path, reason: str) -> WorkDirError:
     shown = path if str(path).isprintable() else repr(str(path))
     return WorkDirError(f"The work directory {shown} cannot be written: {reason}. Give another work_dir.")
 
@@ -162,7 +173,7 @@ def _lock(path: Path, *, needed: bool) -> int | None:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except (OSError, ValueError) as error:
-        raise _cannot_be_written(path, error) from error
+        raise _cannot_be_written(path, _reason(error)) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

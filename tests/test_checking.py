@@ -336,6 +336,53 @@ class TestFiles:
             toys.trainer(resume="auto", work_dir=tmp_path / "earlier", epochs=2).check()
 
 
+class Elsewhere(toys.Saver):
+    """Writes its files into a directory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("after_train")
+        self.path = path
+
+    def directory(self, run: Any) -> Path:
+        return self.path
+
+
+class TestDirectoryOfCheckpoints:
+    def test_it_is_told_where_it_is_not_in_the_work_dir(self, tmp_path: Path) -> None:
+        path = tmp_path / "elsewhere"
+        assert f"checkpoints: {path}" in toys.trainer(Elsewhere(path), epochs=1, work_dir=tmp_path / "x").check()
+        inside = tmp_path / "x" / "checkpoints"
+        assert "checkpoints" not in str(toys.trainer(Elsewhere(inside), epochs=1, work_dir=tmp_path / "x").check())
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("x" * 300, "File name too long"), ("file/x", ".*file is no directory")]
+    )
+    def test_one_that_cannot_be_made_is_told(self, tmp_path: Path, name: str, reason: str) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(CheckpointError, match=f"^The directory .* for checkpoints cannot be written: {reason}"):
+            toys.trainer(Elsewhere(tmp_path / name), epochs=1).check()
+
+
+class TestOptimizers:
+    def made(self, *hooks: object) -> Trainer:
+        model = toys.net()
+        return toys.trainer(*hooks, model=model, optimizer=torch.optim.LBFGS(model.parameters()), epochs=1)
+
+    def test_one_that_wants_the_loss_again_is_told(self) -> None:
+        for begin in (self.made().check, self.made().fit):
+            with pytest.raises(ConfigError, match="^optimizer: LBFGS wants a function that computes the loss again"):
+                begin()
+
+    def test_a_hook_may_step_it(self) -> None:
+        class Stepping(Hook):
+            @hookimpl
+            def train_step(self, run: Any, batch: Any) -> Any:
+                return {"loss": run.optimizer.step(lambda: run.model(batch[0]).sum())}
+
+        self.made(Stepping()).check()
+
+
 class TestSchedules:
     class Ending(Hook):
         @hookimpl(when=last)

@@ -419,6 +419,12 @@ class TestSchema:
         assert json.loads((project.path / "run.schema.json").read_text()) == printed
         assert printed["title"] == "RunConfig"
 
+    @pytest.mark.parametrize("path", ["x" * 300, "parts.py/schema.json"])
+    def test_a_file_that_cannot_be_written_is_told(self, project: Project, path: str) -> None:
+        result = call("schema", "-o", path)
+        assert result.exit_code == 1
+        assert re.fullmatch(rf"error: {path} cannot be written: [\w ]+\. Name another file\.", result.stderr.strip())
+
 
 def test_the_version_is_told() -> None:
     assert call("--version").stdout == f"hookbus {hookbus.__version__}\n"
@@ -462,6 +468,26 @@ class TestPipes:
         command = f"'{sys.executable}' -m hookbus points --json | head -n 1"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("points >&-", 0, ""),
+        ("points >&- 2>&-", 0, ""),
+        ("points >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
+        ("points --json >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
+    ],
+)
+def test_an_output_that_takes_nothing_is_no_traceback(command: str, code: int, told: str) -> None:
+    done = subprocess.run(["bash", "-c", f"'{sys.executable}' -m hookbus {command}"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_an_output_that_knows_few_letters_shows_the_others_by_number(project: Project) -> None:
+    project.write(RUN, "caf\u00e9.yaml")
+    done = project.run("check", "caf\u00e9.yaml", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ok  caf\\xe9.yaml")
 
 
 def in_a_terminal(command: list[str], columns: int, cwd: Path) -> str:

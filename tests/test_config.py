@@ -102,9 +102,8 @@ class TestMistakes:
             ("seed: !secret x", "1:7: seed: the tag !secret is refused: a run file is plain data."),
             ("seed:\n  - 1", "2:3: seed: should be a valid integer, but it is [1]."),
             ("work_dir:", "1:10: work_dir: should be a valid string, but it is null."),
-            ("work_dir: ''", "1:11: work_dir: String should have at least 1 character, but it is ''."),
             ("experiment_dir: 3", "1:17: work_dir: should be a valid string, but it is 3."),
-            ("model: cnn", "1:8: model: should be a mapping, but it is 'cnn'."),
+            ("model: cnn", "1:8: model: should be a mapping, such as {type: cnn}, but it is 'cnn'."),
             ("model: {width: 3}", "1:8: model.type: required, but not given."),
             ("model:\n  type: 3", "2:9: model.type: should be a valid string, but it is 3."),
             ("loss: 5", "1:7: loss: should be a valid string or a mapping, but it is 5."),
@@ -119,7 +118,17 @@ class TestMistakes:
             ("order: 2", "1:8: order: should be 'nested' or 'ascending', but it is 2."),
             ("resume: true", "1:9: resume: should be auto, never or the path of a checkpoint, but it is true."),
             ("resume: ''", "1:9: resume: should be auto, never or the path of a checkpoint, but it is ''."),
-            ('work_dir: "\\0"', "1:11: work_dir: the character U+0000 cannot stand in a value: no file name has it."),
+            ('work_dir: "\\0"', "1:11: work_dir: the character U+0000 cannot stand here: no file name has it."),
+            (
+                'experiment_dir: "\\0"',
+                "1:17: experiment_dir: the character U+0000 cannot stand here: no file name has it.",
+            ),
+            ('work_dir: "\\ud800"', "1:11: work_dir: the character U+D800 cannot stand here: no file name has it."),
+            ('"\\0": 1', "1:1: the character U+0000 cannot stand here: no file name has it."),
+            ("work_dir: ''", "1:11: work_dir: should have at least 1 character, but it is ''."),
+            ("load_from: ''", "1:12: load_from: should have at least 1 character, but it is ''."),
+            ("optimizer: Adam", "1:12: optimizer: should be a mapping, such as {type: Adam}, but it is 'Adam'."),
+            ("metrics: acc", "1:10: metrics: should be a list, such as [acc], or a mapping, but it is 'acc'."),
             ("load_from: 3", "1:12: load_from: should be a path, or a mapping with path and weights, but it is 3."),
             ("load_from: {path: x, weight: raw}", "1:22: load_from.weight: unknown key. Did you mean 'weights'?"),
             (
@@ -238,7 +247,9 @@ class TestMistakes:
 
     def test_a_file_that_is_no_text_is_told(self, project: Project) -> None:
         (project.path / "run.yaml").write_bytes(b"seed: 1\ndevice: caf\xe9 x\n")
-        assert problems_of("run.yaml") == ["run.yaml:2:12: this is not UTF-8 text: invalid continuation byte."]
+        assert problems_of("run.yaml") == [
+            "run.yaml:2:12: this is not UTF-8 text: invalid continuation byte. Save it as UTF-8."
+        ]
 
     def test_a_mapping_with_objects_is_told(self) -> None:
         (problem,) = problems_of({"model": {"type": "x", "act": [len]}})

@@ -86,3 +86,11 @@ def test_a_long_error_is_told_in_one_line() -> None:
 def test_only_near_names_are_suggested() -> None:
     assert nearest("epocs", ["epochs", "lr"]) == " Did you mean 'epochs'?"
     assert nearest("nothing_like_it", ["epochs", "lr"]) == ""
+
+
+def test_an_error_in_a_call_from_here_does_not_name_the_call() -> None:
+    from hookbus.errors import ConfigError
+    from hookbus.scores import scores_from
+
+    with pytest.raises(ConfigError, match=r"and 'out_features'\. Name a function"):
+        scores_from(["torch.nn:Linear"])

@@ -66,7 +66,8 @@ class TestWhatIsNoCheckpoint:
             existing("a\0b")
 
     def test_a_directory_is_told(self, tmp_path: Path) -> None:
-        with pytest.raises(CheckpointError, match="there is no such file"):
+        saved(tmp_path / "a.pth", {})
+        with pytest.raises(CheckpointError, match="it is a directory: name a file. .* has a.pth."):
             outline_of(tmp_path)
 
 

@@ -100,6 +100,8 @@ class TestDocuments:
         assert document.data["a"] is not inner
 
     def test_what_is_no_plain_value_is_told_with_its_path(self) -> None:
+        with pytest.raises(ConfigError, match=r"^config: a\.0: the character U\+0000 cannot stand here"):
+            document_of({"a": ["x\0"]})
         with pytest.raises(ConfigError, match=r"^config: a\.0\.b: <object object at .*> is no plain value"):
             document_of({"a": [{"b": object()}]})
 

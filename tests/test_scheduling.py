@@ -106,3 +106,8 @@ def test_without_a_scheduler_nothing_happens(optimizer: torch.optim.Optimizer) -
 def test_another_interval_is_refused(optimizer: torch.optim.Optimizer) -> None:
     with pytest.raises(ConfigError, match="scheduler_interval: 'batch' is neither 'epoch' nor 'step'."):
         SchedulerSteps(StepLR(optimizer, 1), "batch", None)
+
+
+def test_a_metric_is_refused_where_the_scheduler_takes_none(optimizer: torch.optim.Optimizer) -> None:
+    with pytest.raises(ConfigError, match="scheduler_monitor: StepLR takes no metric: leave monitor out."):
+        SchedulerSteps(StepLR(optimizer, 1), "epoch", "val/loss")

@@ -252,7 +252,7 @@ class TestSee:
 
         assert see(path) == (
             path,
-            f"The work directory {path} cannot be written: {tmp_path / 'file'} does not allow it.",
+            f"The work directory {path} cannot be written: {tmp_path / 'file'} is no directory. Give another work_dir.",
         )
 
 
