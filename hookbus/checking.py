@@ -41,6 +41,7 @@ def check_optimizer(trainer: Trainer) -> None:
     Raises:
         ConfigError: the optimizer wants to be given a function for each of its steps.
     """
+    assert trainer.optimizer is not None
     wanted = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
     is_ours = "train_step" not in {target for each in trainer.bus.pm.members.values() for target in each.found}
     if is_ours and any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in wanted):
