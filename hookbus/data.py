@@ -11,7 +11,7 @@ run would have read. Nothing of a generator's state has to be kept for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -27,10 +27,11 @@ from torch.utils.data import (
     default_convert,
 )
 
+from hookbus.errors import LoopError
 from hookbus.rng import get_rng_state, preserved_rng, set_rng_state
-from hookbus.seeding import Plan, SeededCollate, SeededDataset, WorkerStart, mix
+from hookbus.seeding import Plan, Preparation, PreparedDataset, SeededCollate, SeededDataset, WorkerStart, mix, prepared
 
-__all__ = ["Feed", "Splits", "feed_of", "length_of"]
+__all__ = ["Feed", "Splits", "datasets_in", "feed_of", "length_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Feed(Protocol):
     exact: bool
     length: int | None
 
-    def batches(self, epoch: int, skip: int) -> Iterator[Any]:
-        """The batches of an epoch, those before `skip` left out."""
+    def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
+        """The batches of an epoch, those before `skip` left out; `iteration` is the index of the first one given."""
 
     def state_dict(self) -> dict[str, Any]:
         """What has to be kept besides epoch and place."""
@@ -71,18 +72,41 @@ class Feed(Protocol):
         """Take back what `state_dict` gave."""
 
 
-def feed_of(loader: Iterable[Any], seed: int) -> Feed:
+def feed_of(loader: Iterable[Any], seed: int, preparations: Sequence[Preparation] = ()) -> Feed:
     """The best way to read a loader.
 
     Args:
         loader: a DataLoader, or any iterable that can be iterated once per epoch.
         seed: decides order and augmentation, together with the epoch.
+        preparations: what is done to its data set before the samples of each iteration are read.
+
+    Raises:
+        LoopError: there are preparations, and they cannot reach the workers of this loader.
     """
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return StatefulFeed(loader)
-    if _can_be_rebuilt(loader):
-        return SeededFeed(loader, seed)  # type: ignore[arg-type]
-    return ReplayFeed(loader)
+    keeps_place = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    if not keeps_place and _can_be_rebuilt(loader):
+        return SeededFeed(loader, seed, preparations)  # type: ignore[arg-type]
+    workers: int = getattr(loader, "num_workers", 0)
+    if preparations and workers:
+        raise LoopError(
+            f"Hooks change the training data while it is read, and cannot reach the workers of this "
+            f"{type(loader).__name__}: give a DataLoader of a map-style data set, or num_workers=0."
+        )
+    return StatefulFeed(loader, preparations) if keeps_place else ReplayFeed(loader, preparations)
+
+
+def datasets_in(dataset: Any) -> list[Any]:
+    """A data set and those inside it, outermost first: in `dataset` as of Subset, in `datasets` as of ConcatDataset.
+
+    Args:
+        dataset: a data set, or a loader of one.
+    """
+    inner = [each for name in ("dataset", "datasets") for each in _listed(getattr(dataset, name, None))]
+    return [dataset, *(found for each in inner for found in datasets_in(each))]
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def length_of(loader: Any) -> int | None:
@@ -98,15 +122,16 @@ class SeededFeed:
 
     exact = True
 
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int, preparations: Sequence[Preparation] = ()) -> None:
         self._loader, self._seed = loader, seed
         self.length = length_of(loader)
         self._generator = torch.Generator()
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed = collates or not _is_deterministic(loader.dataset)
         batched = loader.batch_sampler is not None
-        self._plan = Plan(_source_of(loader), batched=batched, keyed=keyed)
+        self._plan = Plan(_source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations))
         dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
+        dataset = PreparedDataset(dataset, preparations) if preparations else dataset
         self._rebuilt = self._rebuild(
             dataset,
             collate_fn=SeededCollate(loader.collate_fn) if collates else loader.collate_fn,
@@ -131,10 +156,10 @@ class SeededFeed:
             **arguments,
         )
 
-    def batches(self, epoch: int, skip: int) -> Iterator[Any]:
+    def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
         seed = mix(self._seed, epoch)
         _set_epoch(self._loader, epoch)
-        self.length = self._plan.draw(epoch, skip, seed)
+        self.length = self._plan.draw(epoch, skip, seed, iteration)
         self._generator.manual_seed(seed)
         return iter(self._rebuilt)
 
@@ -150,13 +175,18 @@ class StatefulFeed:
 
     exact = True
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, preparations: Sequence[Preparation] = ()) -> None:
+        self._loader, self._preparations = loader, preparations
         self.length = length_of(loader)
         self._inside = False  # whether the loader stands in an epoch that it has not ended
         self._restored: Any = None
 
-    def batches(self, epoch: int, skip: int) -> Iterator[Any]:
+    def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
+        if not self._preparations:
+            return self._batches(epoch, skip)
+        return prepared(self._batches(epoch, skip), _dataset_of(self._loader), self._preparations, epoch, iteration)
+
+    def _batches(self, epoch: int, skip: int) -> Iterator[Any]:
         restored, self._restored = self._restored, None
         _set_epoch(self._loader, epoch)
         if restored is None:
@@ -194,34 +224,43 @@ class ReplayFeed:
 
     exact = False
 
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self._loader = loader
+    def __init__(self, loader: Iterable[Any], preparations: Sequence[Preparation] = ()) -> None:
+        self._loader, self._preparations = loader, preparations
         self.length = length_of(loader)
         self._epoch_began: dict[str, Any] | None = None
 
-    def batches(self, epoch: int, skip: int) -> Iterator[Any]:
+    def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
         if skip and self._epoch_began is not None:
-            return self._replayed(epoch, skip, self._epoch_began)
+            return self._replayed(epoch, skip, iteration, self._epoch_began)
         self._epoch_began = get_rng_state()
-        return islice(self._begun(epoch), skip, None)
+        return islice(self._begun(epoch, iteration - skip), skip, None)
 
-    def _replayed(self, epoch: int, skip: int, began: dict[str, Any]) -> Iterator[Any]:
+    def _replayed(self, epoch: int, skip: int, iteration: int, began: dict[str, Any]) -> Iterator[Any]:
         with preserved_rng():
             set_rng_state(began)
-            batches = self._begun(epoch)
+            batches = self._begun(epoch, iteration - skip)
             for _ in islice(batches, skip):
                 pass
         return batches
 
-    def _begun(self, epoch: int) -> Iterator[Any]:
+    def _begun(self, epoch: int, first: int) -> Iterator[Any]:
+        """The whole epoch, whose first batch is for this iteration."""
         _set_epoch(self._loader, epoch)
-        return iter(self._loader)
+        batches = iter(self._loader)
+        if not self._preparations:
+            return batches
+        return prepared(batches, _dataset_of(self._loader), self._preparations, epoch, first)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._epoch_began is None else {"epoch_began": self._epoch_began}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._epoch_began = state.get("epoch_began")
+
+
+def _dataset_of(loader: Any) -> Any:
+    """What a loader reads from; the loader itself where it does not tell."""
+    return getattr(loader, "dataset", loader)
 
 
 def _source_of(loader: DataLoader[Any]) -> Any:

@@ -10,6 +10,7 @@ from hookbus.errors import LoopError
 if TYPE_CHECKING:
     from hookbus.data import Feed
     from hookbus.run import Run
+    from hookbus.seeding import Preparation
 
 __all__ = ["Looping"]
 
@@ -29,9 +30,27 @@ class Looping:
         self._run = run
         self._feed: Feed | None = None
         self._source: object = None
+        self._preparations: list[Preparation] = []
         self._state = dict(state)
         self._to_skip = self._done_of_epoch()
         self.leaving_epoch = False
+
+    def before_reading(self, prepare: Preparation) -> None:
+        """Have the training data changed while it is read, in whatever process reads it; `run.batches` sees to it.
+
+        Args:
+            prepare: `prepare(dataset, epoch, iteration)`, with indices from 0. It is called before the samples of each
+                iteration are read. What it does follows from these numbers alone, since every worker has a copy of its
+                own; where workers are spawned it has to pickle.
+
+        Raises:
+            LoopError: the training data is being read already.
+        """
+        if self._feed is not None:
+            raise LoopError(
+                "The training data is being read already: say at before_run or before_train what to change."
+            )
+        self._preparations.append(prepare)
 
     def begin_epoch(self) -> None:
         """Just before `before_epoch` and `before_train_epoch`: an epoch begins, or goes on after a resume."""
@@ -69,7 +88,7 @@ class Looping:
         index = begun = self._skip(feed.length)
         if index and not feed.exact:
             run.logger.warning("The training loader cannot be positioned: reading %s batches again.", index)
-        batches = feed.batches(clock.epoch, index)
+        batches = feed.batches(clock.epoch, index, clock.iters_done)
         clock.epoch_length = feed.length
         for batch in batches:
             yield index, batch
@@ -126,7 +145,7 @@ class Looping:
         if self._feed is None or self._source is not loader:
             from hookbus.data import feed_of
 
-            self._feed, self._source = feed_of(loader, self._run.seed), loader
+            self._feed, self._source = feed_of(loader, self._run.seed, self._preparations), loader
             self._feed.load_state_dict(self._state)
             self._state = {}
         return self._feed

@@ -45,6 +45,7 @@ class Run(Counts):
         metrics: the numbers; `run.log` writes into it.
         weights: raw and averaged weights.
         best: by metric, the best result so far.
+        looping: the place in the training data; hooks change that data through `looping.before_reading`.
         model, optimizer, scheduler, scaler: what is trained, and how; None where the loop has none.
         trainer: the Trainer, None in a custom loop.
         config: the resolved configuration, {} where there is none.

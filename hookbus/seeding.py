@@ -1,5 +1,7 @@
 """What is random about data, made a function of (seed, epoch) for the order and (seed, epoch, index) for a sample.
 
+What hooks change about data is a function of (epoch, iteration) likewise, and is done where the samples are read.
+
 Nothing here knows of runs: these are the parts with which `hookbus.data` builds a loader again. They reach what draws
 from the random streams of Python, NumPy and torch, and the generators that a sampler carries. A data set that draws
 from a generator of its own is not covered.
@@ -12,9 +14,9 @@ import operator
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -22,12 +24,15 @@ from torch.utils.data import Dataset, Sampler, Subset, get_worker_info
 
 from hookbus.rng import preserved_rng
 
-__all__ = ["Plan", "SeededCollate", "SeededDataset", "WorkerStart", "mix"]
+__all__ = ["Plan", "Preparation", "PreparedDataset", "SeededCollate", "SeededDataset", "WorkerStart", "mix", "prepared"]
 
 MASK = (1 << 64) - 1
 
 Key = tuple[int, Any]
 """(epoch, index) of a sample."""
+
+Preparation = Callable[[Any, int, int], object]
+"""`prepare(dataset, epoch, iteration)`: makes a data set ready for the samples of an iteration; indices from 0."""
 
 
 def mix(*numbers: int) -> int:
@@ -50,19 +55,21 @@ class Plan:
         source: the other one; it knows its length.
         batched: whether it yields batches of indices.
         keyed: whether indices become keys of a `SeededDataset`.
+        numbered: whether these become keys of a `PreparedDataset`.
     """
 
-    def __init__(self, source: Any, *, batched: bool, keyed: bool) -> None:
-        self._source, self._batched, self._keyed = source, batched, keyed
+    def __init__(self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False) -> None:
+        self._source, self._batched, self._keyed, self._numbered = source, batched, keyed, numbered
         self._steps: list[Any] = []
 
-    def draw(self, epoch: int, skip: int, seed: int) -> int:
+    def draw(self, epoch: int, skip: int, seed: int, iteration: int = 0) -> int:
         """Draw the order of an epoch; every random stream is left as it was.
 
         Args:
             epoch: becomes part of the keys.
             skip: so many steps are left out.
             seed: what the order follows from.
+            iteration: of the first step that is not left out; becomes part of numbered keys.
 
         Returns:
             How many steps the epoch has, those left out included.
@@ -74,12 +81,17 @@ class Plan:
             steps = islice(iter(self._source), len(self._source))
             drawn = [list(step) if self._batched else step for step in steps]
         self._steps = [self._keys(epoch, step) for step in drawn[skip:]]
+        if self._numbered:
+            self._steps = [self._at((epoch, number), step) for number, step in enumerate(self._steps, iteration)]
         return len(drawn)
 
     def _keys(self, epoch: int, step: Any) -> Any:
         if not self._keyed:
             return step
         return [(epoch, index) for index in step] if self._batched else (epoch, step)
+
+    def _at(self, moment: tuple[int, int], step: Any) -> Any:
+        return [(moment, key) for key in step] if self._batched else (moment, step)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._steps)
@@ -137,6 +149,62 @@ class SeededDataset(Dataset[Any]):
         return mix(self._seed, epoch, _number_of(index))
 
 
+class PreparedDataset(Dataset[Any]):
+    """A data set that is made ready for each iteration before its samples are read, in the process that reads them.
+
+    Args:
+        dataset: the data set, or a `SeededDataset` around it. Its keys are those of this one's pairs of (epoch,
+            iteration) and key.
+        preparations: called with the data set itself, the epoch and the iteration.
+    """
+
+    def __init__(self, dataset: Any, preparations: Sequence[Preparation]) -> None:
+        self.dataset = dataset
+        self._preparations = preparations
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: tuple[tuple[int, int], Any]) -> Any:
+        self._prepare(*key[0])
+        return self.dataset[key[1]]
+
+    def __getitems__(self, keys: list[tuple[tuple[int, int], Any]]) -> Any:
+        self._prepare(*keys[0][0])
+        inner = [key for _, key in keys]
+        if hasattr(self.dataset, "__getitems__"):
+            return self.dataset.__getitems__(inner)
+        return [self.dataset[key] for key in inner]
+
+    def _prepare(self, epoch: int, iteration: int) -> None:
+        dataset = _unwrapped(self)
+        with _preserved_in_main_process():
+            for prepare in self._preparations:
+                prepare(dataset, epoch, iteration)
+
+
+def prepared(
+    batches: Iterator[Any], dataset: Any, preparations: Sequence[Preparation], epoch: int, iteration: int
+) -> Iterator[Any]:
+    """Batches of a loader that reads in this process, whose data set is made ready before each of them is read.
+
+    Args:
+        batches: the batches.
+        dataset: what is made ready.
+        preparations: called with the data set, the epoch and the iteration.
+        epoch: the epoch.
+        iteration: of the first batch.
+    """
+    for number in count(iteration):
+        for prepare in preparations:
+            prepare(dataset, epoch, number)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        yield batch
+
+
 class SeededCollate:
     """A collating function that may draw random numbers, such as one that mixes samples up.
 
@@ -168,10 +236,17 @@ class WorkerStart:
         """Called in the worker, before it reads anything."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, SeededDataset):
-            object.__setattr__(info, "dataset", info.dataset.dataset)  # frozen; the reading itself keeps ours
+        if info is not None:
+            object.__setattr__(info, "dataset", _unwrapped(info.dataset))  # frozen; the reading itself keeps ours
         if self._user is not None:
             self._user(worker)
+
+
+def _unwrapped(dataset: Any) -> Any:
+    """The user's own data set inside ours."""
+    while isinstance(dataset, (PreparedDataset, SeededDataset)):
+        dataset = dataset.dataset
+    return dataset
 
 
 # -- generators --------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from hookbus.data import Feed, ReplayFeed, SeededFeed, StatefulFeed, feed_of, length_of
+from hookbus.data import Feed, ReplayFeed, SeededFeed, StatefulFeed, datasets_in, feed_of, length_of
+from hookbus.errors import LoopError
 from hookbus.rng import get_rng_state, set_rng_state
 from hookbus.seeding import mix
 from hookbus.testing import fingerprint
@@ -548,3 +549,144 @@ class TestLength:
 
     def test_only_what_is_found_without_reading_is_exact(self) -> None:
         assert [feed_of(each, SEED).exact for each in (LOADERS["shuffled"](), Remembers(), [1])] == [True, True, False]
+
+
+class Scaled(Dataset[Any]):
+    """Gives (scale, index); the scale is what it was last told."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.count, self.scale = count, -1
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return self.scale, index
+
+
+class ScaledInBatches(Scaled):
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, int]]:
+        return [self[index] for index in indices]
+
+
+class ScaledStream(IterableDataset[Any]):
+    def __init__(self) -> None:
+        self.scale = -1
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self.scale, index) for index in range(10))
+
+
+def tell(dataset: Any, epoch: int, iteration: int) -> None:
+    for each in datasets_in(dataset):
+        if hasattr(each, "scale"):
+            each.scale = 100 * epoch + iteration
+
+
+SCALED: dict[str, Callable[..., Any]] = {
+    "in order": lambda **o: DataLoader(Scaled(), batch_size=3, **o),
+    "shuffled": lambda **o: DataLoader(Scaled(), batch_size=3, shuffle=True, **o),
+    "a part": lambda **o: DataLoader(Subset(Scaled(), list(range(10))), batch_size=3, **o),
+    "two": lambda **o: DataLoader(ConcatDataset([Scaled(4), Scaled(6)]), batch_size=3, **o),
+    "in batches": lambda **o: DataLoader(ScaledInBatches(), batch_size=3, **o),
+    "mixed up": lambda **o: DataLoader(Scaled(), batch_size=3, collate_fn=list, **o),
+    "a batch sampler": lambda **o: DataLoader(Scaled(), batch_sampler=Pairs(), **o),
+}
+READ_HERE: dict[str, Callable[[], Any]] = {
+    "a stream": lambda: DataLoader(ScaledStream(), batch_size=3),
+    "a loader of one's own": lambda: RemembersScale(),
+}
+
+
+class RemembersScale(Dataset[Any]):
+    """A loader with a place, which reads from a data set."""
+
+    def __init__(self) -> None:
+        self.dataset, self.at = Scaled(), 0
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        while self.at < 4:
+            self.at += 1
+            yield [[self.dataset.scale]]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+def scales(batches: Iterator[Any]) -> list[int]:
+    """The one scale of each batch."""
+    found = []
+    for batch in batches:
+        told = {int(each) for each in (batch[0] if isinstance(batch[0], torch.Tensor) else [s for s, *_ in batch])}
+        assert len(told) == 1
+        found.append(told.pop())
+    return found
+
+
+class TestWhatIsDoneBeforeReading:
+    @pytest.mark.parametrize("kind", SCALED)
+    @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+    def test_reaches_every_batch_wherever_it_is_read(self, kind: str, workers: dict[str, Any]) -> None:
+        feed = feed_of(SCALED[kind](**workers), SEED, [tell])
+
+        assert scales(feed.batches(0, 0)) == [0, 1, 2, 3]
+        assert scales(feed.batches(2, 0, 8)) == [208, 209, 210, 211]
+        assert scales(feed.batches(2, 2, 10)) == [210, 211]
+
+    def test_reaches_workers_that_are_spawned(self) -> None:
+        loader = DataLoader(Scaled(), batch_size=5, num_workers=1, multiprocessing_context="spawn")
+
+        assert scales(feed_of(loader, SEED, [tell]).batches(1, 0, 7)) == [107, 108]
+
+    def test_reaches_samples_that_come_one_by_one(self) -> None:
+        batches = feed_of(DataLoader(Scaled(3), batch_size=None), SEED, [tell]).batches(1, 1, 4)
+
+        assert [scale for scale, _ in batches] == [104, 105]
+
+    @pytest.mark.parametrize("kind", READ_HERE)
+    def test_reaches_loaders_that_are_read_in_this_process(self, kind: str) -> None:
+        assert scales(feed_of(READ_HERE[kind](), SEED, [tell]).batches(1, 0, 5)) == [105, 106, 107, 108]
+
+    def test_counts_the_batches_that_are_read_again(self) -> None:
+        told: list[tuple[int, int]] = []
+        feed = ReplayFeed(range(5), [lambda dataset, epoch, iteration: told.append((epoch, iteration))])
+        list(feed.batches(1, 0, 5))
+        del told[:]
+        batches = list(feed.batches(1, 3, 8))
+
+        assert batches == [3, 4]
+        assert told == [(1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (1, 10)]
+
+    def test_changes_neither_order_nor_samples(self) -> None:
+        for kind, loader in LOADERS.items():
+            plain = seen(feed_of(loader(), SEED).batches(1, 1))
+            assert seen(feed_of(loader(), SEED, [lambda *_: torch.rand(2)]).batches(1, 1)) == plain, kind
+
+    def test_a_worker_is_started_with_the_users_own_data_set(self) -> None:
+        loader = DataLoader(Scaled(), batch_size=5, num_workers=1, worker_init_fn=expects_scaled)
+
+        assert scales(feed_of(loader, SEED, [tell]).batches(0, 0)) == [0, 1]
+
+    def test_says_why_it_cannot_reach_the_workers_of_a_stream(self) -> None:
+        loader = DataLoader(ScaledStream(), num_workers=2)
+
+        with pytest.raises(LoopError, match=r"cannot reach the workers of this DataLoader: give a DataLoader of a map"):
+            feed_of(loader, SEED, [tell])
+        assert isinstance(feed_of(loader, SEED), ReplayFeed)
+
+
+def expects_scaled(worker: int) -> None:
+    assert type(get_worker_info().dataset) is Scaled  # type: ignore[union-attr]
+
+
+def test_data_sets_are_found_inside_others() -> None:
+    inner, other = Scaled(), Scaled()
+    both = ConcatDataset([Subset(inner, [0]), other])
+
+    assert datasets_in(DataLoader(both, batch_size=1))[1:] == [both, *datasets_in(both.datasets[0]), other]
+    assert datasets_in(both.datasets[0]) == [both.datasets[0], inner]
+    assert datasets_in([1]) == [[1]]

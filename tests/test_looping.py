@@ -357,3 +357,31 @@ class TestTheEndOfARun:
         finally:
             gc.enable()
         assert run.outcome == "finished"
+
+
+class TestWhatIsDoneBeforeReading:
+    def test_is_told_the_iteration_of_each_batch_also_when_a_run_goes_on(self) -> None:
+        told: list[tuple[int, int]] = []
+
+        def tell(dataset: Any, epoch: int, iteration: int) -> None:
+            told.append((epoch, iteration))
+
+        def train(iterations: int) -> None:
+            with bus.run(iterations=iterations) as run:
+                run.looping.before_reading(tell)
+                for _ in run.epochs():
+                    for i, batch in run.batches(loader):
+                        bus.emit("after_train_iter", batch_idx=i, batch=batch)
+
+        bus, loader = HookBus(), DataLoader(list(range(6)), batch_size=2)
+        train(5)
+        train(7)
+
+        assert told == [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5), (2, 6)]
+
+    def test_is_said_before_the_data_is_read(self) -> None:
+        bus = HookBus()
+        with bus.run(epochs=1) as run:
+            for _ in run.batches([1]):
+                with pytest.raises(LoopError, match="being read already: say at before_run or before_train"):
+                    run.looping.before_reading(lambda *_: None)
