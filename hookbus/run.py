@@ -59,7 +59,8 @@ class Run(Counts):
         exception: what ended a failed run.
         accumulated: micro-batches that went into the gradients since the last update.
         unclaimed: hook states of the checkpoint that no active hook claims; written back as they are.
-        should_skip_iter: whether a hook asked, at `before_train_iter`, not to train on this micro-batch.
+        should_skip_iter: whether a hook asked not to train on this micro-batch; a loop of one's own looks at it after
+            `before_train_iter` and after `after_forward`.
         counts_steps: whether the loop emits the optimizer points itself, and updates are counted by them.
         keeps_brackets: whether brackets that the loop leaves out are opened and closed for it.
     """
@@ -240,7 +241,7 @@ class Run(Counts):
         self._ask(Kind.STOP_EPOCH, reason)
 
     def request_skip_iter(self, reason: str = "") -> None:
-        """Ask, at `before_train_iter`, not to train on this micro-batch."""
+        """Ask, at `before_train_iter` or `after_forward`, not to train on this micro-batch: it adds no gradients."""
         self.should_skip_iter = True
         self.queue.history.append(self._request(Kind.SKIP_ITER, reason, self._asker(), {}))
 

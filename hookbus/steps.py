@@ -91,6 +91,8 @@ class Steps:
             loss = outputs["loss"] = self._usable_loss(outputs)
         if calls.after_forward:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
+            if run.should_skip_iter:
+                return {name: _detached(value) for name, value in outputs.items()}
         if self._plain:
             loss.backward()
         else:

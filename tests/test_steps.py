@@ -302,6 +302,19 @@ class TestAccumulation:
         assert watch.outputs[1] is None
         assert (run.iters_done, run.steps_done) == (3, 1)
 
+    def test_neither_is_one_that_is_left_out_after_its_forward(self) -> None:
+        class Skips(Hook):
+            def after_forward(self, run: Run, batch_idx: int, loss: torch.Tensor) -> None:
+                if batch_idx == 1:
+                    run.request_skip_iter("a bad loss")
+
+        watch, run = train(pairs(1, 100, 3), Skips(), accumulate=2)
+
+        assert watch.weights == [1.0, 1.0, -1.0]
+        assert watch.outputs[1]["loss"].item() == 100.0
+        assert not watch.outputs[1]["loss"].requires_grad
+        assert (run.iters_done, run.steps_done) == (3, 1)
+
     def test_a_step_that_failed_leaves_no_gradients_for_the_next(self) -> None:
         class FailsOnce(Hook):
             failed = False
