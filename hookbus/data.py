@@ -101,12 +101,9 @@ def datasets_in(dataset: Any) -> list[Any]:
     Args:
         dataset: a data set, or a loader of one.
     """
-    inner = [each for name in ("dataset", "datasets") for each in _listed(getattr(dataset, name, None))]
+    one, several = getattr(dataset, "dataset", None), getattr(dataset, "datasets", ())
+    inner = [*([] if one is None else [one]), *(several if isinstance(several, (list, tuple)) else [])]
     return [dataset, *(found for each in inner for found in datasets_in(each))]
-
-
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def length_of(loader: Any) -> int | None:

@@ -689,4 +689,4 @@ def test_data_sets_are_found_inside_others() -> None:
 
     assert datasets_in(DataLoader(both, batch_size=1))[1:] == [both, *datasets_in(both.datasets[0]), other]
     assert datasets_in(both.datasets[0]) == [both.datasets[0], inner]
-    assert datasets_in([1]) == [[1]]
+    assert datasets_in(Subset([1, 2], [0]))[1:] == [[1, 2]]
