@@ -57,20 +57,30 @@ class Steps:
         device: torch.device,
         on_update: Callable[[], None],
     ) -> None:
-        if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
-            raise ConfigError([f"accumulate: {accumulate!r} is not a whole number of at least 1."])
         if precision not in ("fp32", *DTYPES):
             raise ConfigError([f"precision: {precision!r} is none of fp32, bf16, fp16."])
         if clip_grad_norm is not None and not clip_grad_norm > 0:
             raise ConfigError([f"clip_grad_norm: {clip_grad_norm!r} is not more than 0; None is for no clipping."])
         self.model, self.optimizer = model, optimizer
         self.loss_fn, self.step_fn = loss_fn, step_fn
-        self.accumulate, self.clip_grad_norm = accumulate, clip_grad_norm
+        self.clip_grad_norm = clip_grad_norm
         self.device = device
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._dtype = DTYPES.get(precision)
-        self._plain = accumulate == 1 and self.scaler is None
+        self.accumulate = accumulate
         self._on_update = on_update
+
+    @property
+    def accumulate(self) -> int:
+        """Micro-batches per update. To be changed between two updates, since each of a group counts for as much."""
+        return self._accumulate
+
+    @accumulate.setter
+    def accumulate(self, count: int) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError([f"accumulate: {count!r} is not a whole number of at least 1."])
+        self._accumulate = count
+        self._plain = count == 1 and self.scaler is None
 
     def train_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Forward, backward, and the update where it is due.
@@ -81,10 +91,49 @@ class Steps:
         Raises:
             LoopError: there is no loss to train on.
         """
+        self._begin(run)
+        outputs = self._propagate(run, batch, 1.0)
+        if not run.should_skip_iter:
+            self._count(run)
+        return {name: _detached(value) for name, value in outputs.items()}
+
+    def train_parts(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
+        """Train on one micro-batch part by part, which takes less memory.
+
+        Args:
+            run: the run.
+            parts: of the batch.
+            weights: what the loss of each part counts for: its share of the samples where the loss is a mean over
+                them, 1 where it is a sum. The gradients then add up to those of the whole batch.
+
+        Returns:
+            What `train_step` returns, for each part. A hook that leaves the iteration out ends it, and the group that
+            it belongs to begins anew.
+
+        Raises:
+            LoopError: there is no loss to train on.
+        """
         assert self.optimizer is not None
-        calls = run.bus.calls
+        self._begin(run)
+        found = []
+        for part, weight in zip(parts, weights, strict=True):
+            outputs = self._propagate(run, part, weight)
+            found.append({name: _detached(value) for name, value in outputs.items()})
+            if run.should_skip_iter:
+                self.optimizer.zero_grad()
+                run.accumulated = 0
+                return found
+        self._count(run)
+        return found
+
+    def _begin(self, run: Run) -> None:
+        assert self.optimizer is not None
         if run.accumulated == 0:
             self.optimizer.zero_grad()
+
+    def _propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+        """Forward and backward, unless a hook leaves the iteration out in between."""
+        calls = run.bus.calls
         outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
         loss = outputs.get("loss")
         if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
@@ -92,18 +141,21 @@ class Steps:
         if calls.after_forward:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
             if run.should_skip_iter:
-                return {name: _detached(value) for name, value in outputs.items()}
-        if self._plain:
+                return outputs
+        if self._plain and weight == 1:
             loss.backward()
         else:
-            self._scaled(loss).backward()
+            self._scaled(loss if weight == 1 else loss * weight).backward()
         if calls.after_backward:
             calls.after_backward(batch=batch, outputs=outputs, loss=loss)
+        return outputs
+
+    def _count(self, run: Run) -> None:
+        """A micro-batch has added its gradients: update where that is due."""
         run.accumulated += 1
         if run.accumulated >= self.accumulate:
             run.accumulated = 0  # before the update: what one that fails leaves behind is no part of the next group
             self._update(run)
-        return {name: _detached(value) for name, value in outputs.items()}
 
     def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
         """Judge one batch: the outputs, the loss among them where there is one."""

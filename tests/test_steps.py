@@ -580,3 +580,68 @@ def test_settings_that_do_not_hold_are_refused(options: dict[str, Any], message:
         steps(Weight(), **options)
 
     assert str(raised.value) == message
+
+
+class TestChangingTheAccumulation:
+    def test_holds_from_the_next_group_on(self) -> None:
+        class Doubles(Hook):
+            def before_train_iter(self, run: Run, batch_idx: int) -> None:
+                if batch_idx == 1:
+                    run.trainer.steps.accumulate = 2
+
+        watch, _ = train(pairs(1, 3, 5, 7, 9), Doubles())
+
+        assert watch.weights == [0.0, 0.0, -4.0, -4.0, -12.0]
+        assert watch.steps == [1, 1, 2, 2, 3]
+
+    @pytest.mark.parametrize("count", [0, True, 1.5])
+    def test_refuses_what_is_no_count(self, count: Any) -> None:
+        trainer = toys.trainer()
+
+        with pytest.raises(ConfigError, match=f"accumulate: {count!r} is not a whole number"):
+            trainer.steps.accumulate = count
+
+
+class InParts(Hook):
+    """Trains on each batch of three samples as one and two, whose losses are means."""
+
+    def train_step(self, run: Run, batch: Any) -> Any:
+        values, targets = batch
+        parts = [(values[:1], targets), (values[1:], targets)]
+        return run.trainer.steps.train_parts(run, parts, [1 / 3, 2 / 3])[-1]
+
+
+class TestTrainingInParts:
+    BATCHES = ((inputs(1, 2, 6), torch.zeros(1)), (inputs(3, 3, 9), torch.zeros(1)))
+
+    @pytest.mark.parametrize(("accumulate", "weights"), [(1, [-2.0, -7.0]), (2, [1.0, -3.0])])
+    def test_adds_up_to_the_gradients_of_the_whole(self, accumulate: int, weights: list[float]) -> None:
+        watch, run = train(self.BATCHES, InParts(), accumulate=accumulate)
+        whole, _ = train(self.BATCHES, accumulate=accumulate)
+
+        assert watch.weights == pytest.approx(weights, abs=1e-6)
+        assert watch.weights == pytest.approx(whole.weights, abs=1e-6)
+        assert (run.iters_done, run.steps_done) == (2, 2 // accumulate)
+
+    def test_shows_each_part_to_hooks(self) -> None:
+        class Looks(Hook):
+            sizes: tuple[int, ...] = ()
+
+            def after_backward(self, batch: Any) -> None:
+                self.sizes += (len(batch[0]),)
+
+        looks = Looks()
+        train(self.BATCHES[:1], InParts(), looks)
+
+        assert looks.sizes == (1, 2)
+
+    def test_lets_a_group_begin_anew_where_a_hook_leaves_a_part_out(self) -> None:
+        class Skips(Hook):
+            def after_forward(self, run: Run, batch: Any) -> None:
+                if run.iter == 1 and len(batch[0]) == 2:
+                    run.request_skip_iter()
+
+        watch, run = train([*self.BATCHES, *self.BATCHES], InParts(), Skips(), accumulate=2)
+
+        assert watch.weights == pytest.approx([1.0, 1.0, 1.0, -3.0], abs=1e-6)
+        assert run.steps_done == 1

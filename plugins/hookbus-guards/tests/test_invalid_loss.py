@@ -108,8 +108,8 @@ class TestLooking:
 
         assert str(caught.value) == (
             "The loss is not finite at iteration 2, epoch 1: loss_box is nan; loss is nan; loss_cls is 0. Learning "
-            "rate 1; last good loss: 2 at iteration 1. Lower the learning rate, clip the gradients, or look at the data "
-            "of this batch."
+            "rate 1; last good loss: 2 at iteration 1. Lower the learning rate, clip the gradients, or look at the "
+            "data of this batch."
         )
         assert "hook 'check_invalid_loss'" in caught.value.__notes__[0]
 
