@@ -52,6 +52,11 @@ class Looping:
             )
         self._preparations.append(prepare)
 
+    @property
+    def reading(self) -> bool:
+        """Whether `run.batches` reads the training data."""
+        return self._feed is not None
+
     def begin_epoch(self) -> None:
         """Just before `before_epoch` and `before_train_epoch`: an epoch begins, or goes on after a resume."""
         run = self._run

@@ -1,0 +1,35 @@
+"""Schedules for hookbus: learning rate and momentum, the YOLOX recipe, data pipelines, freezing, accumulation."""
+
+from hookbus_schedule.accumulation import AccumulationHook
+from hookbus_schedule.config import (
+    AccumulationConfig,
+    FreezeConfig,
+    ParamSchedulerConfig,
+    PipelineSwitchConfig,
+    SchedulerConfig,
+    YOLOXLrUpdaterConfig,
+    YOLOXModeSwitchConfig,
+)
+from hookbus_schedule.epoch_info import SetEpochInfoHook
+from hookbus_schedule.freeze import FreezeHook
+from hookbus_schedule.mode_switch import YOLOXModeSwitchHook
+from hookbus_schedule.param_scheduler import ParamSchedulerHook
+from hookbus_schedule.pipeline_switch import PipelineSwitchHook
+from hookbus_schedule.yolox_lr import YOLOXLrUpdaterHook
+
+__all__ = [
+    "AccumulationConfig",
+    "AccumulationHook",
+    "FreezeConfig",
+    "FreezeHook",
+    "ParamSchedulerConfig",
+    "ParamSchedulerHook",
+    "PipelineSwitchConfig",
+    "PipelineSwitchHook",
+    "SchedulerConfig",
+    "SetEpochInfoHook",
+    "YOLOXLrUpdaterConfig",
+    "YOLOXLrUpdaterHook",
+    "YOLOXModeSwitchConfig",
+    "YOLOXModeSwitchHook",
+]

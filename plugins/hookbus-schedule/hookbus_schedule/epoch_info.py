@@ -1,0 +1,35 @@
+"""Tells the model which epoch it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from hookbus import Hook, Run
+from hookbus.errors import HookError
+from hookbus.weights import unwrapped
+
+__all__ = ["SetEpochInfoHook"]
+
+
+class SetEpochInfoHook(Hook):
+    """Calls `model.set_epoch(epoch)` before each training epoch, with the index from 0; after a resume as well."""
+
+    def before_train(self, run: Run) -> None:
+        """See that the model wants to know.
+
+        Raises:
+            HookError: it has no such method.
+        """
+        model = None if run.model is None else unwrapped(run.model)
+        if not callable(getattr(model, "set_epoch", None)):
+            raise HookError(
+                f"hook {self.name!r} tells the model the epoch, and {type(model).__name__} has no method "
+                "set_epoch(epoch): write one, or leave the hook out."
+            )
+
+    def before_train_epoch(self, epoch: int, model: nn.Module) -> None:
+        """Tell it."""
+        told: Any = unwrapped(model)
+        told.set_epoch(epoch)

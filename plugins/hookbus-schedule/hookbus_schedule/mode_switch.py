@@ -1,0 +1,84 @@
+"""Strong augmentation off and the L1 loss on, for the last epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from hookbus import Hook, Run
+from hookbus.errors import HookError
+from hookbus.weights import unwrapped
+from hookbus_schedule.border import Border, last_part
+from hookbus_schedule.config import YOLOXModeSwitchConfig
+from hookbus_schedule.pipelines import SkipTypes
+
+__all__ = ["YOLOXModeSwitchHook", "see_that_it_reads"]
+
+
+class YOLOXModeSwitchHook(Hook):
+    """For the last epochs, the data set leaves transforms such as Mosaic out, and the model adds its L1 loss.
+
+    What is switched follows from epoch and iteration alone, so a resumed run needs no memory of it. The data is
+    switched in the process that reads it, with the first sample of these epochs, whatever was fetched ahead.
+    """
+
+    Config = YOLOXModeSwitchConfig
+    config: YOLOXModeSwitchConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._border = Border()
+        self._switched = False
+
+    def before_train(self, run: Run) -> None:
+        """Find out when, and see that the data can be switched.
+
+        Raises:
+            ConfigError: the end of the run is not known, or the data set has no method for this.
+        """
+        self._border = last_part(run, self.config.num_last_epochs, self.config.num_last_iters)
+        self._switched = False
+        if self._border == Border():
+            return
+        switch = SkipTypes(self._border, self.config.skip_type_keys)
+        if run.train_loader is not None:
+            switch.check(run.train_loader)
+        run.looping.before_reading(switch)
+
+    def before_train_iter(self, run: Run, model: Any) -> None:
+        """Switch the model, where it is time and not done yet."""
+        if self._switched or not self._border.reached(run.epoch, run.iter):
+            return
+        self._switched = True
+        see_that_it_reads(run, self.name)
+        switched = _use_l1(unwrapped(model)) if model is not None else 0
+        run.logger.info(
+            "%s: from epoch %s, iteration %s on without %s; %s modules with L1 loss.",
+            self.name,
+            run.clock.number("epoch"),
+            run.clock.number("iter"),
+            ", ".join(self.config.skip_type_keys),
+            switched,
+        )
+
+
+def see_that_it_reads(run: Run, hook: str) -> None:
+    """See that the data goes through the run, so that it can be changed while it is read.
+
+    Raises:
+        HookError: the loop reads it by itself.
+    """
+    if not run.looping.reading:
+        raise HookError(
+            f"hook {hook!r} changes the training data while it is read, and this loop reads it by itself: take the "
+            "batches from run.batches(loader)."
+        )
+
+
+def _use_l1(model: nn.Module) -> int:
+    """Switch the L1 loss on in every module that has the switch. Returns how many there are."""
+    found = [module for module in model.modules() if isinstance(getattr(module, "use_l1", None), bool)]
+    for module in found:
+        module.use_l1 = True  # type: ignore[assignment]
+    return len(found)

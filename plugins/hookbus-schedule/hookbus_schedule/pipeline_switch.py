@@ -1,0 +1,49 @@
+"""Another data pipeline from some epoch on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookbus import Hook, Run
+from hookbus_schedule.border import Border
+from hookbus_schedule.config import PipelineSwitchConfig
+from hookbus_schedule.mode_switch import see_that_it_reads
+from hookbus_schedule.pipelines import SwitchPipeline
+
+__all__ = ["PipelineSwitchHook"]
+
+
+class PipelineSwitchHook(Hook):
+    """From an epoch or an iteration on, the data set has another pipeline, in every process that reads it.
+
+    What is switched follows from epoch and iteration alone, so a resumed run needs no memory of it.
+    """
+
+    Config = PipelineSwitchConfig
+    config: PipelineSwitchConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._border = Border(self.config.switch_epoch, self.config.switch_iter)
+        self._switched = False
+
+    def before_train(self, run: Run) -> None:
+        """See that the data can be switched.
+
+        Raises:
+            ConfigError: the data set has no pipeline.
+        """
+        self._switched = False
+        switch = SwitchPipeline(self._border, self.config.switch_pipeline)
+        if run.train_loader is not None:
+            switch.check(run.train_loader)
+        run.looping.before_reading(switch)
+
+    def before_train_iter(self, run: Run) -> None:
+        """Say so, when it is done."""
+        if self._switched or not self._border.reached(run.epoch, run.iter):
+            return
+        self._switched = True
+        see_that_it_reads(run, self.name)
+        numbers = run.clock.number("epoch"), run.clock.number("iter")
+        run.logger.info("%s: another pipeline from epoch %s, iteration %s on.", self.name, *numbers)

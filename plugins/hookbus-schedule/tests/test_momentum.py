@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import ExponentialLR, LinearLR
+
+from hookbus_schedule.momentum import MomentumSchedule
+
+
+def weight() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.zeros(1))
+
+
+def test_momentum_follows_the_scheduler_and_the_rate_stays() -> None:
+    optimizer = torch.optim.SGD([{"params": [weight()]}, {"params": [weight()], "momentum": 0.4}], lr=0.1, momentum=0.8)
+    schedule = MomentumSchedule(optimizer, lambda stand_in: ExponentialLR(stand_in, 0.5))
+    schedule.step()
+
+    assert [group["momentum"] for group in optimizer.param_groups] == [0.4, 0.2]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1]
+
+
+def test_beta1_is_the_momentum_of_adam_also_at_the_start() -> None:
+    optimizer = torch.optim.Adam([weight()], lr=0.1, betas=(0.8, 0.99))
+    schedule = MomentumSchedule(optimizer, lambda stand_in: LinearLR(stand_in, start_factor=0.5, total_iters=2))
+    assert optimizer.param_groups[0]["betas"] == (0.4, 0.99)
+    schedule.step()
+
+    assert optimizer.param_groups[0]["betas"] == (pytest.approx(0.6), 0.99)
+
+
+def test_it_goes_on_where_it_was() -> None:
+    first = torch.optim.SGD([weight()], lr=0.1, momentum=0.8)
+    schedule = MomentumSchedule(first, lambda stand_in: ExponentialLR(stand_in, 0.5))
+    schedule.step()
+    second = torch.optim.SGD([weight()], lr=0.1, momentum=0.8)
+    resumed = MomentumSchedule(second, lambda stand_in: ExponentialLR(stand_in, 0.5))
+    second.load_state_dict(first.state_dict())
+    resumed.load_state_dict(schedule.state_dict())
+    resumed.step()
+
+    assert second.param_groups[0]["momentum"] == pytest.approx(0.2)
+
+
+def test_an_optimizer_without_momentum_is_refused() -> None:
+    with pytest.raises(ValueError, match="neither momentum nor betas"):
+        MomentumSchedule(torch.optim.Adagrad([weight()]), lambda stand_in: ExponentialLR(stand_in, 0.5))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from hookbus.errors import ConfigError
+from hookbus.testing import check_hook
+from hookbus_schedule import PipelineSwitchHook
+
+
+def three(sample: Any) -> float:
+    return 3.0
+
+
+@pytest.mark.parametrize("settings", [{"switch_epoch": 1, "switch_pipeline": "math:sqrt"}])
+def test_its_settings_are_taken_from_a_file(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        AssertionError, match="The pipeline of list cannot be switched: neither it nor a wrapper around it"
+    ):
+        check_hook(PipelineSwitchHook, **settings)  # its training has a list of tensors
+
+
+@pytest.mark.parametrize("workers", ["here", "2 workers", "2 that stay"])
+class TestSwitching:
+    def test_comes_after_so_many_epochs(self, kit: Any, workers: str) -> None:
+        watch = kit.train(PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak), epochs=3, workers=workers)
+
+        assert watch.pipelines == [1] * 6 + [2] * 3
+
+    def test_comes_after_so_many_iterations(self, kit: Any, workers: str) -> None:
+        watch = kit.train(PipelineSwitchHook(switch_iter=4, switch_pipeline=kit.weak), iterations=7, workers=workers)
+
+        assert watch.pipelines == [1] * 4 + [2] * 3
+
+    @pytest.mark.parametrize(("at", "rest"), [(5, [1, 2, 2, 2]), (7, [2, 2])])
+    def test_is_right_after_a_resume(self, kit: Any, workers: str, tmp_path: Path, at: int, rest: list[int]) -> None:
+        path = tmp_path / "saved.pth"
+        hooks = [PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak) for _ in range(2)]
+        kit.train(hooks[0], kit.SaveAt(path, at), epochs=3)
+
+        assert kit.train(hooks[1], epochs=3, workers=workers, resume=path).pipelines == rest
+
+
+class TestData:
+    def test_may_hold_its_pipeline_as_its_transform(self, kit: Any) -> None:
+        class Images(torch.utils.data.Dataset[Any]):
+            transform = staticmethod(kit.strong)
+
+            def __len__(self) -> int:
+                return 2
+
+            def __getitem__(self, index: int) -> Any:
+                return torch.tensor([0.0, self.transform(index)])
+
+        hook = PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)
+        assert kit.train(hook, epochs=2, dataset=Subset(Images(), [1, 0])).pipelines == [1, 2]
+
+    def test_with_a_pipeline_around_another_keeps_the_inner_one(self, kit: Any) -> None:
+        class Around(Subset[Any]):
+            pipeline = staticmethod(lambda sample: sample)
+
+            def __getitem__(self, index: Any) -> Any:
+                return self.pipeline(super().__getitem__(index))
+
+            __getitems__ = None  # type: ignore[assignment]
+
+        data = Around(kit.Mosaic(), [0, 1])
+        del Around.__getitems__
+        hook = PipelineSwitchHook(switch_epoch=1, switch_pipeline=lambda sample: sample * 5)
+
+        assert kit.train(hook, epochs=2, dataset=data).pipelines[-1] == 5
+
+    def test_without_a_pipeline_is_an_error_at_the_start(self, kit: Any) -> None:
+        with pytest.raises(ConfigError, match=r"of list cannot be switched: .* has an attribute pipeline or transform"):
+            kit.train(
+                PipelineSwitchHook(switch_epoch=1, switch_pipeline=three),
+                epochs=2,
+                dataset=Subset([torch.zeros(2)], [0]),
+            )

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from hookbus.errors import ConfigError
+from hookbus_schedule import SchedulerConfig
+from hookbus_schedule.momentum import MomentumSchedule
+from hookbus_schedule.stepping import stepped
+
+
+@pytest.fixture
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.5)
+
+
+def test_a_type_is_built_with_its_settings(optimizer: torch.optim.Optimizer) -> None:
+    built = stepped(SchedulerConfig(type="StepLR", step_size=3, gamma=0.5), "epoch", optimizer)
+
+    assert isinstance(built.scheduler, StepLR)
+    assert (built.scheduler.step_size, built.interval, built.monitor) == (3, "epoch", None)
+
+
+def test_a_path_is_imported(optimizer: torch.optim.Optimizer) -> None:
+    given = SchedulerConfig(type="torch.optim.lr_scheduler:StepLR", step_size=3, interval="step")
+
+    assert stepped(given, "epoch", optimizer).interval == "step"
+
+
+def test_momentum_gets_a_schedule_of_its_own(optimizer: torch.optim.Optimizer) -> None:
+    given = SchedulerConfig(type="StepLR", step_size=3, parameter="momentum")
+
+    assert isinstance(stepped(given, "step", optimizer).scheduler, MomentumSchedule)
+
+
+@pytest.mark.parametrize("monitor", [None, "val/accuracy"])
+def test_a_plateau_needs_a_metric(optimizer: torch.optim.Optimizer, monitor: str | None) -> None:
+    for given in ({"type": "ReduceLROnPlateau"}, {"scheduler": ReduceLROnPlateau(optimizer)}):
+        built = stepped(SchedulerConfig(**given, monitor=monitor), "step", optimizer)
+        assert built.monitor == (monitor or "val/loss")
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            {"type": "StepLr", "step_size": 1},
+            "'StepLr' is no scheduler of torch.optim.lr_scheduler. Did you mean 'StepLR'",
+        ),
+        ({"type": "StepLR"}, "StepLR cannot be built: .*step_size"),
+        ({"type": "no.such:Thing"}, "'no.such:Thing' cannot be imported"),
+    ],
+)
+def test_what_cannot_be_built_is_told(optimizer: torch.optim.Optimizer, settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        stepped(SchedulerConfig(**settings), "step", optimizer)
