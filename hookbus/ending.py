@@ -78,6 +78,7 @@ def write_status(run: Run) -> None:
         steps_done=run.steps_done,
         best={name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
         metrics=run.metrics.results,
+        about=run.about,
     )
 
 

@@ -57,6 +57,7 @@ class Run(Counts):
         sanity_checking: whether it is the one before training, which counts for nothing.
         stops: the requests on which the run agreed to stop.
         exception: what ended a failed run.
+        about: facts that hooks have found out about this process, as plain values, for `status.json`.
         accumulated: micro-batches that went into the gradients since the last update.
         unclaimed: hook states of the checkpoint that no active hook claims; written back as they are.
         should_skip_iter: whether a hook asked not to train on this micro-batch; a loop of one's own looks at it after
@@ -66,11 +67,11 @@ class Run(Counts):
     """
 
     __slots__ = (
-        "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "device", "exception",
-        "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer", "optimizer_events", "outcome", "pending",
-        "queue", "records", "sanity_checking", "scaler", "scheduler", "seed", "services", "should_skip_iter", "stops",
-        "test_loader", "train_loader", "trainer", "unclaimed", "val_loader", "validating", "validations", "weights",
-        "work_dir",
+        "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "device",
+        "exception", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer", "optimizer_events",
+        "outcome", "pending", "queue", "records", "sanity_checking", "scaler", "scheduler", "seed", "services",
+        "should_skip_iter", "stops", "test_loader", "train_loader", "trainer", "unclaimed", "val_loader", "validating",
+        "validations", "weights", "work_dir",
     )  # fmt: skip
 
     def __init__(
@@ -122,6 +123,7 @@ class Run(Counts):
         self.looping: Looping = Looping(self, continues.looping.state_dict() if continues else {})
         self.queue = Queue()
         self.records: dict[tuple[str, str], Record] = {}
+        self.about: dict[str, Any] = {}
         self.pending = False
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None

@@ -352,6 +352,7 @@ class TestStatus:
             "reasons": [f"asks: it is {each}" for each in asked],
             "error": None,
         }
+        assert status["about"] == {}
         assert (status["epochs_done"], status["iters_done"], status["steps_done"]) == (0, done, done)
         assert (status["best"], status["metrics"]) == ({}, dict(run.metrics.results))
 
