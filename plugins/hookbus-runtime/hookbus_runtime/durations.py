@@ -1,0 +1,37 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+__all__ = ["seconds_of"]
+
+SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])\s*")
+CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+
+
+def seconds_of(duration: str | float) -> float:
+    """The seconds of a duration.
+
+    Args:
+        duration: "4h", "1h30m", "2d 12h", "90s"; "04:30:00" or "1-04:30:00" as in batch queues; or seconds.
+
+    Raises:
+        ValueError: it is none of these, or not more than nothing.
+    """
+    seconds = _of_text(duration.strip().lower()) if isinstance(duration, str) else float(duration)
+    if isinstance(duration, bool) or not (seconds > 0 and math.isfinite(seconds)):
+        raise ValueError(f"{duration!r} is no duration: write it as '4h', '1h30m', '04:30:00', or in seconds.")
+    return seconds
+
+
+def _of_text(text: str) -> float:
+    if (clock := CLOCK.fullmatch(text)) is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    parts = PARTS.findall(text)
+    if PARTS.sub("", text) or len({unit for _, unit in parts}) < len(parts):
+        return math.nan
+    return sum(float(number) * SECONDS[unit] for number, unit in parts)

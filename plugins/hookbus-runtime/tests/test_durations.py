@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hookbus_runtime.durations import seconds_of
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("4h", 14400),
+        ("1h30m", 5400),
+        ("2d 12h", 216000),
+        ("90 s", 90),
+        ("0.5h", 1800),
+        ("1H", 3600),
+        ("04:30:00", 16200),
+        ("1-04:30:15", 102615),
+        (90, 90),
+        (0.25, 0.25),
+    ],
+)
+def test_it_is_written_in_several_ways(written: Any, seconds: float) -> None:
+    assert seconds_of(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "4", "h", "4x", "1h2h", "0s", "-1h", 0, -5, float("nan"), float("inf"), True])
+def test_what_is_no_duration_is_refused(written: Any) -> None:
+    with pytest.raises(ValueError, match="is no duration: write it as '4h'"):
+        seconds_of(written)

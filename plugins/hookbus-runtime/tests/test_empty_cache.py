@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Trainer
+from hookbus.testing import check_hook
+from hookbus_runtime import EmptyCacheHook
+
+
+@pytest.fixture
+def emptied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An accelerator that notes when its cache is emptied."""
+    found: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator.memory, "empty_cache", lambda: found.append(1))
+    return found
+
+
+def train(hook: EmptyCacheHook) -> None:
+    """Two epochs of three batches with a validation of two after each, and a test of one."""
+    model, data = nn.Linear(1, 1), [torch.zeros(1, 1)] * 3
+    trainer = Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        step_fn=lambda model, batch: model(batch).mean(),
+        train_loader=data,
+        val_loader=data[:2],
+        test_loader=data[:1],
+        epochs=2,
+        work_dir=None,
+        hooks=[hook],
+        default_hooks=False,
+        device="cpu",
+    )
+    trainer.fit()
+    trainer.test()
+
+
+@pytest.mark.parametrize("settings", [{}, {"before_epoch": True, "after_iter": True}])
+def test_it_keeps_what_every_hook_promises(settings: dict[str, Any]) -> None:
+    check_hook(EmptyCacheHook, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [
+        ({}, 5),
+        ({"before_epoch": True}, 10),
+        ({"after_epoch": False, "before_epoch": True}, 5),
+        ({"after_epoch": False, "after_iter": True}, 11),
+        ({"after_epoch": False}, 0),
+    ],
+)
+def test_the_cache_is_emptied_in_every_mode_where_that_is_wanted(
+    emptied: list[int], settings: dict[str, Any], times: int
+) -> None:
+    train(EmptyCacheHook(settings))
+
+    assert len(emptied) == times
+
+
+def test_without_an_accelerator_nothing_is_done(emptied: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    train(EmptyCacheHook())
+
+    assert emptied == []

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookbus_runtime.facts import device_name, facts, git_revision
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout.strip()
+
+
+class TestRevision:
+    def test_is_the_commit_and_tells_of_changed_files(self, tmp_path: Path) -> None:
+        git(tmp_path, "init")
+        (tmp_path / "file").write_text("1")
+        git(tmp_path, "add", "file")
+        git(tmp_path, "commit", "--message", "first")
+        commit = git(tmp_path, "rev-parse", "HEAD")
+        (tmp_path / "new").write_text("not part of it")
+
+        assert git_revision(tmp_path) == commit
+        (tmp_path / "file").write_text("2")
+        assert git_revision(tmp_path) == f"{commit}-dirty"
+
+    def test_is_none_outside_of_a_repository_and_without_git(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+        assert git_revision(tmp_path) is None
+        monkeypatch.setenv("PATH", "")
+        assert git_revision(tmp_path) is None
+
+
+class TestFacts:
+    def test_are_plain_values(self) -> None:
+        found = facts("cpu")
+
+        assert json.loads(json.dumps(found)) == found
+        assert found["versions"]["torch"] == str(torch.__version__)
+        assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+        assert (found["pid"], found["device"]) == (os.getpid(), "cpu")
+
+    def test_a_device_has_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card of {device}")
+
+        assert device_name(torch.device("cuda", 1)) == "cuda:1 (card of cuda:1)"
+        assert device_name(None) is None

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus_runtime.follow import follow, pairs
+
+
+def constant(value: float) -> nn.BatchNorm1d:
+    module = nn.BatchNorm1d(1)
+    for tensor in (*module.parameters(), *module.buffers()):
+        nn.init.constant_(tensor, value)
+    return module
+
+
+def test_weights_move_by_a_share() -> None:
+    teacher, student = constant(0.0), constant(4.0)
+    found = pairs(teacher, student, buffers=False)
+    follow(found, 0.25)
+    follow(found, 0.25)
+
+    assert teacher.weight.item() == 1.75  # 0.75 * 1 + 0.25 * 4
+    assert teacher.running_mean.item() == 0.0  # type: ignore[union-attr]
+
+
+def test_buffers_move_where_that_is_wanted_and_whole_numbers_are_copied() -> None:
+    teacher, student = constant(0.0), constant(4.0)
+    follow(pairs(teacher, student, buffers=True), 0.25)
+
+    assert teacher.running_mean.item() == 1.0  # type: ignore[union-attr]
+    assert teacher.num_batches_tracked.item() == 4  # type: ignore[union-attr]
+
+
+def test_the_whole_is_a_copy() -> None:
+    teacher, student = nn.Linear(2, 2), nn.Linear(2, 2)
+    follow(pairs(teacher, student, buffers=True), 1)
+
+    assert torch.equal(teacher.weight, student.weight)
+
+
+@pytest.mark.parametrize("student", [nn.Linear(3, 2), nn.Linear(2, 2, bias=False)])
+def test_modules_of_another_make_are_refused(student: nn.Module) -> None:
+    with pytest.raises(ValueError, match="not of the same make: (weight|bias) differ"):
+        pairs(nn.Linear(2, 2), student, buffers=False)

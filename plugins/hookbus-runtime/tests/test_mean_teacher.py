@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Hook, HookBus, Run, Trainer
+from hookbus.errors import HookError
+from hookbus.state import collect, write_checkpoint
+from hookbus_runtime import MeanTeacherHook
+
+
+class Pair(nn.Module):
+    """A student that grows by 1 at each update, and a teacher that starts elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.student.weight)
+        nn.init.constant_(self.teacher.weight, 99.0)
+        self.teacher.requires_grad_(False)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return -self.student(batch).mean()  # type: ignore[no-any-return]
+
+
+class Watch(Hook):
+    def __init__(self, path: Path | None = None, at: int = 0) -> None:
+        super().__init__()
+        self.teachers: list[float] = []
+        self.path, self.at = path, at
+
+    def after_train_iter(self, run: Run, model: Pair) -> None:
+        self.teachers.append(model.teacher.weight.item())
+        if self.path is not None and run.iters_done == self.at:
+            write_checkpoint(self.path, collect(run), 1)
+
+
+def train(hook: MeanTeacherHook, watch: Watch | None = None, count: int = 4, **options: Any) -> list[float]:
+    model, watch = Pair(), watch or Watch()
+    Trainer(
+        model,
+        torch.optim.SGD(model.student.parameters(), lr=1.0),
+        train_loader=[torch.ones(1, 1)] * count,
+        epochs=1,
+        work_dir=None,
+        hooks=[hook, watch],
+        default_hooks=False,
+        device="cpu",
+        **options,
+    ).fit()
+    return watch.teachers
+
+
+class TestTeacher:
+    def test_begins_as_the_student_and_follows_each_update(self) -> None:
+        # student 1, 2, 3, 4; half of the way each time
+        assert train(MeanTeacherHook(momentum=0.5)) == [0.5, 1.25, 2.125, 3.0625]
+
+    def test_follows_every_so_many_updates(self) -> None:
+        assert train(MeanTeacherHook(momentum=0.5, interval=2)) == [0.0, 1.0, 1.0, 2.5]
+
+    def test_follows_updates_not_micro_batches(self) -> None:
+        assert train(MeanTeacherHook(momentum=0.5), accumulate=2) == [0.0, 0.5, 0.5, 1.25]
+
+    def test_goes_on_after_a_resume(self, tmp_path: Path) -> None:
+        path = tmp_path / "saved.pth"
+        whole = train(MeanTeacherHook(momentum=0.5, interval=2), Watch(path, at=3))
+
+        assert train(MeanTeacherHook(momentum=0.5, interval=2), resume=path) == whole[3:]
+
+    def test_may_have_another_name(self) -> None:
+        model = nn.ModuleDict({"slow": nn.Linear(1, 1), "fast": nn.Linear(1, 1)})
+        bus = HookBus([MeanTeacherHook(teacher="slow", student="fast")])
+        with bus.run(model=model):
+            step = bus.action("train_step", lambda batch: None)
+            bus.emit("before_train_iter")
+            step(None)
+            bus.emit("after_train_iter")
+
+        assert torch.allclose(model["slow"].weight, model["fast"].weight)
+
+
+class TestLoops:
+    def test_of_ones_own_make_their_step_through_the_bus(self) -> None:
+        model, watch = Pair(), Watch()
+        optimizer = torch.optim.SGD(model.student.parameters(), lr=1.0)
+        bus = HookBus([MeanTeacherHook(momentum=0.5), watch])
+
+        def step(batch: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(batch).backward()
+            optimizer.step()
+
+        with bus.run(model=model, optimizer=optimizer):
+            carry_out = bus.action("train_step", step)
+            for i in range(3):
+                bus.emit("before_train_iter", batch_idx=i)
+                carry_out(torch.ones(1, 1))
+                bus.emit("after_train_iter", batch_idx=i)
+
+        assert watch.teachers == [0.5, 1.25, 2.125]
+
+    def test_without_an_optimizer_follow_each_iteration(self) -> None:
+        model, watch = Pair(), Watch()
+        bus = HookBus([MeanTeacherHook(momentum=0.5, interval=2), watch])
+        with bus.run(model=model):
+            step = bus.action("train_step", lambda batch: nn.init.constant_(model.student.weight, batch))
+            for i in range(3):
+                bus.emit("before_train_iter", batch_idx=i)
+                step(float(i + 1))
+                bus.emit("after_train_iter", batch_idx=i)
+
+        assert watch.teachers == [0.0, 1.0, 1.0]
+
+    def test_that_make_it_past_the_bus_are_told(self) -> None:
+        bus = HookBus([MeanTeacherHook()])
+        with bus.run(model=Pair()):
+            bus.emit("before_train_iter")
+            with pytest.raises(HookError, match=r'step = bus\.action\("train_step", my_step\), and step\(batch\)'):
+                bus.emit("after_train_iter")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Linear(1, 1), "has no attribute `teacher`"),
+        (nn.ModuleDict({"teacher": nn.Linear(2, 1), "student": nn.Linear(1, 1)}), "weight differ"),
+        (None, "there is no model"),
+    ],
+)
+def test_a_model_without_both_is_an_error_at_the_start(model: Any, reason: str) -> None:
+    bus = HookBus([MeanTeacherHook()])
+    with (
+        pytest.raises(HookError, match=f"moves 'teacher' of the model towards 'student': .*{reason}"),
+        bus.run(model=model),
+    ):
+        bus.emit("before_train_iter")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+from hookbus_runtime.parts import joined, shapes_of, size_of, split
+
+Item = namedtuple("Item", ["image", "scale"])
+NUMBERS = torch.arange(5.0)
+
+
+def plain(value: Any) -> Any:
+    """Tensors as lists, so that nests can be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(plain, value))
+    return type(value)(map(plain, value)) if isinstance(value, (tuple, list)) else value
+
+
+class TestSplit:
+    @pytest.mark.parametrize(
+        ("batch", "parts"),
+        [
+            (NUMBERS, [[0, 1], [2, 3, 4]]),
+            ((NUMBERS, NUMBERS * 2), [([0, 1], [0, 2]), ([2, 3, 4], [4, 6, 8])]),
+            ({"x": NUMBERS, "name": "a"}, [{"x": [0, 1], "name": "a"}, {"x": [2, 3, 4], "name": "a"}]),
+            ([NUMBERS, list("abcde")], [[[0, 1], ["a", "b"]], [[2, 3, 4], ["c", "d", "e"]]]),
+            (Item(NUMBERS, torch.tensor(3.0)), [Item([0, 1], 3.0), Item([2, 3, 4], 3.0)]),
+            ((NUMBERS, torch.ones(2)), [([0, 1], [1, 1]), ([2, 3, 4], [1, 1])]),
+        ],
+    )
+    def test_cuts_what_has_an_entry_per_sample(self, batch: Any, parts: list[Any]) -> None:
+        assert [plain(part) for part in split(batch, [2, 3])] == parts
+
+
+class TestSize:
+    def test_is_that_of_the_first_tensor_with_a_dimension(self) -> None:
+        assert size_of((torch.tensor(1.0), {"x": NUMBERS})) == 5
+        assert size_of("text") == 0
+
+    def test_shapes_are_told_to_people(self) -> None:
+        assert shapes_of((torch.ones(2, 3), {"y": torch.zeros(2, dtype=torch.long)})) == "(2, 3) float32, (2,) int64"
+
+
+class TestJoined:
+    def test_numbers_are_added_up_and_samples_put_end_to_end(self) -> None:
+        outputs = [
+            {"loss": torch.tensor(1.0), "output": torch.ones(1, 2), "acc": 1.0, "count": torch.tensor(3), "tag": "a"},
+            {"loss": torch.tensor(4.0), "output": torch.zeros(2, 2), "acc": 0.25, "count": torch.tensor(5), "tag": "b"},
+        ]
+        found = joined(outputs, [1 / 3, 2 / 3], [1, 2])
+
+        assert found["loss"].item() == pytest.approx(3.0)
+        assert found["acc"] == pytest.approx(0.5)
+        assert found["output"].tolist() == [[1, 1], [0, 0], [0, 0]]
+        assert (found["count"].item(), found["tag"]) == (5, "b")

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from hookbus import HookBus
+from hookbus.run import Run
+from hookbus.state import collect, write_checkpoint
+from hookbus.testing import check_hook
+from hookbus_runtime import TimeLimitHook
+
+
+class FakeTime:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    return FakeTime()
+
+
+def limit(clock: FakeTime, **settings: Any) -> TimeLimitHook:
+    hook = TimeLimitHook(settings)
+    hook.timer = clock
+    return hook
+
+
+def train(run: Run, clock: FakeTime, seconds: float = 3600) -> Iterator[int]:
+    """Iterations of an hour each, until the run is to stop."""
+    for epoch in run.epochs():
+        run.bus.emit("before_train_epoch")
+        for i, batch in run.batches([0, 1, 2]):
+            run.bus.emit("before_train_iter", batch_idx=i, batch=batch)
+            clock.now += seconds
+            run.bus.emit("after_train_iter", batch_idx=i, batch=batch)
+            yield run.iters_done
+        run.bus.emit("after_train_epoch")
+        del epoch
+
+
+def run_with(clock: FakeTime, hook: TimeLimitHook, **options: Any) -> Any:
+    bus = HookBus([hook])
+    options = {"epochs": 10, **options}
+    context = bus.run(**options)
+    run = context.__enter__()
+    run.clock.timer = clock
+    return context, run
+
+
+def test_it_keeps_what_every_hook_promises() -> None:
+    check_hook(TimeLimitHook, max_time="4h")
+
+
+class TestLimit:
+    @pytest.mark.parametrize("per_run", [False, True])
+    def test_ends_the_run_at_the_first_iteration_after_it(self, clock: FakeTime, per_run: bool) -> None:
+        context, run = run_with(clock, limit(clock, max_time="4h", per_run=per_run))
+        iterations = list(train(run, clock))
+        context.__exit__(None, None, None)
+
+        assert iterations == [1, 2, 3, 4]
+        assert (run.outcome, run.stop_reasons) == ("stopped", ["time_limit: the time limit of 4h is reached"])
+
+    def test_that_is_not_reached_changes_nothing(self, clock: FakeTime) -> None:
+        context, run = run_with(clock, limit(clock, max_time="7h"), epochs=2)
+        assert len(list(train(run, clock))) == 6
+        context.__exit__(None, None, None)
+
+        assert run.outcome == "finished"
+
+
+class TestResume:
+    @pytest.mark.parametrize(("per_run", "iterations"), [(False, 2), (True, 4)])
+    def test_goes_on_with_what_was_left_or_begins_anew(
+        self, clock: FakeTime, tmp_path: Path, per_run: bool, iterations: int
+    ) -> None:
+        path, model = tmp_path / "saved.pth", nn.Linear(1, 1)
+        context, run = run_with(clock, limit(clock, max_time="4h"), model=model)
+        for done in train(run, clock):
+            if done == 2:
+                break
+        write_checkpoint(path, collect(run), 1)
+        context.__exit__(None, None, None)
+        clock.now += 86400
+        context, run = run_with(clock, limit(clock, max_time="4h", per_run=per_run), model=model, resume=path)
+        assert len(list(train(run, clock))) == iterations
+        context.__exit__(None, None, None)
+
+    def test_of_a_training_whose_time_is_up_does_nothing(self, clock: FakeTime) -> None:
+        hook = limit(clock, max_time="1h")
+        context, run = run_with(clock, hook)
+        assert len(list(train(run, clock))) == 1
+        context.__exit__(None, None, None)
+        with hook.run.bus.run(epochs=10) as again:
+            again.clock.timer = clock
+            assert list(train(again, clock)) == []
