@@ -114,6 +114,14 @@ class TestStepping:
         assert watch.at_epochs == [0.5, 0.25]
         assert watch.momenta == pytest.approx([0.8 / 2**i for i in range(1, 9)])
 
+    def test_leaves_an_epoch_out_that_was_cut(self, loop: Any) -> None:
+        class Stops(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done == 6:
+                    run.request_stop("enough")
+
+        assert loop(ParamSchedulerHook(schedulers=HALVE), Stops())[1].at_epochs == [0.5, 0.5]
+
     def test_goes_on_after_a_resume(self, loop: Any, kit: Any, tmp_path: Path) -> None:
         settings = {"schedulers": [HALVE, {**HALVE, "parameter": "momentum", "interval": "step"}]}
         whole = loop(ParamSchedulerHook(settings), epochs=3)[1]

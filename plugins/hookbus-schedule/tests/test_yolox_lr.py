@@ -100,6 +100,19 @@ class TestResume:
         assert kit.train(YOLOXLrUpdaterHook(settings), epochs=3, resume=path).rates == whole[at:]
 
 
+def test_a_second_training_goes_on_from_the_first_rates() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    bus, rates = HookBus([YOLOXLrUpdaterHook(warmup_iters=4, num_last_iters=0)]), []
+    for _ in range(2):
+        with bus.run(optimizer=optimizer, iterations=4):
+            for _ in range(2):
+                bus.emit("before_train_iter")
+                rates.append(optimizer.param_groups[0]["lr"])
+                bus.emit("after_train_iter")
+
+    assert rates == [1 / 16, 1 / 4, 9 / 16, 1]
+
+
 class TestRefusals:
     def test_another_scheduler_besides(self, kit: Any) -> None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
