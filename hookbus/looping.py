@@ -52,10 +52,20 @@ class Looping:
             )
         self._preparations.append(prepare)
 
-    @property
-    def reading(self) -> bool:
-        """Whether `run.batches` reads the training data."""
-        return self._feed is not None
+    def see_that_it_reads(self, hook: str) -> None:
+        """See, inside an iteration, that the training data goes through `run.batches`, where hooks can change it.
+
+        Args:
+            hook: the name of the hook that wants to change it, for the message.
+
+        Raises:
+            LoopError: the loop reads its data by itself.
+        """
+        if self._feed is None:
+            raise LoopError(
+                f"hook {hook!r} changes the training data while it is read, and this loop reads it by itself: take the "
+                "batches from run.batches(loader)."
+            )
 
     def begin_epoch(self) -> None:
         """Just before `before_epoch` and `before_train_epoch`: an epoch begins, or goes on after a resume."""

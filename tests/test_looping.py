@@ -382,8 +382,9 @@ class TestWhatIsDoneBeforeReading:
     def test_is_said_before_the_data_is_read(self) -> None:
         bus = HookBus()
         with bus.run(epochs=1) as run:
-            assert not run.looping.reading
+            with pytest.raises(LoopError, match=r"hook 'a' changes the training data .* from run\.batches\(loader\)"):
+                run.looping.see_that_it_reads("a")
             for _ in run.batches([1]):
-                assert run.looping.reading
+                run.looping.see_that_it_reads("a")
                 with pytest.raises(LoopError, match="being read already: say at before_run or before_train"):
                     run.looping.before_reading(lambda *_: None)

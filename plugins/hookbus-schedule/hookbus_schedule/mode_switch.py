@@ -7,13 +7,12 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run
-from hookbus.errors import HookError
 from hookbus.weights import unwrapped
 from hookbus_schedule.border import Border, last_part
 from hookbus_schedule.config import YOLOXModeSwitchConfig
 from hookbus_schedule.pipelines import SkipTypes
 
-__all__ = ["YOLOXModeSwitchHook", "see_that_it_reads"]
+__all__ = ["YOLOXModeSwitchHook"]
 
 
 class YOLOXModeSwitchHook(Hook):
@@ -51,7 +50,7 @@ class YOLOXModeSwitchHook(Hook):
         if self._switched or not self._border.reached(run.epoch, run.iter):
             return
         self._switched = True
-        see_that_it_reads(run, self.name)
+        run.looping.see_that_it_reads(self.name)
         switched = _use_l1(unwrapped(model)) if model is not None else 0
         run.logger.info(
             "%s: from epoch %s, iteration %s on without %s; %s modules with L1 loss.",
@@ -60,19 +59,6 @@ class YOLOXModeSwitchHook(Hook):
             run.clock.number("iter"),
             ", ".join(self.config.skip_type_keys),
             switched,
-        )
-
-
-def see_that_it_reads(run: Run, hook: str) -> None:
-    """See that the data goes through the run, so that it can be changed while it is read.
-
-    Raises:
-        HookError: the loop reads it by itself.
-    """
-    if not run.looping.reading:
-        raise HookError(
-            f"hook {hook!r} changes the training data while it is read, and this loop reads it by itself: take the "
-            "batches from run.batches(loader)."
         )
 
 

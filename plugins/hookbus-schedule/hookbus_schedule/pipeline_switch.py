@@ -7,7 +7,6 @@ from typing import Any
 from hookbus import Hook, Run
 from hookbus_schedule.border import Border
 from hookbus_schedule.config import PipelineSwitchConfig
-from hookbus_schedule.mode_switch import see_that_it_reads
 from hookbus_schedule.pipelines import SwitchPipeline
 
 __all__ = ["PipelineSwitchHook"]
@@ -44,6 +43,6 @@ class PipelineSwitchHook(Hook):
         if self._switched or not self._border.reached(run.epoch, run.iter):
             return
         self._switched = True
-        see_that_it_reads(run, self.name)
+        run.looping.see_that_it_reads(self.name)
         numbers = run.clock.number("epoch"), run.clock.number("iter")
         run.logger.info("%s: another pipeline from epoch %s, iteration %s on.", self.name, *numbers)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from hookbus import HookBus
-from hookbus.errors import ConfigError, HookError, LoopError
+from hookbus.errors import ConfigError, LoopError
 from hookbus.testing import check_hook
 from hookbus_schedule import YOLOXModeSwitchHook
 
@@ -112,7 +112,7 @@ class TestOtherCases:
 
     def test_a_loop_that_reads_its_data_by_itself_is_told(self) -> None:
         bus = HookBus([YOLOXModeSwitchHook()])
-        with pytest.raises(HookError, match=r"take the batches from run\.batches\(loader\)"), bus.run(epochs=1):
+        with pytest.raises(LoopError, match=r"take the batches from run\.batches\(loader\)"), bus.run(epochs=1):
             bus.emit("before_train_iter")
 
     def test_a_length_that_nobody_knows_is_an_error_at_the_start(self) -> None:
