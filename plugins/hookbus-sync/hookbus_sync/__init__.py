@@ -1,0 +1,8 @@
+"""Hooks for hookbus about what must be the same on every process: sizes, sampler seeds, norms, buffers."""
+
+from hookbus_sync.config import SyncRandomSizeConfig
+from hookbus_sync.random_size import SyncRandomSizeHook
+from hookbus_sync.sampler_seed import DistSamplerSeedHook
+from hookbus_sync.tensors import SyncBuffersHook, SyncNormHook
+
+__all__ = ["DistSamplerSeedHook", "SyncBuffersHook", "SyncNormHook", "SyncRandomSizeConfig", "SyncRandomSizeHook"]

@@ -1,0 +1,30 @@
+"""Which layers normalise?"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+__all__ = ["norm_states"]
+
+LAYERS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
+def norm_states(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of all normalisation layers, by their names in the model's state dict."""
+    return {
+        f"{name}.{inner}" if name else inner: value
+        for name, module in model.named_modules()
+        if isinstance(module, LAYERS)
+        for inner, value in module.state_dict().items()
+    }

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from torch import nn
+
+from hookbus_sync.norms import norm_states
+
+
+def test_it_is_the_state_of_normalising_layers_under_its_own_names() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Sequential(nn.GroupNorm(1, 2)))
+
+    assert list(norm_states(model)) == [
+        "1.weight",
+        "1.bias",
+        "1.running_mean",
+        "1.running_var",
+        "1.num_batches_tracked",
+        "2.0.weight",
+        "2.0.bias",
+    ]
+    assert norm_states(model).keys() <= model.state_dict().keys()
+    assert list(norm_states(nn.LayerNorm(2))) == ["weight", "bias"]
+
+
+def test_a_model_without_such_a_layer_has_none() -> None:
+    assert norm_states(nn.Linear(1, 1)) == {}

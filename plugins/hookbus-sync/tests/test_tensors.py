@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from torch import nn
+
+from hookbus import HookBus
+from hookbus.errors import ConfigError
+from hookbus.testing import check_hook
+from hookbus_sync import SyncBuffersHook, SyncNormHook
+
+HOOKS = [SyncNormHook, SyncBuffersHook]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_they_keep_what_every_hook_promises(hook: Any) -> None:
+    check_hook(hook)
+
+
+@pytest.mark.parametrize(
+    ("hook", "model", "count"),
+    [
+        (SyncNormHook, nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), 5),
+        (SyncNormHook, nn.Linear(1, 1), 0),
+        (SyncNormHook, None, 0),
+        (SyncBuffersHook, nn.BatchNorm1d(2), 2),
+    ],
+)
+def test_with_one_process_they_say_that_there_is_nothing_to_do(
+    hook: Any, model: nn.Module | None, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "hookbus"), HookBus([hook()]).run(model=model):
+        pass
+
+    assert f"{hook().name}: one process, so there is nothing to synchronise ({count} tensors)." in caplog.messages
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_several_processes_are_refused(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    with (
+        pytest.raises(ConfigError, match="this version synchronises nothing over 2 processes"),
+        HookBus([hook()]).run(),
+    ):
+        pass
