@@ -137,7 +137,9 @@ class PipelineSwitchConfig(HookConfig):
 class FreezeConfig(HookConfig):
     """What is frozen, and for how long."""
 
-    modules: list[str] = Field(default=[], description="Names of modules or parameters, with * for anything.")
+    modules: list[str] = Field(
+        min_length=1, examples=[["0"]], description="Names of modules or parameters, with * for anything."
+    )
     until_epoch: int | None = Field(default=None, ge=1, description="They thaw after so many epochs; default never.")
     until_iter: int | None = Field(default=None, ge=1, description="The same in iterations, instead of epochs.")
     keep_statistics: bool = Field(
@@ -145,9 +147,7 @@ class FreezeConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if not self.modules:
-            raise ValueError("modules: name what is to be frozen, such as [backbone].")
+    def _one_length(self) -> Self:
         if self.until_epoch is not None and self.until_iter is not None:
             raise ValueError("until_iter: it says the same as until_epoch in another unit: give one of them.")
         return self
@@ -157,7 +157,7 @@ class AccumulationConfig(HookConfig):
     """How many micro-batches make an update, from when on."""
 
     schedule: dict[int, int] = Field(
-        default={}, validate_default=True, description="Micro-batches per update by the number it begins with."
+        examples=[{1: 1, 2: 2}], description="Micro-batches per update by the number it begins with."
     )
     unit: Literal["epoch", "iter"] = Field(
         default="epoch", description="What these numbers, from 1, count: epochs or iterations."
