@@ -1,0 +1,312 @@
+"""MMEngine's 22 points and its order, the call tree of the nested order, and hooks that were brought over.
+
+The tables are written down from what MMEngine does in a training of one epoch that was resumed, and from the two orders
+as the documents describe them.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import HOOKS, BaseHook, Hook, Run, Trainer, build_hook
+from hookbus.errors import LoopError
+from hookbus.hook import Priority
+from hookbus.lifecycle import POINTS
+from hookbus.requests import Request
+from hookbus.state import write_checkpoint
+from tests import toys
+
+MMENGINE = {
+    "before_run", "after_run",
+    "before_train", "after_train", "before_train_epoch", "after_train_epoch", "before_train_iter", "after_train_iter",
+    "before_val", "after_val", "before_val_epoch", "after_val_epoch", "before_val_iter", "after_val_iter",
+    "before_test", "after_test", "before_test_epoch", "after_test_epoch", "before_test_iter", "after_test_iter",
+    "before_save_checkpoint", "after_load_checkpoint",
+}  # fmt: skip
+
+TRAINING = [
+    "before_run",
+    "after_load_checkpoint",
+    "before_train",
+    "before_train_epoch",
+    *["before_train_iter", "after_train_iter"] * 2,
+    "after_train_epoch",
+    "before_val",
+    "before_val_epoch",
+    "before_val_iter",
+    "after_val_iter",
+    "after_val_epoch",
+    "after_val",
+    "before_save_checkpoint",  # MMEngine saves before it validates; here a file holds the results of its epoch
+    "after_train",
+    "after_run",
+]
+VALIDATION = [
+    "before_run",
+    "before_val",
+    "before_val_epoch",
+    "before_val_iter",
+    "after_val_iter",
+    "after_val_epoch",
+    "after_val",
+    "after_run",
+]
+TEST = [point.replace("val", "test") for point in VALIDATION]
+
+Calls = list[tuple[str, str]]
+
+
+def listener(name: str, priority: int, calls: Calls) -> Hook:
+    """A hook that listens at all of MMEngine's points and notes each call."""
+
+    def noting(point: str) -> Any:
+        def note(self: Hook) -> None:
+            calls.append((point, name))
+
+        return note
+
+    kind = type(f"{name.title()}Hook", (Hook,), {point: noting(point) for point in sorted(MMENGINE)})
+    hook: Hook = kind(name=name, priority=priority)
+    return hook
+
+
+class SaveLast(toys.Saver):
+    """Writes a checkpoint at the end of each epoch, in a file of its own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("after_epoch")
+        self.path = path
+
+    def plan(self, run: Run, requests: list[Request]) -> Path:
+        return self.path
+
+    def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
+        write_checkpoint(self.path, checkpoint, generation=1)
+        return False
+
+
+def trainer(calls: Calls, order: str, path: Path, **options: Any) -> Trainer:
+    """Two batches for training, one for validation and test; hooks of priority 90, 10, 50 and 50, in this order."""
+    hooks = [listener(*each, calls) for each in (("low", 90), ("high", 10), ("first", 50), ("second", 50))]
+    loaders = {"train_loader": toys.pairs(2), "val_loader": toys.pairs(1), "test_loader": toys.pairs(1)}
+    return toys.trainer(*hooks, SaveLast(path), order=order, **loaders, **options)
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Path:
+    """A checkpoint of the first epoch."""
+    path = tmp_path / "first.pth"
+    trainer([], "nested", path, epochs=1).fit()
+    return path
+
+
+def points_in(calls: Calls) -> list[str]:
+    return [point for point, name in calls if name == "high"]
+
+
+def test_there_are_22_points_and_all_of_them_are_ours() -> None:
+    assert len(MMENGINE) == 22
+    assert set(POINTS) >= MMENGINE
+
+
+class TestAscendingOrder:
+    ORDER = ("high", "first", "second", "low")
+
+    def test_a_resumed_training_passes_through_the_points_as_there(self, resumed: Path, tmp_path: Path) -> None:
+        calls: Calls = []
+        trainer(calls, "ascending", tmp_path / "second.pth", epochs=2, resume=resumed).fit()
+
+        assert points_in(calls) == TRAINING
+
+    def test_every_point_runs_from_small_to_large_and_in_the_order_of_registration(
+        self, resumed: Path, tmp_path: Path
+    ) -> None:
+        calls: Calls = []
+        trainer(calls, "ascending", tmp_path / "second.pth", epochs=2, resume=resumed).fit()
+
+        assert calls == [(point, name) for point in TRAINING for name in self.ORDER]
+
+    @pytest.mark.parametrize(("mode", "points"), [("validate", VALIDATION), ("test", TEST)])
+    def test_so_do_validations_and_tests(self, mode: str, points: list[str], tmp_path: Path) -> None:
+        calls: Calls = []
+        getattr(trainer(calls, "ascending", tmp_path / "none.pth"), mode)()
+
+        assert calls == [(point, name) for point in points for name in self.ORDER]
+
+
+class TestNestedOrder:
+    def test_after_points_run_from_large_to_small_and_ties_are_turned_round(
+        self, resumed: Path, tmp_path: Path
+    ) -> None:
+        calls: Calls = []
+        trainer(calls, "nested", tmp_path / "second.pth", epochs=2, resume=resumed).fit()
+        inwards = ("high", "first", "second", "low")
+
+        expected = [
+            (point, name)
+            for point in TRAINING
+            for name in (reversed(inwards) if point.startswith("after_") else inwards)
+        ]
+        assert calls == expected
+
+    def test_the_call_tree_of_an_epoch_has_the_validation_inside(self) -> None:
+        tree = [
+            "before_run",
+            *[
+                "before_epoch",
+                "before_train_epoch",
+                *["before_train_iter", "after_train_iter"] * 3,
+                "after_train_epoch",
+                "before_val_epoch",
+                "before_val_iter",
+                "after_val_iter",
+                "after_val_epoch",
+                "after_epoch",
+            ]
+            * 2,
+            "after_run",
+        ]
+        fired: list[str] = []
+
+        def noting(point: str) -> Any:
+            def note(self: Hook) -> None:
+                fired.append(point)
+
+            return note
+
+        hook: Hook = type("TreeHook", (BaseHook,), {point: noting(point) for point in set(tree)})()
+        toys.trainer(hook, val_loader=toys.pairs(1), epochs=2).fit()
+
+        assert fired == tree
+        assert hook.get_triggered_stages() == [point for point in POINTS if point in set(tree)]
+
+    def test_the_names_of_the_priorities_have_the_numbers_of_the_documents(self) -> None:
+        assert {level.name: int(level) for level in Priority} == {
+            "HIGHEST": 0,
+            "VERY_HIGH": 10,
+            "HIGH": 30,
+            "ABOVE_NORMAL": 40,
+            "NORMAL": 50,
+            "BELOW_NORMAL": 60,
+            "LOW": 70,
+            "VERY_LOW": 90,
+            "LOWEST": 100,
+        }
+
+
+# -- hooks that were brought over --------------------------------------------------------------------
+
+
+@HOOKS.register_module()
+class ChecksLoss(Hook):
+    """Looks every so many iterations whether the loss is finite, with the names and helpers of MMDetection."""
+
+    def __init__(self, interval: int = 50) -> None:
+        self.interval = interval
+
+    def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        if self.every_n_train_iters(runner, self.interval) and not torch.isfinite(outputs["loss"]):
+            raise LoopError(f"the loss is not finite at iteration {runner.iters_done}")
+
+
+class TestHooksOfTheDocuments:
+    def test_one_with_services_as_in_the_guide(self, caplog: pytest.LogCaptureFixture) -> None:
+        class SaysWhen(BaseHook):
+            """Says that training begins, and records a number and the metrics at the end of each epoch."""
+
+            def __init__(self, config: dict[str, Any] | None = None) -> None:
+                super().__init__(config)
+                self.frequency_seen = self.config.frequency
+
+            def before_training(self, model: nn.Module) -> None:
+                logger = self.get_service("logger")
+                if logger:
+                    logger.info("training of %s begins", type(model).__name__)
+
+            def after_epoch(self, epoch: int, model: nn.Module, metrics: dict[str, float]) -> None:
+                visualizer = self.get_service("visualizer")
+                if visualizer:
+                    visualizer.add_scalar("custom/metric", 0.5, epoch)
+                if self.get_service("surely_not_there"):
+                    raise AssertionError
+                seen.append((epoch, sorted(metrics)))
+
+        class Writes(Hook):
+            def log_scalars(self, values: dict[str, float], step: int) -> None:
+                written.append((dict(values), step))
+
+        seen: list[Any] = []
+        written: list[Any] = []
+        hook = SaysWhen({"frequency": 1})
+        training = toys.trainer(Writes(), epochs=2)
+        training.register_hook(hook)
+        with caplog.at_level("INFO", "hookbus"):
+            training.train()
+
+        assert hook.frequency_seen == 1
+        assert "training of Sequential begins" in caplog.messages
+        assert seen == [(0, ["train/loss"]), (1, ["train/loss"])]
+        assert written == [({"custom/metric": 0.5}, 0), ({"custom/metric": 0.5}, 1)]
+
+    def test_its_own_trigger_decides_by_the_step(self) -> None:
+        class Seldom(BaseHook):
+            """Each of the first steps, then every third."""
+
+            def should_trigger(self, step: int) -> bool:
+                return step < 2 or step % 3 == 0
+
+            def after_step(self, step: int) -> None:
+                steps.append(step - 1)  # `step` counts updates that are made
+
+        steps: list[int] = []
+        toys.trainer(Seldom(), epochs=3).fit()
+
+        assert steps == [0, 1, 3, 6]
+
+    def test_one_that_smooths_the_loss_and_writes_scalars_as_in_pointrix(self) -> None:
+        class Smooths(Hook):
+            """Writes the loss and the learning rate of a named group, and keeps a smoothed loss."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.smoothed = 0.0
+
+            def after_train_iter(self, run: Run, outputs: dict[str, torch.Tensor]) -> None:
+                assert run.optimizer is not None
+                rate = next(group["lr"] for group in run.optimizer.param_groups if group["name"] == "all")
+                self.smoothed = 0.4 * outputs["loss"].item() + 0.6 * self.smoothed
+                for key, value in {"loss": outputs["loss"], "lr": rate}.items():
+                    run.require("writer").write_scalar(f"points/{key}", value, run.steps_done)
+
+        class Writes(Hook):
+            def log_scalars(self, values: dict[str, float], step: int) -> None:
+                written.append((step, *values))
+
+        model, written = nn.Linear(4, 2), []
+        hook = Smooths()
+        optimizer = torch.optim.SGD([{"params": list(model.parameters()), "name": "all"}], lr=0.1)
+
+        def step(model: nn.Module, batch: Any) -> torch.Tensor:
+            return (model(batch[0]) * 0).sum() + 1.0
+
+        toys.trainer(hook, Writes(), model=model, optimizer=optimizer, loss_fn=None, step_fn=step, epochs=1).fit()
+
+        assert written == [(i, f"points/{key}") for i in (1, 2, 3) for key in ("loss", "lr")]
+        assert hook.smoothed == pytest.approx(0.4 * (1 + 0.6 + 0.36))
+
+    @pytest.mark.parametrize(("interval", "iteration"), [(1, 2), (2, 2), (3, 3)])
+    def test_one_that_checks_the_loss_as_in_mmdetection(self, interval: int, iteration: int) -> None:
+        losses = iter([1.0, math.nan, math.nan])
+
+        def step(model: nn.Module, batch: Any) -> torch.Tensor:
+            return (model(batch[0]) * 0).sum() + next(losses)
+
+        hook = build_hook({"type": "ChecksLoss", "interval": interval})
+        with pytest.raises(LoopError, match=f"not finite at iteration {iteration}"):
+            toys.trainer(hook, loss_fn=None, step_fn=step, epochs=1).fit()
