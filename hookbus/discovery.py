@@ -45,7 +45,11 @@ PUBLISHED = {
     "hookbus-ema": {"ema": "EMAHook"},
     "hookbus-eval": {"dist_eval": "DistEvalHook", "eval": "EvalHook"},
     "hookbus-gradient-flow": {"gradient_flow": "GradientFlowHook"},
-    "hookbus-guards": {"check_invalid_loss": "CheckInvalidLossHook", "num_class_check": "NumClassCheckHook"},
+    "hookbus-guards": {
+        "check_invalid_loss": "CheckInvalidLossHook",
+        "num_class_check": "NumClassCheckHook",
+        "startup_check": "StartupCheckHook",
+    },
     "hookbus-logger": {"jsonl": "JsonlHook", "logger": "LoggerHook", "progress": "ProgressHook"},
     "hookbus-mlflow": {"mlflow": "MLflowHook"},
     "hookbus-profiler": {"memory_profiler": "MemoryProfilerHook", "profiler": "ProfilerHook"},
