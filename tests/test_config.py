@@ -429,7 +429,7 @@ SOURCES = st.fixed_dictionaries(
         "loader": st.fixed_dictionaries({"num_workers": st.integers(0, 8), "pin_memory": st.booleans()}),
         "training": st.fixed_dictionaries({"iterations": st.integers(1), "clip_grad_norm": st.floats(1e-9, 1e9)}),
         "device": WORDS,
-        "load_from": st.none() | WORDS,
+        "load_from": st.none() | WORDS.filter(bool),
         "order": st.sampled_from(["nested", "ascending"]),
         "default_hooks": st.booleans(),
         "hooks": st.lists(PROBES).map(lambda hooks: [{**hook, "name": f"hook {i}"} for i, hook in enumerate(hooks)]),
