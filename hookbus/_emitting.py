@@ -44,13 +44,16 @@ def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     return namespace[f"emit_{point.name}"]  # type: ignore[no-any-return]
 
 
-def bracketed(brackets: Brackets, point: str, emitter: Emitter) -> Emitter:
-    """An emitter that opens and closes what has to be around its point."""
+def bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
+    """An emitter that opens and closes what has to be around its point; arguments are checked either way."""
+    name, check = point.name, write_emitter(point, None)
 
     def emit(*arguments: Any) -> None:
-        if brackets.before(point):
+        if brackets.before(name):
             emitter(*arguments)
-            brackets.after(point)
+            brackets.after(name)
+        else:
+            check(*arguments)
 
     return emit
 

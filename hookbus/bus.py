@@ -67,7 +67,6 @@ class HookBus:
         self.pm.add_hookspecs(ActionSpecs)
         self._add(POINTS)
         self.current: Run = Run(self)
-        self.current.metrics.watched = True  # it never begins, so nobody looks whether a hook reads means
         for hook in hooks:
             self.register(hook)
 
@@ -301,7 +300,7 @@ class HookBus:
         if point in ("before_optimizer_step", "after_optimizer_step"):
             emitter = self.current.optimizer_events.explicit(point, emitter)
         elif point in BRACKETED and self.current.keeps_brackets:
-            emitter = bracketed(self.current.brackets, point, emitter)
+            emitter = bracketed(self.current.brackets, self.points[point], emitter)
         self._emitters[given] = emitter
         return emitter
 
@@ -348,7 +347,7 @@ class HookBus:
             if isinstance(hook, Hook):
                 hook._run = run
         self.changed()
-        run.metrics.watched = self.table.watches_metrics(run) or run.metrics.watched
+        self.table.check_order(run)
 
     # -- seeing --------------------------------------------------------------------------------
 

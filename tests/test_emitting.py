@@ -90,3 +90,15 @@ def test_a_declared_point_may_have_arguments_of_any_name() -> None:
     assert seen == [(1, 2, 3, 4, 5), (None, 2, None, None, None)]
     with pytest.raises(PointError, match="after_render has no argument 'batch'"):
         fire(batch=1)
+
+
+@pytest.mark.parametrize("point", ["before_run", "before_train", "before_epoch"])
+@pytest.mark.parametrize("wrong", ["bacth", "loss"])
+def test_wrong_arguments_of_an_event_that_the_run_has_fired_already_are_an_error_too(point: str, wrong: str) -> None:
+    bus: Any = RecordingBus()
+    with bus.run(epochs=1):
+        bus.emit("before_train_epoch")
+        fired = list(bus.fired)
+        with pytest.raises(PointError, match=f"{point} has no argument '{wrong}'"):
+            bus.emit(point, **{wrong: 1.0})
+        assert bus.fired == fired
