@@ -110,14 +110,14 @@ class Table:
             found.append(listener)
         return ordered(found, reverse=spec.reverse and self.order == "nested")
 
-    def watches_metrics(self, run: Run) -> bool:
-        """Whether any listener asks for `metrics`. Orders every point on the way.
+    def check_order(self, run: Run) -> None:
+        """See that the order at every point can be told.
 
         Raises:
             OrderError: the before=/after= wishes contradict each other.
         """
-        listeners = [listener for point in self.points for listener in self.listeners(point, run)]
-        return any(listener.rest or "metrics" in listener.wants for listener in listeners)
+        for point in self.points:
+            self.listeners(point, run)
 
     def forget(self, hook: str) -> None:
         """A hook has left: another one may come under its name."""

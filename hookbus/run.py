@@ -322,7 +322,10 @@ class Run(Counts):
         return self.validations.make("val", sanity=sanity)
 
     def all_metrics(self) -> Metrics:
-        """The means of the epoch and the latest results of validations."""
+        """The means of the epoch and the latest results of validations: what hooks get as `metrics` in training.
+
+        A run without any hook keeps no means, which costs it nothing; there, the results of validations are all.
+        """
         return self.metrics.means(self.metrics.epoch) | self.metrics.results
 
     # -- the loop ----------------------------------------------------------------------------
@@ -348,7 +351,7 @@ class Run(Counts):
     def members_changed(self) -> None:
         """Hooks came or went: from now on somebody may watch the updates and the numbers."""
         self.optimizer_events.members_changed()
-        self.metrics.watched = self.metrics.watched or self.clock.epoch_open
+        self.metrics.watched = self.metrics.watched or bool(self.bus.pm.members)
 
     def serves(self, plugin: object) -> bool:
         """Whether a hook takes part on this rank."""

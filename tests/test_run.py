@@ -13,6 +13,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus.errors import LoopError, RequestError
+from hookbus.metrics import Metrics
 from hookbus.requests import Kind
 from hookbus.run import Best, Run
 from hookbus.testing import RecordingBus, fake_training
@@ -72,12 +73,42 @@ class TestLog:
     def test_all_metrics_are_the_means_of_the_epoch_and_the_latest_results(self) -> None:
         bus = HookBus()
         bus.on("after_train_iter")(lambda run: run.log(loss=float(run.iters_done)))
-        bus.on("after_train_epoch", name="reads")(lambda metrics: None)
         with bus.run(validate=lambda: {"loss": 0.25}) as run:
             bus.emit("before_train_epoch")
             iterate(bus, 1, 2)
             run.validate()
             assert dict(run.all_metrics()) == {"train/loss": 1.5, "val/loss": 0.25}
+
+    def test_all_metrics_are_what_a_hook_gets_as_metrics_whether_or_not_any_asks_for_that(self) -> None:
+        class Calls(Hook):
+            def after_train_epoch(self, run: Run) -> None:
+                called.append(dict(run.all_metrics()))
+
+            after_epoch = after_train = after_train_epoch
+
+        class Gets(Hook):
+            def after_train_epoch(self, metrics: Metrics) -> None:
+                got.append(dict(metrics))
+
+            after_epoch = after_train = after_train_epoch
+
+        called: list[dict[str, float]] = []
+        got: list[dict[str, float]] = []
+        for hook in (Calls(), Gets()):
+            fake_training([hook], epochs=2, batches=2, losses=float, scores=lambda epoch: {"accuracy": epoch / 10})
+        assert called == got
+        assert called[0] == {"train/loss": 1.5}
+        assert called[4] == {"train/loss": 3.5, "val/accuracy": 0.2}
+
+    def test_a_hook_that_comes_before_the_first_epoch_gets_them_too(self) -> None:
+        bus, seen = HookBus(), []
+        with bus.run():
+            bus.on("after_train_epoch")(lambda metrics: seen.append(dict(metrics)))
+            bus.emit("before_train_epoch")
+            for loss in (1.0, 2.0):
+                bus.emit("after_train_iter", outputs={"loss": loss})
+            bus.emit("after_train_epoch")
+        assert seen == [{"train/loss": 1.5}]
 
 
 class TestConfig:

@@ -135,15 +135,3 @@ def test_a_circle_of_wishes_is_an_error_when_the_run_starts() -> None:
         bus.run().__enter__()
     with pytest.raises(OrderError, match="after_val"):
         bus.explain()
-
-
-@pytest.mark.parametrize(("listens", "watched"), [("metrics", True), ("rest", True), ("loss", False)])
-def test_means_are_kept_only_where_somebody_asks_for_metrics(listens: str, watched: bool) -> None:
-    bus: Any = HookBus()
-    functions = {
-        "metrics": lambda metrics: None,
-        "rest": lambda **rest: None,
-        "loss": lambda: None,
-    }
-    bus.on("after_epoch")(functions[listens])
-    assert bus.table.watches_metrics(bus.current) is watched
