@@ -71,6 +71,16 @@ class CheckpointConfig(HookConfig):
         default=False, description="Whether the weights alone become model.safetensors when training ends: the best."
     )
 
+    @field_validator("when")
+    @classmethod
+    def _has_schedules_of_its_own(cls, value: object) -> object:
+        if value is not None:
+            raise ValueError(
+                "files of epochs and of iterations have each a schedule of their own, and one for both would mix them. "
+                "Say interval and by_epoch; or every, for the clock."
+            )
+        return value
+
     @field_validator("every")
     @classmethod
     def _duration(cls, value: str | None) -> str | None:

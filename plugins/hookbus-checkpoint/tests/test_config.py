@@ -56,6 +56,7 @@ def test_save_best_is_a_switch_a_metric_a_list_or_auto(save_best: object, metric
         ({"every": 30}, "every: should be a valid string"),
         ({"keep_every": 0}, "keep_every: should be greater than or equal to 1"),
         ({"async_save": "later"}, "async_save"),
+        ({"when": "every(100)"}, "when: files of epochs and of iterations have each a schedule of their own"),
         ({"on_save_error": "ignore"}, "on_save_error: should be 'raise' or 'warn'"),
         ({"best_metric": "0_hmean-iou:recall"}, "does not tell whether greater or less is better: say rule"),
         ({"save_best": ["accuracy", "stop_rate"]}, "'stop_rate' does not tell"),
