@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus.errors import HookError
@@ -46,7 +47,7 @@ class Weights:
     def __init__(self, model: Callable[[], nn.Module | None]) -> None:
         self._model = model
         self._provider: Provider | None = None
-        self._wait_for_reader: Callable[[], object] | None = None
+        self._readers: list[Callable[[], object]] = []
         self._put_back: Callable[[], bool] | None = None
 
     def provide(self, provider: Provider | None) -> None:
@@ -79,18 +80,22 @@ class Weights:
         if self._provider:
             self._provider.wait()
 
-    def read_by(self, wait: Callable[[], object] | None) -> None:
-        """Say that another thread may be reading the weights between updates; None takes that back.
+    def read_by(self, wait: Callable[[], object]) -> Callable[[], None]:
+        """Say that another thread may be reading the weights between updates. There may be several.
 
         Args:
             wait: returns once it is done; called before weights are exchanged.
+
+        Returns:
+            A function that takes this back.
         """
-        self._wait_for_reader = wait
+        self._readers.append(wait)
+        return partial(self._readers.remove, wait)
 
     def wait_for_readers(self) -> None:
         """Return once no other thread reads the weights; called by whoever is about to exchange them."""
-        if self._wait_for_reader is not None:
-            self._wait_for_reader()
+        for wait in self._readers:
+            wait()
 
     def load(self, raw: Mapping[str, Any], averaged: Mapping[str, Tensor] | None) -> None:
         """Put other weights into the model, and into the average where there is one. Values are copied.

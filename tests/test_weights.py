@@ -160,6 +160,19 @@ class TestLoad:
             Weights(lambda: None).load({}, None)
 
 
+class TestReaders:
+    def test_are_all_waited_for_before_weights_are_exchanged(self, model: nn.Module) -> None:
+        weights, waited = Weights(lambda: model), []
+        one = weights.read_by(lambda: waited.append("one"))
+        weights.read_by(lambda: waited.append("other"))
+
+        weights.load(model.state_dict(), None)
+        one()
+        weights.applied()
+
+        assert waited == ["one", "other", "other"]
+
+
 class TestPutBack:
     def test_is_done_when_training_is_over_and_says_whether_it_was(self, model: nn.Module) -> None:
         weights = Weights(lambda: model)

@@ -46,6 +46,7 @@ class Background:
         self._copied.set()
         self._is_safe: bool | None = None
         self._is_watching = False
+        self._read_no_more: Callable[[], object] = lambda: None
 
     # -- the run -----------------------------------------------------------------------------
 
@@ -55,15 +56,14 @@ class Background:
         if self._overlap:
             guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
             guard(self._before_update)
-            run.weights.read_by(self._before_exchange)
+            self._read_no_more = run.weights.read_by(self._before_exchange)
 
     def detach(self, run: Run) -> None:
         """Leave the run as it was, once the save is over."""
         for name in (self._name, f"{self._name}.guard"):
             if name in run.bus.hooks:
                 run.bus.unregister(name)
-        if self._overlap:
-            run.weights.read_by(None)
+        self._read_no_more()
         self._executor.shutdown()
 
     # -- saving ------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class CheckpointHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self.best = BestKeeper(self.config)
-        self._writer = Writer(self.name, self.config, self.best)
+        self._writer = Writer(self.config, self.best)
 
     @property
     def needs_metrics(self) -> list[str]:
@@ -53,7 +53,7 @@ class CheckpointHook(Hook):
             return
         if run.iters_done == 0:
             self.best.forget()
-        self._writer.attach(run, self.directory(run))
+        self._writer.attach(run, self.directory(run), self.name)
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:

@@ -26,13 +26,12 @@ class Writer:
     """Writes the checkpoints of a hook, one at a time, and knows which files there are.
 
     Args:
-        name: of the hook.
-        config: its settings.
+        config: the hook's settings.
         best: knows which results are the best.
     """
 
-    def __init__(self, name: str, config: CheckpointConfig, best: BestKeeper) -> None:
-        self._name, self._config, self._best = name, config, best
+    def __init__(self, config: CheckpointConfig, best: BestKeeper) -> None:
+        self._config, self._best = config, best
         self._folder = Folder(Path())
         self._save: Save | None = None
         self._background: Background | None = None
@@ -40,12 +39,18 @@ class Writer:
 
     # -- the run -----------------------------------------------------------------------------
 
-    def attach(self, run: Run, directory: Path) -> None:
-        """A run begins, or goes on: in the same directory the files that are there stay its own."""
+    def attach(self, run: Run, directory: Path, name: str) -> None:
+        """A run begins, or goes on: in the same directory the files that are there stay its own.
+
+        Args:
+            run: the run.
+            directory: where files go.
+            name: of the hook.
+        """
         if run.iters_done == 0 or directory != self._folder.path:
             self._folder, self._saved_at = Folder(directory), None
         if self._config.async_save:
-            self._background = Background(self._name, self.catch_up, overlap=self._config.async_save == "overlap")
+            self._background = Background(name, self.catch_up, overlap=self._config.async_save == "overlap")
             self._background.attach(run)
 
     def detach(self, run: Run) -> None:

@@ -227,6 +227,29 @@ class TestFiles:
             stored = read_checkpoint(tmp_path / "checkpoints" / name)["state_dict"].values()
             assert all(torch.equal(a, b) for a, b in zip(stored, weights, strict=True)), name
 
+    @pytest.mark.parametrize("late", ["one", "other"])
+    def test_of_two_hooks_hold_the_weights_of_their_moment_when_averages_come_into_the_model(
+        self, tmp_path: Path, late: str
+    ) -> None:
+        """The thread of one of them can do nothing until long after the validation could have begun."""
+        seen: list[Tensor] = []
+
+        class Late(Hook):
+            def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
+                seen[:] = [each.clone() for each in checkpoint["state_dict"].values()]
+                background, gate = hooks[late]._writer._background, threading.Event()
+                assert background is not None
+                background._executor.submit(gate.wait)
+                threading.Timer(0.05, gate.set).start()
+
+        settings: dict[str, Any] = {"async_save": "overlap", "interval": 2, "by_epoch": False, "save_best": False}
+        hooks = {name: CheckpointHook(name=name, out_dir=str(tmp_path / name), **settings) for name in ("one", "other")}
+        in_trainer(tmp_path / "run", [*hooks.values(), Averages(), Late()], 1, epochs=1)
+
+        for name in hooks:
+            stored = read_checkpoint(tmp_path / name / "iter_6.pth")["state_dict"].values()
+            assert all(torch.equal(a, b) for a, b in zip(stored, seen, strict=True)), name
+
 
 class Clamping(Net):
     """Changes a weight in its forward, in a way that leaves no trace on it."""
@@ -443,6 +466,16 @@ def test_a_failed_run_ends_with_its_save_written_and_its_threads_gone(tmp_path: 
 
     assert set(threading.enumerate()) <= before
     assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 3
+
+
+def test_two_hooks_may_be_named_when_they_are_registered(tmp_path: Path) -> None:
+    bus = HookBus()
+    for name in ("one", "other"):
+        bus.register(CheckpointHook(async_save=True, out_dir=str(tmp_path / name)), name)
+    with bus.run(model=fresh_net(), epochs=1) as run:
+        for _ in run.epochs():
+            bus.emit("after_train_iter")
+    assert all((tmp_path / name / "last.pth").exists() for name in ("one", "other"))
 
 
 @pytest.mark.parametrize("mode", MODES)
