@@ -7,6 +7,8 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -187,6 +189,11 @@ class LeavingAHelper(Good):
             run.bus.register(Hook(name="helper"))
 
 
+class LeavingAThread(Good):
+    def before_run(self) -> None:
+        threading.Thread(target=time.sleep, args=[1], name="poller", daemon=True).start()
+
+
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("cls", "message"),
@@ -219,6 +226,7 @@ class LeavingAHelper(Good):
         (WritingByTorch, r"WritingByTorch writes outside the work directory: .*stray\.pth\."),
         (MakingADirectory, r"MakingADirectory writes outside the work directory: .*logs\."),
         (LeavingAHelper, "LeavingAHelper leaves something on the bus when it is unregistered: helper"),
+        (LeavingAThread, "LeavingAThread leaves threads running after a training: poller, poller. End them in cleanup"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     * It writes below the work directory only. The trainings run in an empty directory of their own.
     * Where it is called at every iteration it reads no number off the device; `when=` tells how often it does.
     * Its state is plain data, and a fresh instance that loads it has the same state.
+    * No thread of its own outlives a training.
     * Unregistered after the trainings, it leaves nothing on the bus.
     * An observer leaves weights and random streams as they would be without it.
 
@@ -49,7 +51,7 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     hook = cls(dict(settings))
     bus = _bus_with(hook)
     with _empty_directory() as directory:
-        with _watched(bus, directory, name):
+        with _watched(bus, directory, name), _threads_end(name):
             with_hook = _train(bus, directory / "first", name)
             _check_state(cls, settings, hook)
             _train(bus, directory / "second", name, fresh=True)
@@ -139,6 +141,15 @@ def _watched(bus: HookBus, directory: Path, name: str) -> Iterator[None]:
         f"{name} writes outside the work directory: {', '.join(strays)}. Write below one of the directories that the "
         'run provides: self.get_service("experiment_dir").',
     )
+
+
+@contextlib.contextmanager
+def _threads_end(name: str) -> Iterator[None]:
+    """See that no thread that begins inside is alive afterwards."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    _require(not left, f"{name} leaves threads running after a training: {', '.join(left)}. End them in cleanup.")
 
 
 def _is_stray(path: Path, directory: Path) -> bool:

@@ -74,6 +74,9 @@ def test_a_hook_that_cannot_work_in_a_training_says_what_it_needs(name: str) -> 
     [
         ("checkpoint", {"interval": 1, "max_keep_ckpts": 1, "save_best": True, "best_metric": "accuracy"}),
         ("checkpoint", {"interval": 2, "by_epoch": False}),
+        ("checkpoint", {"interval": 1, "by_epoch": False, "async_save": True}),
+        ("ema", {"overlap": True}),
+        ("progress", {"line_every": 0.001}),
         ("logger", {"interval": 1}),
         ("jsonl", {"interval": 1}),
         ("iter_timer", {"interval": 1}),

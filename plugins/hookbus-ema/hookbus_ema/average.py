@@ -110,6 +110,9 @@ class ExponentialMovingAverage:
     def wait(self) -> None:
         """Return once no update is running; here each has run when `update` returns."""
 
+    def close(self) -> None:
+        """End what runs besides; here nothing does. The average can be used afterwards."""
+
     def _move(self, share: float) -> None:
         """Average the parameters, which stay as they are until the next optimizer step."""
         with torch.no_grad():

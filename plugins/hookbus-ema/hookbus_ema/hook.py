@@ -78,8 +78,9 @@ class EMAHook(Hook):
             self.wait()
 
     def cleanup(self) -> None:
-        """Leave no update running."""
-        self.wait()
+        """Leave no update running, and no thread."""
+        if self._average is not None:
+            self._average.close()
 
     # -- what the run and users ask for ----------------------------------------------------------
 

@@ -24,7 +24,7 @@ class OverlappedAverage(ExponentialMovingAverage):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
+        self._thread: ThreadPoolExecutor | None = None
         self._running: Future[None] | None = None
 
     def wait(self) -> None:
@@ -33,7 +33,18 @@ class OverlappedAverage(ExponentialMovingAverage):
         if running is not None:
             running.result()
 
+    def close(self) -> None:
+        """End the other thread; the next update begins a new one."""
+        thread, self._thread = self._thread, None
+        try:
+            self.wait()
+        finally:
+            if thread is not None:
+                thread.shutdown()
+
     def _move(self, share: float) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
         self._running = self._thread.submit(self._move_after, _current_stream(), share)
 
     def _move_after(self, stream: AbstractContextManager[Any], share: float) -> None:

@@ -126,6 +126,32 @@ def test_what_went_wrong_on_the_other_thread_is_raised_once_by_the_next_call(cal
     average.wait()
 
 
+def test_closed_it_has_no_thread_until_the_next_update_and_the_same_bits() -> None:
+    found, threads = [], set(threading.enumerate())
+    for closes in (False, True):
+        average = OverlappedAverage(model := net(), 0.9)
+        for _ in range(2):
+            train(average, model, 3)
+            if closes:
+                average.close()
+                assert set(threading.enumerate()) <= threads
+        found.append(average.averaged())
+        average.close()
+
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert set(threading.enumerate()) <= threads
+
+
+def test_closing_raises_what_went_wrong_on_the_other_thread_and_ends_it() -> None:
+    threads, model = set(threading.enumerate()), nn.Linear(1, 1)
+    average = OverlappedAverage(model)
+    model.weight.data = torch.zeros(7, 7)
+    average.update()
+    with pytest.raises(RuntimeError, match="shape"):
+        average.close()
+    assert set(threading.enumerate()) <= threads
+
+
 def test_the_training_may_have_more_than_one_average() -> None:
     model = net()
     fast, slow = OverlappedAverage(model, 0.5, warm_up=0), OverlappedAverage(model, 0.99, warm_up=0)
