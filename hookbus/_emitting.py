@@ -10,7 +10,7 @@ from hookbus.brackets import Brackets
 from hookbus.errors import PointError, did_you_mean
 from hookbus.lifecycle import SPELLINGS, Point
 
-__all__ = ["EXPLICIT", "bracketed", "write_emitter"]
+__all__ = ["EXPLICIT", "LoopLeft", "bracketed", "leaving", "write_emitter"]
 
 EXPLICIT = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """The arguments that `emit` names explicitly: collecting them in **kwargs at every iteration would be slow."""
@@ -54,6 +54,25 @@ def bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
             brackets.after(name)
         else:
             check(*arguments)
+
+    return emit
+
+
+class LoopLeft(KeyboardInterrupt):
+    """Ctrl-C has ended the run, and the loop went on: it is left where it stands."""
+
+
+def leaving(point: str, emitter: Emitter) -> Emitter:
+    """An emitter of an interrupted run, for a loop that goes on: it is left before an iteration, or after one.
+
+    Raises:
+        LoopLeft: when called.
+    """
+
+    def emit(*arguments: Any) -> None:
+        if point == "after_train_iter":  # it was made, and has to be counted
+            emitter(*arguments)
+        raise LoopLeft
 
     return emit
 

@@ -15,7 +15,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import _packages
-from hookbus._emitting import bracketed, write_emitter
+from hookbus._emitting import bracketed, leaving, write_emitter
 from hookbus._listeners import check_priority
 from hookbus._manager import Manager, spec_class
 from hookbus._members import FunctionPlugin
@@ -301,6 +301,8 @@ class HookBus:
             emitter = self.current.optimizer_events.explicit(point, emitter)
         elif point in BRACKETED and self.current.keeps_brackets:
             emitter = bracketed(self.current.brackets, self.points[point], emitter)
+            if self.current.interrupted and point in ("before_train_iter", "after_train_iter"):
+                emitter = leaving(point, emitter)
         self._emitters[given] = emitter
         return emitter
 

@@ -263,6 +263,11 @@ class Run(Counts):
         return self.looping.leaving_epoch or self.should_stop
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has ended the run: it has agreed to stop."""
+        return any(request.details.get("outcome") == "interrupted" for request in self.stops)
+
+    @property
     def stop_reasons(self) -> list[str]:
         """Who stopped the run and why, sorted by name."""
         return [str(request) for request in self.stops]
@@ -272,6 +277,8 @@ class Run(Counts):
         if stops:
             self.stops += stops
             self.clock.cut_epoch()
+        if self.interrupted:
+            self.bus.changed()  # a loop of one's own is left if it goes on all the same
 
     def leave_epoch(self) -> None:
         """The epoch will end. Called by the settlement."""

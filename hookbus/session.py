@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus import _packages
+from hookbus._emitting import LoopLeft
 from hookbus.distributed import is_main
 from hookbus.ending import agreed_outcome, end, fail, write_status
 from hookbus.errors import CheckpointError, ConfigError, RequestError
@@ -78,6 +79,8 @@ def custom_run(
         WorkDirError: the work directory is in use, or cannot be written.
         RequestError: a hook will ask for validations, and there is no `validate`.
         CheckpointError: what should be resumed cannot be.
+        KeyboardInterrupt: Ctrl-C; a last checkpoint was written, where a hook writes any. A loop that goes on after
+            its iteration all the same is left at its next one.
     """
     refuse_second(bus)
     evaluator, length = _of_the_run(validate), _length_of(train_loader)
@@ -100,9 +103,12 @@ def custom_run(
     )
     run.train_loader, run.val_loader = train_loader, val_loader
     run.clock.epoch_length = length
-    with living(run, resume):
-        yield run
+    with living(run, resume), graceful_interrupts(run):
+        with suppress(LoopLeft):
+            yield run
         run.brackets.close_all()
+    if run.outcome == "interrupted":
+        raise KeyboardInterrupt
 
 
 @contextmanager

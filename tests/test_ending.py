@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -321,7 +322,7 @@ class TestOutcome:
         ],
     )
     def test_is_the_most_urgent_of_what_was_asked_for(self, asked: tuple[str, ...], outcome: str) -> None:
-        with HookBus([Asks(*asked)]).run(iterations=1) as run:
+        with contextlib.suppress(KeyboardInterrupt), HookBus([Asks(*asked)]).run(iterations=1) as run:
             for _ in run.epochs():
                 for _ in run.batches([1]):
                     run.bus.emit("after_train_iter")

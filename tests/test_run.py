@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -170,7 +171,7 @@ class TestRequests:
                 run.interrupt()
 
         bus = HookBus([Busy()])
-        with bus.run() as run:
+        with contextlib.suppress(KeyboardInterrupt), bus.run() as run:
             iterate(bus, 1)
             assert (run.stop_reasons, run.should_stop) == (["Ctrl-C"], True)
         assert run.outcome == "interrupted"

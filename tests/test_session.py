@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -414,20 +415,19 @@ class TestInterrupts:
         signal.signal(signal.SIGINT, earlier)
 
     def test_are_taken_as_a_request_of_ctrl_c_and_the_handler_is_restored(self) -> None:
-        with HookBus().run() as run:
-            with graceful_interrupts(run):
-                signal.raise_signal(signal.SIGINT)
-                (request,) = run.queue.waiting
-                assert (str(request), request.details) == ("Ctrl-C", {"outcome": "interrupted"})
-                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        run = Run(HookBus())
+        with graceful_interrupts(run):
+            signal.raise_signal(signal.SIGINT)
+            (request,) = run.queue.waiting
+            assert (str(request), request.details) == ("Ctrl-C", {"outcome": "interrupted"})
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert run.outcome == "interrupted"
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert run.interrupted
 
     def test_the_handler_is_restored_after_an_error_too(self) -> None:
-        with HookBus().run() as run:
-            with pytest.raises(ValueError, match="broken"), graceful_interrupts(run):
-                raise ValueError("broken")
-            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with pytest.raises(ValueError, match="broken"), graceful_interrupts(Run(HookBus())):
+            raise ValueError("broken")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def test_a_handler_of_the_program_is_left_alone(self) -> None:
         called = []
@@ -451,6 +451,88 @@ class TestInterrupts:
         assert outcomes == ["finished"]
 
 
+class TestInterruptsInALoopOfOnesOwn:
+    """Ctrl-C comes in the second iteration of three."""
+
+    @pytest.fixture(autouse=True)
+    def default(self) -> Any:
+        earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, earlier)
+
+    def step(self, bus: RecordingBus, index: int, *, opens: bool = True) -> None:
+        if opens:
+            bus.emit("before_train_iter", batch_idx=index)
+        if bus.current.iters_done == 1:
+            signal.raise_signal(signal.SIGINT)
+        bus.emit("after_train_iter", batch_idx=index)
+
+    def by_run(self, bus: RecordingBus, run: Run) -> None:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for index, _ in run.batches([1, 2, 3]):
+                self.step(bus, index)
+            bus.emit("after_train_epoch")
+
+    def by_asking(self, bus: RecordingBus, run: Run) -> None:
+        bus.emit("before_train_epoch")
+        for index in range(3):
+            self.step(bus, index)
+            if run.should_stop:
+                break
+        bus.emit("after_train_epoch")
+
+    def by_nothing(self, bus: RecordingBus, run: Run) -> None:
+        bus.emit("before_train_epoch")
+        for index in range(3):
+            self.step(bus, index)
+        pytest.fail("the loop went on to its end")
+
+    def by_the_ends_of_iterations_alone(self, bus: RecordingBus, run: Run) -> None:
+        for index in range(4):
+            self.step(bus, index, opens=False)
+        pytest.fail("the loop went on to its end")
+
+    def by_catching(self, bus: RecordingBus, run: Run) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            self.by_nothing(bus, run)
+
+    def by_pressing_twice(self, bus: RecordingBus) -> None:
+        bus.emit("before_train_epoch")
+        bus.emit("before_train_iter")
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the loop went on")
+
+    @pytest.mark.parametrize(
+        ("loop", "iterations"),
+        [(by_run, 2), (by_asking, 2), (by_nothing, 2), (by_the_ends_of_iterations_alone, 3), (by_catching, 2)],
+    )
+    def test_end_it_at_a_boundary_with_a_last_checkpoint(self, tmp_path: Path, loop: Any, iterations: int) -> None:
+        bus = RecordingBus([toys.Saver("after_train")])
+        with pytest.raises(KeyboardInterrupt), bus.run(epochs=1, work_dir=tmp_path) as run:
+            loop(self, bus, run)
+        assert (run.outcome, run.iters_done) == ("interrupted", iterations)
+        assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == [f"iter_{iterations}.pth"]
+        assert bus.fired[-5:] == ["after_train", *SAVED, "after_run", "cleanup"]
+        assert "on_exception" not in bus.fired
+        assert read_status(tmp_path)["exit_code"] == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_a_second_one_ends_it_at_once(self, tmp_path: Path) -> None:
+        bus = RecordingBus([toys.Saver("after_train")])
+        with pytest.raises(KeyboardInterrupt), bus.run(epochs=1, work_dir=tmp_path) as run:
+            self.by_pressing_twice(bus)
+        assert (run.outcome, run.iters_done) == ("interrupted", 0)
+        assert "after_train" not in bus.fired
+
+    def test_after_its_last_event_it_is_told_as_well(self) -> None:
+        with pytest.raises(KeyboardInterrupt), HookBus().run() as run:
+            signal.raise_signal(signal.SIGINT)
+        assert run.outcome == "interrupted"
+
+
+SAVED = ["before_save_checkpoint", "after_save_checkpoint"]
 SLOW = """
     import time
 
