@@ -256,6 +256,7 @@ class Trainer:
             fire("after_train_epoch")
             self.scheduler.after_epoch(run)
             fire("after_epoch")
+        self._say_what_is_left(run)
         fire("after_train")
 
     def _train_epoch(self, run: Run) -> None:
@@ -268,6 +269,16 @@ class Trainer:
             outputs = None if run.should_skip_iter else calls.train_step(run, batch)
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
             del batch, outputs  # nothing of this iteration may be alive in the next forward
+
+    def _say_what_is_left(self, run: Run) -> None:
+        """The last group of an accumulation may be too small for an update, which then waits for a longer run."""
+        if run.accumulated and not run.stops:
+            run.logger.warning(
+                "The last micro-batches, %s of the %s that make an update, have changed no weights. A run that goes on "
+                "uses them; for none to be left, let the number of iterations be a multiple of accumulate.",
+                run.accumulated,
+                self.steps.accumulate,
+            )
 
     # -- around the loop -------------------------------------------------------------------------
 

@@ -909,3 +909,32 @@ class OneInput(nn.Linear):
 
     def forward(self, inputs: torch.Tensor, targets: Any = None) -> torch.Tensor:
         return super().forward(inputs)
+
+
+class TestAnIncompleteGroup:
+    """Seven micro-batches, two of which make an update."""
+
+    def train(self, **options: Any) -> Any:
+        return toys.trainer(train_loader=toys.pairs(7), accumulate=2, **{"epochs": 1, **options})
+
+    def test_at_the_end_of_the_run_is_told_of_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.train(epochs=3).fit()
+
+        assert [each for each in caplog.messages if "micro-batches" in each] == [
+            "The last micro-batches, 1 of the 2 that make an update, have changed no weights. A run that goes on uses "
+            "them; for none to be left, let the number of iterations be a multiple of accumulate."
+        ]
+
+    def test_is_used_by_a_longer_run(self) -> None:
+        (whole := self.train(epochs=2)).fit()
+        (again := self.train()).fit()
+        run = again.fit(epochs=2)
+
+        assert (run.steps_done, run.accumulated) == (7, 0)
+        assert fingerprint(again.model.state_dict()) == fingerprint(whole.model.state_dict())
+
+    @pytest.mark.parametrize("options", [{"epochs": 2}, {"accumulate": 7}])
+    def test_is_not_told_of_where_there_is_none(self, options: Any, caplog: pytest.LogCaptureFixture) -> None:
+        toys.trainer(train_loader=toys.pairs(7), **{"epochs": 1, "accumulate": 2, **options}).fit()
+
+        assert not [each for each in caplog.messages if "micro-batches" in each]
