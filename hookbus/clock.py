@@ -219,6 +219,11 @@ class Clock:
         return self._seconds + running
 
     @property
+    def at_limit(self) -> bool:
+        """Whether all is done that the run was to do."""
+        return self.limit_reached or (self.max_epochs is not None and self.epochs_done >= self.max_epochs)
+
+    @property
     def iters_since_step(self) -> int:
         """Micro-batches since the last update: more than 0 in the middle of an accumulation."""
         return self.iters_done - self._iter_at_last_step

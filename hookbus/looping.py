@@ -82,13 +82,13 @@ class Looping:
         run, clock = self._run, self._run.clock
         if clock.max_epochs is None and clock.max_iters is None:
             raise LoopError("run.epochs() needs an end: give epochs= or iterations=.")
-        if clock.limit_reached or self._epochs_are_done():
+        if clock.at_limit:
             run.logger.warning(
                 "Nothing to train: %s epochs and %s iterations are done already. Raise the limit, or begin afresh.",
                 clock.epochs_done,
                 clock.iters_done,
             )
-        while not run.should_stop and not self._epochs_are_done():
+        while not run.should_stop and not clock.at_limit:
             self.begin_epoch()
             yield clock.epoch
             run.brackets.close_epoch()
@@ -151,10 +151,6 @@ class Looping:
         clock.epoch_cut = next(batches, self) is not self
         if clock.epoch_cut:
             self.load_state_dict(place)
-
-    def _epochs_are_done(self) -> bool:
-        clock = self._run.clock
-        return clock.max_epochs is not None and clock.epochs_done >= clock.max_epochs
 
     def _feed_of(self, loader: Iterable[Any]) -> Feed:
         if self._feed is None or self._source is not loader:

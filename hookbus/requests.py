@@ -142,7 +142,7 @@ def settle(run: Run, point: str) -> None:
     if nested(run):
         return
     queue, run.pending = run.queue, False
-    deliver_records(run, everything=point in ("after_train", "after_run"))
+    deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if queue.take(Kind.VALIDATE):
         _validate(run, sanity=point == "before_train")
     if point in BOUNDARIES:
@@ -159,14 +159,20 @@ def _save_and_stop(run: Run, queue: Queue) -> None:
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:
-    """Give writers the means they asked for; without an update they wait for the next one."""
+    """Give writers the means they asked for; without an update they wait for the next one, or for the end.
+
+    What is left at the end without an update makes no second record on the step of the one before.
+    """
     if not run.records or not (everything or run.clock.stepped):
         return
     records, run.records = run.records, {}
     step = run.clock.steps_done
     for (asker, _), record in sorted(records.items()):
+        if record.window.recorded_at == step:
+            continue
         values = run.metrics.means(record.window)
         record.window.reset()
+        record.window.recorded_at = step
         _for(run, asker, "the record it asked for", partial(record.deliver, values, step))
 
 

@@ -182,7 +182,7 @@ class Run(Counts):
         Args:
             window: of `run.metrics.window(name)`.
             deliver: called with the means and the step. In an iteration without an update this waits for the next
-                one, so that records stand on steps that were made.
+                one, so that records stand on steps that were made, and a step has one record of a window.
         """
         self.records[self._asker(), window.name] = Record(window, deliver)
         self.pending = True
@@ -266,6 +266,15 @@ class Run(Counts):
     def interrupted(self) -> bool:
         """Whether Ctrl-C has ended the run: it has agreed to stop."""
         return any(request.details.get("outcome") == "interrupted" for request in self.stops)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether what is not complete is left to the run that goes on from a checkpoint.
+
+        So it is where this one was stopped before its limit and somebody writes checkpoints. Then nothing is recorded
+        of a part of an interval or an epoch: the checkpoint holds it, and the rest is still to come.
+        """
+        return bool(self.stops) and not self.clock.at_limit and self.get("saver") is not None
 
     @property
     def stop_reasons(self) -> list[str]:

@@ -125,10 +125,16 @@ class TensorColumn(Column):
 
 
 class Window:
-    """The means of what was logged since the last reset. Made by `run.metrics.window(name)`."""
+    """The means of what was logged since the last reset. Made by `run.metrics.window(name)`.
+
+    Attributes:
+        name: its name.
+        recorded_at: the step of its last record, -1 where there is none.
+    """
 
     def __init__(self, name: str, columns: Mapping[str, Column]) -> None:
         self.name = name
+        self.recorded_at = -1
         self._columns = columns
         self._begins: dict[str, int] = {}
         self._sums: dict[str, Sums] = {}
@@ -164,13 +170,15 @@ class Window:
             self._begins[column.name] = column.count
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums and beginnings, as plain values and tensors."""
-        return {"begins": dict(self._begins), "sums": {name: list(sums) for name, sums in self._sums.items()}}
+        """Sums, beginnings and the last record, as plain values and tensors."""
+        sums = {name: list(sums) for name, sums in self._sums.items()}
+        return {"begins": dict(self._begins), "sums": sums, "recorded_at": self.recorded_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._begins = dict(state["begins"])
         self._sums = {name: list(sums) for name, sums in state["sums"].items()}
+        self.recorded_at = state.get("recorded_at", -1)  # the first checkpoints did not tell
 
     def _total(self, column: Column, sums_of: Callable[[int, int], Sums]) -> Sums:
         """What was summed before, and the part of the chunk in progress that belongs to this window."""

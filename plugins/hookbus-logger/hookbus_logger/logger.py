@@ -76,7 +76,9 @@ class LoggerHook(RecordingHook):
         self._results(run, "test", metrics, dataloader_name)
 
     def after_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Put the results of the epoch together."""
+        """Put the results of the epoch together; of one that is still to go on, when it is whole."""
+        if run.resumable and not run.epoch_complete:
+            return
         own = {name: value for name, value in metrics.items() if name.startswith("train/")}
         cells = {name: Cell(name.removeprefix("train/"), "train", value) for name, value in own.items()}
         title = f"epoch {count(epoch_of(run), run.max_epochs)}{'' if run.epoch_complete else ', cut'}"
@@ -98,6 +100,18 @@ class LoggerHook(RecordingHook):
             done = f"epoch {epoch}, iteration {run.iters_done}, {seconds}"
             say(console_of(run), *joined([outcome], [(done, "")], [(why, "")]))
 
+    # -- state ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The results that the epoch has had so far, besides what decides on the next record."""
+        cells = {name: [cell.metric, cell.column, cell.value] for name, cell in self._cells.items()}
+        return {**super().state_dict(), "cells": cells}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        super().load_state_dict(state)
+        self._cells = {name: Cell(*cell) for name, cell in state["cells"].items()}
+
     # -- inside --------------------------------------------------------------------------------
 
     def _say(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
@@ -111,8 +125,8 @@ class LoggerHook(RecordingHook):
         return f"epoch {count(epoch_of(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{within}"
 
     def _results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
-        by_epoch = self.config.log_metric_by_epoch
-        where = f"epoch {count(epoch_of(run), run.max_epochs)}" if by_epoch else f"iteration {run.iters_done}"
+        epoch = f"epoch {count(epoch_of(run), run.max_epochs)}"
+        where = epoch if self.config.log_metric_by_epoch else f"iteration {run.iters_done}"
         where = "before training" if run.sanity_checking else where if run.iters_done else ""
         prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
         self._say(run, kind, [(where, "")], [(loader or "", "")], values_line(metrics, prefix=prefix))

@@ -22,7 +22,8 @@ class RecordingHook(Hook):
 
     A record is due every `interval` iterations, counted within the epoch where `by_epoch`. What is left at the end of
     such an epoch is dropped with `ignore_last`, unless the epoch has no record yet; what is left at the end of the run
-    always becomes a record. Without `by_epoch` the end of an epoch means nothing.
+    becomes a record, unless a checkpoint keeps it for a run that goes on. Without `by_epoch` the end of an epoch means
+    nothing.
     """
 
     Config = RecordConfig
@@ -80,13 +81,13 @@ class RecordingHook(Hook):
     def after_train_epoch(self, run: Run) -> None:
         """Record what is left, where it is not to be dropped."""
         only = self._recorded_epoch != run.epoch
-        of_epoch = self.config.by_epoch and (only or not self.config.ignore_last)
-        if (of_epoch or _ends(run)) and self._window(run):
+        of_epoch = self.config.by_epoch and run.epoch_complete and (only or not self.config.ignore_last)
+        if (of_epoch or run.clock.at_limit) and self._window(run):
             self._record(run)
 
     def after_train(self, run: Run) -> None:
-        """Record what is left, if that the run would end was not known before."""
-        if self._window(run):
+        """Record what is left where the run was stopped, unless a checkpoint keeps it for the run that goes on."""
+        if self._window(run) and not run.resumable:
             self._record(run)
 
     # -- state ---------------------------------------------------------------------------------
@@ -147,8 +148,3 @@ def epoch_of(run: Run) -> int:
     """The number, from 1, of the epoch to which the last iteration belongs; 0 before the first iteration."""
     clock = run.clock
     return run.epochs_done + (clock.epoch_open and run.iters_done > clock.epoch_first_iter)
-
-
-def _ends(run: Run) -> bool:
-    """Whether it is known, at the end of an epoch, that the run ends with it."""
-    return run.should_stop or run.epochs_done == run.max_epochs

@@ -143,6 +143,40 @@ def test_a_record_that_waits_over_the_end_of_an_epoch_keeps_what_it_covers(train
     assert hook.records == [(6, 3, (1 + 2 + 3 + 4 + 5 + 1) / 6), (10, 5, (2 + 3 + 4 + 5) / 4)]
 
 
+@pytest.mark.parametrize(
+    ("interval", "accumulate", "expected"),
+    [
+        (1, 2, [(2, 1, 1.5), (4, 2, 3.5)]),  # the fifth makes no update, and step 2 has its record
+        (4, 2, [(4, 2, 2.5)]),
+        (3, 2, [(4, 2, 2.5)]),
+        (3, 1, [(3, 3, 2.0), (5, 5, 4.5)]),
+        (10, 2, [(5, 2, 3.0)]),
+        (10, 8, [(5, 0, 3.0)]),  # there was no update at all
+    ],
+)
+def test_a_step_has_one_record_at_the_end_of_the_run_too(
+    trainer: Callable[..., Trainer], interval: int, accumulate: int, expected: list[tuple[int, int, float]]
+) -> None:
+    hook = Recorder(interval=interval)
+
+    trainer(hook, losses=[1.0, 2.0, 3.0, 4.0, 5.0], accumulate=accumulate).fit()
+
+    assert hook.records == expected
+
+
+def test_what_is_left_at_a_stop_is_recorded_unless_a_checkpoint_keeps_it(tmp_path: Path, save_at: Any) -> None:
+    class Saves(save_at):  # type: ignore[misc]
+        def before_run(self, run: Run) -> None:
+            run.provide("saver", self)
+
+    alone, kept = Recorder(interval=4), Recorder(interval=4)
+    fake_training([alone, StopAt(6)], epochs=3, batches=10, losses=float)
+    fake_training([kept, StopAt(6), Saves(tmp_path, 6)], epochs=3, batches=10, losses=float)
+
+    assert alone.records == [(4, 4, 2.5), (6, 6, 5.5)]
+    assert kept.records == [(4, 4, 2.5)]
+
+
 def test_values_of_other_hooks_are_in_the_record_whatever_the_order() -> None:
     class Logs(Hook):
         def after_train_iter(self, run: Run) -> None:

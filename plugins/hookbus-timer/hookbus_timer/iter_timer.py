@@ -43,15 +43,14 @@ class IterTimerHook(Hook):
     # -- measuring -----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """Forget the loader of an earlier run, where this one begins afresh."""
+        """Forget an earlier run and its loader, where this one begins afresh."""
         if not run.iters_done:
-            self._epoch_length = None
+            self._epoch_length, self._is_due, self._recorded_at = None, False, -1
 
     def before_train(self) -> None:
         """Begin to measure; after a resume as well."""
         self._laps.clear()
         self._laps.begin(self.timer())
-        self._is_due, self._recorded_at = False, -1
 
     def before_train_epoch(self) -> None:
         """Leave out what was done between two epochs."""
@@ -84,8 +83,8 @@ class IterTimerHook(Hook):
             self._epoch_length = run.iters_done - run.clock.epoch_first_iter
 
     def after_train(self, run: Run) -> None:
-        """Record the iterations since the last record, if there are any."""
-        if self._laps and run.steps_done != self._recorded_at:
+        """Record the iterations since the last record, if there are any and no other run goes on with them."""
+        if self._laps and run.steps_done != self._recorded_at and not run.resumable:
             self._record(run)
 
     def before_val(self) -> None:
@@ -117,12 +116,13 @@ class IterTimerHook(Hook):
         return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
 
     def state_dict(self) -> dict[str, Any]:
-        """How long an epoch is, as far as it was seen."""
-        return {"epoch_length": self._epoch_length}
+        """How long an epoch is, as far as it was seen; the step of the last record, and whether one waits."""
+        return {"epoch_length": self._epoch_length, "recorded_at": self._recorded_at, "is_due": self._is_due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        self._epoch_length = state["epoch_length"]
+        self._epoch_length, self._recorded_at = state["epoch_length"], state["recorded_at"]
+        self._is_due = state["is_due"]
 
     def _record(self, run: Run) -> None:
         self._is_due, self._recorded_at = False, run.steps_done
