@@ -71,6 +71,7 @@ def write_status(run: Run) -> None:
         outcome=run.outcome,
         exit_code=EXIT_CODES.get(run.outcome),
         mode=run.mode,
+        run=run.id,
         reasons=run.stop_reasons,
         error=f"{type(run.exception).__name__}: {run.exception}" if run.exception is not None else None,
         epochs_done=run.epochs_done,
@@ -83,6 +84,8 @@ def write_status(run: Run) -> None:
 
 
 def _give_back(run: Run) -> None:
+    while run.held:
+        run.held.popitem()[1]()
     if run.work_dir is not None:
         run.work_dir.release()
 

@@ -29,6 +29,7 @@ __all__ = [
     "Sidecar",
     "commit",
     "hash_file",
+    "is_of",
     "link",
     "newest_first",
     "read_sidecar",
@@ -51,6 +52,7 @@ class Sidecar:
         size: bytes.
         hash: the XXH3-128 hash of the bytes, in hex.
         generation: grows with every save of a run; the newest file has the largest.
+        run: the id of the run that wrote it; "" where the file does not tell.
         previous: the file that this one was replacing, while that was going on.
     """
 
@@ -59,6 +61,7 @@ class Sidecar:
     hash: str
     generation: int
     previous: tuple[Sidecar, ...] = ()
+    run: str = ""
 
     def vouches(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
         """The entry that these bytes belong to, None if they are damaged."""
@@ -66,13 +69,14 @@ class Sidecar:
         return next((entry for entry in sizes if entry.hash == digest()), None)
 
 
-def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None) -> Sidecar:
+def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None, run: str = "") -> Sidecar:
     """Write a file so that it is either there and whole, or not there; an older one stays until then.
 
     Args:
         path: the final name.
         write: given a binary file to write to.
         generation: makes a sidecar with this generation; None for a file without sidecar.
+        run: the id of the run, for the sidecar.
 
     Returns:
         Size and hash of what was written.
@@ -86,7 +90,7 @@ def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | N
             write(hashing)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-        sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0)
+        sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0, run=run)
         _publish(temporary, path, sidecar if generation is not None else None)
     return sidecar
 
@@ -155,6 +159,12 @@ def read_sidecar(path: Path) -> Sidecar | None:
         return _sidecar(fields) if fields.pop("check") == _check_of(fields) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def is_of(path: Path, run: str) -> bool:
+    """Whether a file was written by the run of this id, as its sidecar says."""
+    sidecar = read_sidecar(path)
+    return sidecar is not None and sidecar.run == run
 
 
 def verify(path: Path) -> Sidecar:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._dispatch import asking
@@ -40,6 +42,7 @@ class Run(Counts):
 
     Attributes:
         bus: the bus whose events these are.
+        id: tells this run, and those that go on from its checkpoints, from all others.
         mode: "train", "val" or "test".
         clock: counts and units.
         metrics: the numbers; `run.log` writes into it.
@@ -68,10 +71,10 @@ class Run(Counts):
 
     __slots__ = (
         "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "device",
-        "exception", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer", "optimizer_events",
-        "outcome", "pending", "queue", "records", "sanity_checking", "scaler", "scheduler", "seed", "services",
-        "should_skip_iter", "stops", "test_loader", "train_loader", "trainer", "unclaimed", "val_loader", "validating",
-        "validations", "weights", "work_dir",
+        "exception", "held", "id", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer",
+        "optimizer_events", "outcome", "pending", "queue", "records", "sanity_checking", "scaler", "scheduler",
+        "seed", "services", "should_skip_iter", "stops", "test_loader", "train_loader", "trainer", "unclaimed",
+        "val_loader", "validating", "validations", "weights", "work_dir",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +112,8 @@ class Run(Counts):
         self.weights: Weights = continues.weights if continues else Weights(lambda: bus.current.model)
         self.unclaimed: dict[str, Any] = continues.unclaimed if continues else {}
         self.accumulated: int = continues.accumulated if continues else 0
+        self.id: str = continues.id if continues else uuid.uuid4().hex
+        self.held: dict[Path, Callable[[], object]] = {}
         self.seed: int = continues.seed if continues and seed is None else _seed(seed)
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
         self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
@@ -161,6 +166,33 @@ class Run(Counts):
     def logger(self) -> logging.Logger:
         """Where messages for people go."""
         return self.services.provided("logger") or logging.getLogger("hookbus")
+
+    # -- files -------------------------------------------------------------------------------
+
+    def own(self, path: Path | str) -> bool:
+        """Say that the run is about to make a file or directory in its work directory, which `overwrite` may remove.
+
+        Args:
+            path: the file; of a directory, all that will be in it is the run's own.
+
+        Returns:
+            Whether it is the run's own: False where something is there that no run has made, or outside.
+        """
+        return self.work_dir is not None and self.work_dir.own(Path(path))
+
+    def hold(self, directory: Path) -> None:
+        """Keep a directory for the files of this run until it ends, so that no other live run writes into it.
+
+        What is inside the work directory is kept already.
+
+        Raises:
+            WorkDirError: a live run has it.
+        """
+        inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
+        if is_main() and not inside and directory not in self.held:
+            from hookbus.workdir import hold
+
+            self.held[directory] = hold(directory)
 
     # -- metrics -----------------------------------------------------------------------------
 
@@ -382,6 +414,7 @@ class Run(Counts):
             "metrics": self.metrics.state_dict(),
             "best": {name: each.state_dict() for name, each in self.best.items()},
             "accumulated": self.accumulated,
+            "id": self.id,
             "validated_at": self.validations.validated_at,
             "seed": self.seed,
             "data": self.looping.state_dict(),
@@ -396,6 +429,7 @@ class Run(Counts):
         self.best.update({name: Best.from_state(each) for name, each in state["best"].items()})
         self.accumulated, self.seed = state["accumulated"], state["seed"]
         self.validations.validated_at = state["validated_at"]
+        self.id = state.get("id", "")  # the first checkpoints had none
         self.looping.load_state_dict(state["data"])
         self.bus.changed()
 

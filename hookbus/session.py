@@ -192,7 +192,12 @@ def _length_of(loader: Any) -> int | None:
 
 
 def _say_where(run: Run) -> None:
-    """A run that had to go elsewhere says so."""
+    """A run that had to go elsewhere says so, and one that could not remove all that was there."""
+    if run.work_dir is not None and run.work_dir.left:
+        run.logger.warning(
+            "overwrite: not written by the run that was here, so left alone: %s.",
+            ", ".join(map(str, run.work_dir.left)),
+        )
     if run.work_dir is not None and run.work_dir.moved_from is not None:
         run.logger.warning(
             "%s holds a run already, so this one goes into %s. Say resume to go on with that one, or overwrite.",
@@ -241,6 +246,7 @@ def _resume(run: Run, resume: str | Path) -> None:
         checkpoint = state.read_checkpoint(path)
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
     state.restore(run, checkpoint)
+    write_status(run)
     run.logger.info(
         "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
     )

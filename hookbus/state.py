@@ -147,7 +147,7 @@ def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int)
         finally:
             torch.serialization.set_crc32_options(crc32)
 
-    return files.commit(path, write, generation)
+    return files.commit(path, write, generation, checkpoint.get("loop", {}).get("id", ""))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

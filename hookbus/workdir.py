@@ -8,21 +8,25 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from hookbus.errors import WorkDirError
-from hookbus.files import commit, remove_leftovers, write_json
+from hookbus.files import commit, is_of, remove, remove_leftovers, write_json
 
 __all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
 
 STATUS = "status.json"
 CONFIG = "config.yaml"
 LOCK = ".lock"
-OWN = ("checkpoints", "logs", "visualization", STATUS, CONFIG)
-"""What hookbus itself puts into a work directory, and so may remove when told to overwrite."""
+MADE = ".made"
+"""Names what runs have made here, a line each."""
+
+DIRECTORIES = ("checkpoints", "logs", "visualization")
 
 _locks: set[int] = set()
 """Descriptors of the locks that this process holds."""
@@ -43,11 +47,14 @@ class WorkDir:
     Attributes:
         path: where it is.
         moved_from: the directory that was asked for, where that one already held a run; else None.
+        left: what others have put beside the files of a run that was removed, and is left alone.
     """
 
-    def __init__(self, path: Path, lock: int, moved_from: Path | None = None) -> None:
+    def __init__(self, path: Path, lock: int, moved_from: Path | None = None, left: Iterable[Path] = ()) -> None:
         self.path = path
         self.moved_from = moved_from
+        self.left = list(left)
+        self._made = _made_in(path)
         self._lock: int | None = lock
         self._started = time.time()
 
@@ -56,6 +63,24 @@ class WorkDir:
         path = self.path / name
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def own(self, path: Path) -> bool:
+        """Note that a run is about to make a file or directory here, before it does.
+
+        Returns:
+            Whether it is a run's own: False where something is there that no run has made, or outside.
+        """
+        path = path.absolute()
+        if not path.is_relative_to(self.path.absolute()):
+            return False
+        name = path.relative_to(self.path.absolute()).as_posix()
+        if name not in self._made:
+            if path.exists() or path.is_symlink():
+                return False
+            with open(self.path / MADE, "a") as file:
+                file.write(f"{json.dumps(name)}\n")
+            self._made.add(name)
+        return True
 
     def write_status(self, **fields: Any) -> None:
         """Say in `status.json` where the run stands."""
@@ -68,8 +93,14 @@ class WorkDir:
         """Keep the resolved configuration of the run in `config.yaml`.
 
         Raises:
+            WorkDirError: a file of this name is there that no run has written.
             OSError: it could not be written; an older one is untouched.
         """
+        if not self.own(self.path / CONFIG):
+            raise WorkDirError(
+                f"{self.path / CONFIG} was not written by a run, and would be written over. Move it, or give another "
+                "work_dir."
+            )
         commit(self.path / CONFIG, lambda file: file.write(text.encode()))
 
     def release(self) -> None:
@@ -99,17 +130,31 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
     Args:
         path: the directory that is wanted; made if it is not there.
         resume: the run that is in it goes on.
-        overwrite: the run that is in it is removed (its checkpoints, logs and status; nothing else).
+        overwrite: the run that is in it is removed: the checkpoints that it wrote, by their sidecars, and what it has
+            noted as its own; nothing else.
 
     Raises:
         WorkDirError: it cannot be written, or a live run is using it.
     """
     target, lock = next(_free(path, any_run=resume or overwrite))
-    if overwrite and (target / STATUS).exists():
-        _clear(target)
+    left = _clear(target) if overwrite and (target / STATUS).exists() else []
     for directory in (target, target / "checkpoints"):
         remove_leftovers(directory)
-    return WorkDir(target, lock, None if target == path else path)
+    return WorkDir(target, lock, None if target == path else path, left)
+
+
+def hold(directory: Path) -> Callable[[], None]:
+    """Keep a directory of its own for the files of a run.
+
+    Returns:
+        A function that lets others have it.
+
+    Raises:
+        WorkDirError: it cannot be written, or a live run has it.
+    """
+    lock = _lock(directory, needed=True, what="directory", setting="out_dir")
+    assert lock is not None
+    return partial(_unlock, lock)
 
 
 def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
@@ -144,9 +189,11 @@ def _reason(error: OSError | ValueError) -> str:
     return str(error.strerror if isinstance(error, OSError) else error)
 
 
-def _cannot_be_written(path: Path, reason: str) -> WorkDirError:
+def _cannot_be_written(
+    path: Path, reason: str, what: str = "work directory", setting: str = "work_dir"
+) -> WorkDirError:
     shown = path if str(path).isprintable() else repr(str(path))
-    return WorkDirError(f"The work directory {shown} cannot be written: {reason}. Give another work_dir.")
+    return WorkDirError(f"The {what} {shown} cannot be written: {reason}. Give another {setting}.")
 
 
 def _candidates(path: Path) -> Iterator[Path]:
@@ -167,13 +214,13 @@ def _free(path: Path, *, any_run: bool) -> Iterator[tuple[Path, int]]:
             _unlock(lock)
 
 
-def _lock(path: Path, *, needed: bool) -> int | None:
+def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: str = "work_dir") -> int | None:
     """Lock a directory; None if a live run has it. With `needed`, that is an error: no sibling will do."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except (OSError, ValueError) as error:
-        raise _cannot_be_written(path, _reason(error)) from error
+        raise _cannot_be_written(path, _reason(error), what, setting) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -181,7 +228,7 @@ def _lock(path: Path, *, needed: bool) -> int | None:
         os.close(descriptor)
         if needed:
             raise WorkDirError(
-                f"The work directory {path} is in use by a live run ({owner}). Stop that run, or give another work_dir."
+                f"The {what} {path} is in use by a live run ({owner}). Stop that run, or give another {setting}."
             ) from None
         return None
     _locks.add(descriptor)
@@ -196,13 +243,38 @@ def _unlock(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _clear(path: Path) -> None:
-    for name in OWN:
-        target = path / name
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+def _clear(path: Path) -> list[Path]:
+    """Remove a run. Returns what others have put among its files, which is left."""
+    run = read_status(path).get("run", "")
+    for name in (*_made_in(path), STATUS, MADE):
+        _remove(path / name)
+    directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
+    for directory in directories:
+        for each in directory.glob("[!.]*"):
+            if is_of(each, run):
+                remove(each)
+        with suppress(OSError):  # of others
+            directory.rmdir()
+    return [each for directory in directories if directory.is_dir() for each in sorted(directory.iterdir())]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _made_in(path: Path) -> set[str]:
+    """The names of what runs have made in a work directory; lines that name nothing inside are passed over."""
+    names = set()
+    with suppress(OSError):
+        for line in (path / MADE).read_text().splitlines():
+            with suppress(ValueError, TypeError):
+                name = json.loads(line)
+                if (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", ".."):
+                    names.add(name)
+    return names
 
 
 def _stamp(seconds: float) -> str:

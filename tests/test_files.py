@@ -21,6 +21,7 @@ from hookbus.errors import CheckpointDamaged, CheckpointError
 from hookbus.files import (
     commit,
     hash_file,
+    is_of,
     link,
     newest_first,
     read_sidecar,
@@ -78,9 +79,29 @@ class TestCommit:
             "hash": xxhash.xxh3_128_hexdigest(NEW),
             "generation": 7,
             "previous": [],
+            "run": "",
             "check": read_check(path),
         }
         assert read_sidecar(path) == sidecar == verify(path)
+
+    def test_the_sidecar_names_the_run_and_so_does_that_of_another_name(self, tmp_path: Path) -> None:
+        path, other = tmp_path / "x.pth", tmp_path / "last.pth"
+        commit(path, lambda file: file.write(NEW), 1, "me")
+        link(path, other)
+
+        assert [is_of(each, run) for each in (path, other) for run in ("me", "you")] == [True, False] * 2
+        assert not is_of(tmp_path / "missing.pth", "")
+
+    def test_one_that_names_no_run_is_read_as_well(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.pth"
+        put(path, NEW, generation=7)
+        fields = json.loads((tmp_path / "x.pth.json").read_text())
+        del fields["run"], fields["check"]
+        digest = xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
+        (tmp_path / "x.pth.json").write_text(json.dumps({**fields, "check": digest}))
+
+        assert verify(path).generation == 7
+        assert is_of(path, "")
 
     def test_without_a_generation_there_is_no_sidecar(self, tmp_path: Path) -> None:
         commit(tmp_path / "x.txt", lambda file: file.write(b"text"))

@@ -222,7 +222,7 @@ class TestConfig:
             pass
         assert (tmp_path / "config.yaml").read_text() == "lr: 0.1\n"
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
-            ".lock", "config.yaml", "status.json"
+            ".lock", ".made", "config.yaml", "status.json"
         ]  # fmt: skip
 
     def test_of_a_validation_on_its_own_is_not_that_of_the_training(self, tmp_path: Path) -> None:
@@ -290,11 +290,29 @@ class TestWorkDir:
                 claim_for(tmp_path / "x", resume, overwrite=True)
         assert list(tmp_path.iterdir()) == []
 
-    def test_is_emptied_of_an_earlier_run_when_told(self, tmp_path: Path) -> None:
+    def test_is_emptied_of_an_earlier_run_when_told_and_what_others_put_there_is_left(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with HookBus().run(work_dir=tmp_path, config=Remembers(lr=0.1)) as run:
-            (Path(run.require("logs_dir")) / "log.txt").touch()
+            logs = Path(run.require("logs_dir"))
+            assert run.own(logs / "log.txt")
+            for name in ("log.txt", "notes.txt"):
+                (logs / name).touch()
         with HookBus().run(work_dir=tmp_path, overwrite=True):
-            assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "status.json"]
+            assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "logs", "status.json"]
+            assert [each.name for each in logs.iterdir()] == ["notes.txt"]
+        assert caplog.messages == [
+            f"overwrite: not written by the run that was here, so left alone: {logs / 'notes.txt'}."
+        ]
+
+    def test_of_a_run_that_was_resumed_is_known_by_the_first_ones_id(self, tmp_path: Path) -> None:
+        toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path).fit()
+        first = read_status(tmp_path)["run"]
+        run = toys.trainer(toys.Saver(), iterations=4, work_dir=tmp_path, resume="auto").fit()
+        assert run.id == first == read_status(tmp_path)["run"]
+        other = toys.trainer(toys.Saver(), iterations=1, work_dir=tmp_path, overwrite=True).fit()
+        assert other.id != first
+        assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == ["iter_1.pth"]
 
     def test_of_another_run_is_not_that_of_a_checkpoint(self, tmp_path: Path) -> None:
         saver = toys.Saver("after_train_iter", 2)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hookbus.errors import WorkDirError
-from hookbus.workdir import STATUS, WorkDir, claim, read_status, see
+from hookbus.files import commit
+from hookbus.workdir import STATUS, WorkDir, claim, hold, read_status, see
 from tests.dying import in_child
 
 
@@ -119,16 +120,26 @@ class TestClaim:
         assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
         assert (tmp_path / "checkpoints" / "a.pth").read_text() == "a"
 
-    def test_told_to_overwrite_it_removes_what_hookbus_puts_there_and_nothing_else(self, tmp_path: Path) -> None:
-        first = run_in(tmp_path)
-        for name in ("checkpoints", "logs", "visualization", "mine"):
-            (first.directory(name) / "file").write_text("text")
-        for name in ("config.yaml", "notes.txt"):
+    def test_told_to_overwrite_it_removes_what_the_run_has_made_and_nothing_else(self, tmp_path: Path) -> None:
+        first = claim(tmp_path)
+        first.write_status(outcome="finished", run="me")
+        first.write_config("a: 1")
+        for name in ("checkpoints/mine.pth", "checkpoints/other.pth", "checkpoints/user.pth"):
+            write = lambda file: file.write(b"weights")  # noqa: E731
+            commit(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
+        for name in ("logs/run.jsonl", "visualization/pictures"):
+            assert first.own(tmp_path / name)
+        for name in ("logs/run.jsonl", "logs/user.txt", "visualization/pictures/1.png", "mine/file", "notes.txt"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("text")
+        first.release()
         work_dir = claim(tmp_path, overwrite=True)
 
-        assert work_dir.path == tmp_path
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "mine", "notes.txt"]
+        found = sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file())
+        kept = ["checkpoints/other.pth", "checkpoints/other.pth.json", "checkpoints/user.pth", "logs/user.txt"]
+        assert found == [".lock", *kept, "mine/file", "notes.txt"]
+        assert [str(each.relative_to(tmp_path)) for each in work_dir.left] == kept
+        assert not (tmp_path / "visualization").exists()
         work_dir.release()
 
     def test_told_to_overwrite_where_no_run_is_it_removes_nothing(self, tmp_path: Path) -> None:
@@ -140,12 +151,18 @@ class TestClaim:
     def test_overwriting_follows_no_link(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / "precious.pth").write_text("a")
-        run_in(tmp_path / "x")
+        first = claim(tmp_path / "x")
+        first.write_status(outcome="finished", run="me")
+        (tmp_path / "x" / "logs").symlink_to(tmp_path / "elsewhere")
+        assert first.own(tmp_path / "x" / "logs" / "new.txt")
+        (tmp_path / "elsewhere" / "new.txt").touch()
         (tmp_path / "x" / "checkpoints").symlink_to(tmp_path / "elsewhere")
+        commit(tmp_path / "elsewhere" / "last.pth", lambda file: file.write(b"a"), 1, "me")
+        first.release()
         claim(tmp_path / "x", overwrite=True).release()
 
-        assert not (tmp_path / "x" / "checkpoints").exists()
-        assert (tmp_path / "elsewhere" / "precious.pth").read_text() == "a"
+        names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
+        assert names == {"precious.pth", "new.txt", "last.pth", "last.pth.json"}
 
     def test_what_a_dead_process_left_half_written_is_cleared_away(self, tmp_path: Path) -> None:
         checkpoints = run_in(tmp_path).directory("checkpoints")
@@ -178,6 +195,58 @@ class TestClaim:
         for options in ({}, {"resume": True}):
             _, problem = see(tmp_path / name, **options)
             assert "cannot be written: " in problem
+
+
+class TestOwn:
+    def test_is_what_was_not_there_before_and_stays_so_for_the_run_that_goes_on(self, tmp_path: Path) -> None:
+        (tmp_path / "user.txt").touch()
+        first = claim(tmp_path)
+        assert not first.own(tmp_path / "user.txt")
+        assert first.own(tmp_path / "new.txt")
+        (tmp_path / "new.txt").touch()
+        assert first.own(tmp_path / "new.txt")
+        first.write_status(outcome="stopped")
+        first.release()
+        second = claim(tmp_path, resume=True)
+
+        assert [second.own(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
+        second.release()
+
+    def test_is_nothing_outside(self, tmp_path: Path) -> None:
+        work_dir = claim(tmp_path / "x")
+        assert not work_dir.own(tmp_path / "new.txt")
+        assert not (tmp_path / "x" / ".made").exists()
+        work_dir.release()
+
+    @pytest.mark.parametrize("line", ['"../precious"', '"/precious"', '"logs/../../precious"', '".."', '"."', "3", "{"])
+    def test_a_list_that_was_tampered_with_removes_nothing_outside(self, tmp_path: Path, line: str) -> None:
+        (tmp_path / "precious").touch()
+        run_in(tmp_path / "x")
+        (tmp_path / "x" / ".made").write_text(f'{line}\n"logs"\n"torn')
+        (tmp_path / "x" / "logs").mkdir()
+        claim(tmp_path / "x", overwrite=True).release()
+
+        assert (tmp_path / "precious").exists()
+        assert [path.name for path in (tmp_path / "x").iterdir()] == [".lock"]
+
+    def test_a_config_of_the_users_is_not_written_over(self, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("mine: 1")
+        work_dir = claim(tmp_path)
+        with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run, .* Move it, or give another"):
+            work_dir.write_config("ours: 2")
+        assert (tmp_path / "config.yaml").read_text() == "mine: 1"
+        work_dir.release()
+
+
+class TestHold:
+    def test_keeps_others_from_a_directory_until_it_is_let_go(self, tmp_path: Path) -> None:
+        let_go = hold(tmp_path)
+        with pytest.raises(
+            WorkDirError, match=rf"The directory {tmp_path} is in use by a live run \(pid .*give another out_dir"
+        ):
+            hold(tmp_path)
+        let_go()
+        hold(tmp_path)()
 
 
 class TestLock:

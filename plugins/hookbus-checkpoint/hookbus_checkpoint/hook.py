@@ -57,7 +57,8 @@ class CheckpointHook(Hook):
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:
-        """Hear which metrics other hooks want the best of."""
+        """See that the directory is this run's, and hear which metrics other hooks want the best of."""
+        self._writer.begin(run)
         self.best.ask(run.bus.hooks.values())
 
     @hookimpl(when=lambda config: every(config.interval if config.by_epoch else None, unit="epoch"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 
-from hookbus.files import link, newest_first, read_sidecar, remove
+from hookbus.files import is_of, link, newest_first, read_sidecar, remove
 
 __all__ = ["Folder", "Plan"]
 
@@ -34,14 +35,26 @@ class Folder:
 
     Attributes:
         path: the directory.
+        run: the id of the run; only what it wrote is ever written over or removed.
         periodic: names of the periodic files of this run that may be removed, the oldest first.
         generation: of the newest file.
     """
 
     path: Path
+    run: str = ""
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
     _has_looked: bool = False
+
+    def free(self, name: str) -> str:
+        """The name itself, or where a file of others has it, the first one beside it that is free: `last-2.pth`."""
+        path = Path(name)
+        beside = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
+        return next(each for each in chain([name], beside) if self._may_write(self.path / each))
+
+    def files_of_others(self) -> list[Path]:
+        """The checkpoints here that another run wrote, as their sidecars say."""
+        return [path for path in newest_first(self.path) if not is_of(path, self.run)]
 
     def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
         """Decide which file is written under which names.
@@ -74,13 +87,17 @@ class Folder:
         for name in plan.links:
             link(plan.path, name)
         while keep is not None and len(self.periodic) > keep:
-            remove(self.path / self.periodic[0])
+            if is_of(self.path / self.periodic[0], self.run):
+                remove(self.path / self.periodic[0])
             del self.periodic[0]
 
     def load(self, periodic: Sequence[str], generation: int) -> None:
         """Take back what a checkpoint knew, without names that are not here, such as those of another directory."""
         self.periodic = [name for name in periodic if self.path == Path() or (self.path / name).is_file()]
         self.generation = max(self.generation, generation)
+
+    def _may_write(self, path: Path) -> bool:
+        return not (path.exists() or path.is_symlink()) or is_of(path, self.run)
 
     def _newest_generation(self) -> int:
         newest = next(iter(newest_first(self.path)), None)

@@ -18,29 +18,26 @@ __all__ = ["NAME", "publish"]
 NAME = "model.safetensors"
 
 
-def publish(run: Run, directory: Path, best: tuple[str, Best] | None) -> Path:
+def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
     """Write the weights that earned the best score; without one, those at the end, averaged where a hook averages.
+
+    The metric, its value and the step are in the file as metadata. Tensors that share memory are written each.
 
     Args:
         run: the run that ended.
-        directory: where the file goes.
+        path: the file, which gets a sidecar.
         best: the metric and its best result.
-
-    Returns:
-        The file, `model.safetensors`, with the metric, its value and the step as metadata. Tensors that share memory
-        are written each.
 
     Raises:
         CheckpointError: the best file cannot be read, or this one cannot be written.
     """
     weights, about = _weights_of(run, best)
     separate = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
-    content, path = save(separate, metadata={key: str(value) for key, value in about.items()}), directory / NAME
+    content = save(separate, metadata={key: str(value) for key, value in about.items()})
     try:
-        commit(path, lambda file: file.write(content))
+        commit(path, lambda file: file.write(content), 0, run.id)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error}. It needs {len(content):,} bytes.") from error
-    return path
 
 
 def _weights_of(run: Run, best: tuple[str, Best] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:

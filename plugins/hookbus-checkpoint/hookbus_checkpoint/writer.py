@@ -14,12 +14,14 @@ from hookbus_checkpoint.background import Background, WeightsChanged
 from hookbus_checkpoint.best import BestKeeper
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.plan import Folder
-from hookbus_checkpoint.publish import publish
+from hookbus_checkpoint.publish import NAME, publish
 from hookbus_checkpoint.saving import Save
 
 __all__ = ["Writer"]
 
 LAST = "last.pth"
+GENERATIONS = "checkpoint_generations"
+"""The service with the newest generation of each directory: several hooks may write into one."""
 
 
 class Writer:
@@ -36,6 +38,7 @@ class Writer:
         self._save: Save | None = None
         self._background: Background | None = None
         self._saved_at: tuple[int, int] | None = None
+        self._told: set[str] = set()
 
     # -- the run -----------------------------------------------------------------------------
 
@@ -49,9 +52,27 @@ class Writer:
         """
         if run.iters_done == 0 or directory != self._folder.path:
             self._folder, self._saved_at = Folder(directory), None
+        if run.get(GENERATIONS) is None:
+            run.provide(GENERATIONS, {})
         if self._config.async_save:
             self._background = Background(name, self.catch_up, overlap=self._config.async_save == "overlap")
             self._background.attach(run)
+
+    def begin(self, run: Run) -> None:
+        """Training begins: the directory is this run's alone.
+
+        Raises:
+            WorkDirError: a live run writes there.
+            CheckpointError: there are checkpoints of another run.
+        """
+        run.hold(self._folder.path)
+        self._folder.run = run.id
+        others = self._folder.files_of_others()
+        if others:
+            raise CheckpointError(
+                f"{self._folder.path} holds checkpoints of another run: {', '.join(path.name for path in others)}. "
+                "Resume that run, move its files, or give another out_dir."
+            )
 
     def detach(self, run: Run) -> None:
         """End the other thread."""
@@ -70,17 +91,20 @@ class Writer:
         self.catch_up(run)
         details = [request.details for request in requests]
         bests = dict(each["best"] for each in details if "best" in each)
-        names = {metric: self._best.file_name(metric) for metric in bests}
-        last = LAST if self._config.save_last else None
+        names = {metric: self._free(run, self._best.file_name(metric)) for metric in bests}
+        last = self._free(run, LAST) if self._config.save_last else None
         due = [each["periodic"] for each in details if "periodic" in each]
         if not (due or bests or last):
             due = [self._now(run)]
-        periodic = [self._config.file_name(*each) for each in due]
-        pinned = [self._config.file_name(*each) for each in due if self._config.pins(*each)]
+        periodic = [self._free(run, self._config.file_name(*each)) for each in due]
+        pinned = [name for name, each in zip(periodic, due, strict=True) if self._config.pins(*each)]
         plan = self._folder.plan(periodic, list(names.values()), last, pinned)
         placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
         self._save = Save(self._folder, plan, placed, self._config.max_keep_ckpts, run.metrics.results)
+        generations: dict[Path, int] = run.require(GENERATIONS)
+        self._folder.generation = max(self._folder.generation, generations.get(self._folder.path, 0))
         self._save.take_into_account(run)
+        generations[self._folder.path] = self._folder.generation
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
@@ -114,7 +138,7 @@ class Writer:
             CheckpointError: they could not be written.
         """
         try:
-            publish(run, self._folder.path, self._best.deciding(run))
+            publish(run, self._folder.path / self._free(run, NAME), self._best.deciding(run))
         except CheckpointError as error:
             self._report(error)
 
@@ -131,6 +155,19 @@ class Writer:
         self._saved_at = None if state["saved_at"] is None else (state["saved_at"][0], state["saved_at"][1])
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _free(self, run: Run, name: str) -> str:
+        """The name, or another one where a file that this run did not write has it; then that is said, once."""
+        free = self._folder.free(name)
+        if free != name and name not in self._told:
+            self._told.add(name)
+            run.logger.warning(
+                "%s was not written by this run, so it is left alone: this run writes %s. Move the other one for the "
+                "usual name.",
+                self._folder.path / name,
+                free,
+            )
+        return free
 
     def _now(self, run: Run) -> tuple[str, int]:
         """What a file that somebody asked for is called by: the epoch where one is complete, else the iteration."""

@@ -118,8 +118,15 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _same_time_and_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda *_: "2026-01-01T00:00:00+0000")
+    real = Run.__init__
+
+    def init(self: Run, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        self.id = "the same"
+
+    monkeypatch.setattr(Run, "__init__", init)
 
 
 def data(count: int = 6) -> list[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, WorkDirError
 from hookbus.files import verify
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
@@ -126,6 +126,74 @@ class TestRetention:
         assert foreign.read_bytes() == b"not ours"
         assert (foreign.parent / "epoch_3.pth").exists()
         assert not (foreign.parent / "epoch_2.pth").exists()
+
+    def test_a_file_of_others_under_a_name_of_ours_is_neither_written_over_nor_removed(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder = tmp_path / "checkpoints"
+        folder.mkdir()
+        foreign = {folder / name for name in ("epoch_2.pth", "last.pth", "best_accuracy.pth", "model.safetensors")}
+        for path in foreign:
+            path.write_text("mine")
+        run = train(tmp_path, CheckpointHook(max_keep_ckpts=1, publish=True), scores=[0.5, 0.9, 0.7])
+
+        assert {path.read_text() for path in foreign} == {"mine"}
+        found = {path.name for path in folder.iterdir() if path.suffix != ".json"} - {path.name for path in foreign}
+        assert found == {"epoch_3.pth", "last-2.pth", "best_accuracy-2.pth", "model-2.safetensors"}
+        assert run.best["val/accuracy"].path == folder / "best_accuracy-2.pth"
+        for path in foreign:
+            said = [each for each in caplog.messages if each.startswith(f"{path} was not written by this run, so it")]
+            assert len(said) == 1, path
+        assert train(tmp_path, CheckpointHook(), scores=[0.5, 0.9, 0.7, 0.6], resume="auto").epochs_done == 4
+
+    def test_a_file_whose_sidecar_is_gone_is_nobodys_after_a_resume(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(save_last=False, save_best=False), epochs=3)
+        (tmp_path / "checkpoints" / "epoch_3.pth.json").unlink()
+        train(tmp_path, CheckpointHook(max_keep_ckpts=1, save_last=False, save_best=False), epochs=3, resume="auto")
+
+        names = {path.name for path in (tmp_path / "checkpoints").glob("*.pth")}
+        assert names == {"epoch_3.pth", "epoch_3-2.pth"}
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_a_directory_with_files_of_another_run_is_an_error_at_the_start(
+        self, tmp_path: Path, overwrite: bool
+    ) -> None:
+        def attempt(**options: Any) -> Run:
+            return train(tmp_path / "run", CheckpointHook(out_dir=str(tmp_path / "out")), epochs=1, **options)
+
+        attempt()
+        before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        with pytest.raises(
+            CheckpointError,
+            match=r"/out holds checkpoints of another run: epoch_1.pth, last.pth. Resume that run, move its files, or",
+        ):
+            attempt(overwrite=overwrite)
+        assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+    def test_a_directory_of_a_live_run_is_an_error_at_the_start(self, tmp_path: Path) -> None:
+        tried: list[str] = []
+
+        class Other(Hook):
+            def after_train_epoch(self, run: Run) -> None:
+                with pytest.raises(WorkDirError, match="in use by a live run .*give another out_dir") as caught:
+                    train(tmp_path / "other", CheckpointHook(out_dir=str(tmp_path / "out")), epochs=1)
+                tried.append(str(caught.value))
+
+        train(tmp_path / "run", CheckpointHook(out_dir=str(tmp_path / "out")), Other(), epochs=2)
+
+        assert len(tried) == 2
+        assert {path.name for path in (tmp_path / "out").glob("*.pth")} == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
+
+    def test_two_hooks_of_one_run_may_share_a_directory(self, tmp_path: Path) -> None:
+        hooks = [
+            CheckpointHook(name="epochs", out_dir=str(tmp_path / "out")),
+            CheckpointHook(name="often", out_dir=str(tmp_path / "out"), interval=2, by_epoch=False, max_keep_ckpts=1),
+        ]
+        train(tmp_path / "run", *hooks, epochs=2, batches=3)
+
+        found = {path.name: verify(path).generation for path in (tmp_path / "out").glob("*.pth")}
+        assert sorted(found) == ["epoch_1.pth", "epoch_2.pth", "iter_6.pth", "last.pth"]
+        assert found["iter_6.pth"] < found["epoch_2.pth"]
 
     def test_null_keeps_all(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(max_keep_ckpts=None, save_last=False), epochs=7)

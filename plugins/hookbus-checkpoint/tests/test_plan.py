@@ -56,6 +56,29 @@ def test_names_that_are_not_in_the_directory_are_forgotten(tmp_path: Path) -> No
     assert (folder.periodic, folder.generation) == (["epoch_2.pth"], 3)
 
 
+def test_a_name_that_others_have_is_left_to_them(tmp_path: Path) -> None:
+    (tmp_path / "last.pth").touch()
+    commit(tmp_path / "last-2.pth", lambda file: file.write(b"other"), 1, "other")
+    commit(tmp_path / "epoch_1.pth", lambda file: file.write(b"mine"), 1, "mine")
+    (tmp_path / "epoch_2.pth").symlink_to(tmp_path / "nowhere")
+    folder = Folder(tmp_path, "mine")
+
+    names = ("last.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth")
+    assert [folder.free(name) for name in names] == ["last-3.pth", "epoch_1.pth", "epoch_2-2.pth", "epoch_3.pth"]
+    assert folder.files_of_others() == [tmp_path / "last-2.pth"]
+
+
+def test_a_file_that_was_replaced_by_others_is_not_removed(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    save(folder, "epoch_1.pth", [], None)
+    (tmp_path / "epoch_1.pth").write_text("mine")
+    (tmp_path / "epoch_1.pth.json").unlink()
+    save(folder, "epoch_2.pth", [], None, keep=1)
+
+    assert (tmp_path / "epoch_1.pth").read_text() == "mine"
+    assert folder.periodic == ["epoch_2.pth"]
+
+
 def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
     plan = Folder(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
 

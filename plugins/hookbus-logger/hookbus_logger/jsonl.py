@@ -33,6 +33,7 @@ class JsonlHook(RecordingHook):
         super().__init__(config, **settings)
         self._file: JsonLines | None = None
         self._opened_for: Run | None = None
+        self._is_own = False
         self._rows = self._rows_before = 0
         self._resumed_rows: int | None = None
         self._reported: set[str] = set()
@@ -53,7 +54,7 @@ class JsonlHook(RecordingHook):
         """Cut away what a run before this one has written beyond the place from which this one goes on."""
         super().before_train(run)
         count, self._resumed_rows = self._resumed_rows, None
-        if self._file is None or (count is None and self.config.path is not None):
+        if self._file is None or (count is None and not self._is_own):
             return
         limit, step = math.inf if count is None else count, run.steps_done
 
@@ -116,7 +117,9 @@ class JsonlHook(RecordingHook):
         if self._opened_for is not run:
             self._opened_for = run
             self.cleanup()
-            self._file = JsonLines(self._path(run))
+            path = self._path(run)
+            self._is_own = run.own(path)
+            self._file = JsonLines(path)
             self._rows = self._rows_before = self._file.rows
         return self._file
 

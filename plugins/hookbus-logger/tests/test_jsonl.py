@@ -219,6 +219,21 @@ def test_a_file_of_the_users_needs_no_work_dir_and_keeps_what_is_in_it(tmp_path:
     assert [row["step"] for row in read_jsonl(path)] == [3, 3]
 
 
+def test_a_file_of_the_users_under_its_name_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "mine", "step": 7}\n')
+    fake_training([JsonlHook(interval=3)], epochs=1, work_dir=tmp_path)
+
+    assert [(row["kind"], row["step"]) for row in rows_of(tmp_path)] == [("mine", 7), ("train", 3)]
+
+
+def test_the_file_of_a_run_goes_with_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        fake_training([JsonlHook(interval=3)], epochs=1, work_dir=tmp_path, overwrite=True)
+
+    assert steps(tmp_path) == [3]
+
+
 def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

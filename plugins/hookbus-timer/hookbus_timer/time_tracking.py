@@ -122,7 +122,9 @@ class TimeTrackingHook(Hook):
                 f"{self.name}: log_to_file is on, and this run has no place for {path}. Give work_dir to the run, or "
                 "an absolute log_path to this hook."
             )
-        return path if directory is None else Path(directory) / path
+        found = path if directory is None else Path(directory) / path
+        run.own(found)
+        return found
 
     # -- state ---------------------------------------------------------------------------------
 
