@@ -213,7 +213,7 @@ class MetricStore:
             name: {"values": column.values(), "count": column.count, "open": column.row == self._row}
             for name, column in self._columns.items()
         }
-        windows = {name: window.state_dict() for name, window in self._windows.items()}
+        windows = {name: window.state_dict() for name, window in sorted(self._windows.items())}
         return {"columns": columns, "windows": windows, "results": dict(self.results)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

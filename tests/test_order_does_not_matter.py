@@ -15,52 +15,11 @@ from hookbus.lifecycle import POINTS
 from hookbus.state import read_checkpoint
 from hookbus.testing import fingerprint
 from hookbus_checkpoint import CheckpointHook
-from hookbus_logger import JsonlHook, read_jsonl
-
-
-class Average(Hook):
-    """Keeps an average of the weights, changed once per update."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(settings)
-        self.mean: dict[str, torch.Tensor] = {}
-
-    def after_optimizer_step(self, run: Run) -> None:
-        assert run.model is not None
-        for name, value in run.model.state_dict().items():
-            old = self.mean.get(name, value)
-            self.mean[name] = 0.5 * old + 0.5 * value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": dict(self.mean)}
-
-
-class Validates(Hook):
-    """Asks for a validation every few iterations."""
-
-    schedules_validation = True
-
-    def after_train_iter(self, run: Run) -> None:
-        if run.iters_done % 3 == 0:
-            run.request_validation("every third iteration")
-
-
-class Stops(Hook):
-    """Counts validations without improvement, and asks for the end."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(settings)
-        self.best, self.waited = float("inf"), 0
-
-    def after_val(self, run: Run) -> None:
-        loss = run.metrics.results["val/loss"]
-        self.waited = 0 if loss < self.best else self.waited + 1
-        self.best = min(self.best, loss)
-        if self.waited >= 2 or run.iters_done >= 12:
-            run.request_stop("no improvement")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "waited": self.waited}
+from hookbus_early_stopping import EarlyStoppingHook
+from hookbus_ema import EMAHook
+from hookbus_eval import EvalHook
+from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
+from hookbus_timer import IterTimerHook, TimeTrackingHook
 
 
 class Reads(Hook):
@@ -80,15 +39,22 @@ def _look(self: Reads, run: Run) -> None:
 for _point in POINTS:
     setattr(Reads, _point, _look)
 
-KINDS = (Average, Validates, Stops, Reads, CheckpointHook, JsonlHook)
+SETTINGS: dict[type[Hook], dict[str, Any]] = {
+    EMAHook: {"momentum": 0.8, "warm_up": 0},
+    EvalHook: {"interval": 3, "by_epoch": False, "metric": "val/loss"},
+    EarlyStoppingHook: {"monitor": "val/loss", "patience": 1, "min_delta": 0.05},
+    CheckpointHook: {"interval": 2, "by_epoch": False, "max_keep_ckpts": 2, "best_metric": "val/loss"},
+    LoggerHook: {"interval": 2},
+    JsonlHook: {"interval": 2},
+    IterTimerHook: {"interval": 4},
+    TimeTrackingHook: {},
+    Reads: {},
+}
+COUNT = len(SETTINGS)
 
 
 def build(priorities: list[int], listed: list[int]) -> list[Hook]:
-    options: dict[type, dict[str, Any]] = {
-        CheckpointHook: {"interval": 2, "by_epoch": False, "max_keep_ckpts": 2, "best_metric": "val/loss"},
-        JsonlHook: {"interval": 2},
-    }
-    hooks = [cls(priority=p, **options.get(cls, {})) for cls, p in zip(KINDS, priorities, strict=True)]
+    hooks = [cls(priority=number, **SETTINGS[cls]) for cls, number in zip(SETTINGS, priorities, strict=True)]
     return [hooks[i] for i in listed]
 
 
@@ -150,25 +116,31 @@ def results(priorities: list[int], listed: list[int], order: str, own_loop: bool
         "files": {name: fingerprint(_kept(each)) for name, each in sorted(checkpoints.items())},
         "best": {name: (best.value, best.step) for name, best in run.best.items()},
         "end": (run.outcome, run.iters_done, run.epochs_done, run.stop_reasons),
-        "log": [{key: value for key, value in row.items() if key != "time"} for row in log],
+        "log": [_without_times(row) for row in log],
     }
+
+
+def _without_times(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "time" and (row["kind"], key) != ("scalars", "values")}
 
 
 def _kept(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """What a resume takes from a file; the paths and times in it differ between any two runs."""
-    states = {name: checkpoint["hooks"][name]["state"] for name in ("average", "stops", "checkpoint")}
+    states = {
+        name: checkpoint["hooks"][name]["state"] for name in ("ema", "early_stopping", "checkpoint", "logger", "jsonl")
+    }
     clock = {key: value for key, value in checkpoint["loop"]["clock"].items() if "second" not in key}
-    kept = {key: checkpoint[key] for key in ("state_dict", "optimizer", "rng")}
+    kept = {key: checkpoint[key] for key in ("state_dict", "ema_state_dict", "optimizer", "rng")}
     return {**kept, "hooks": states, "clock": clock, "metrics": checkpoint["loop"]["metrics"]}
 
 
 REFERENCE: dict[bool, dict[str, Any]] = {}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
-    priorities=st.lists(st.integers(0, 100), min_size=6, max_size=6),
-    listed=st.permutations(range(6)),
+    priorities=st.lists(st.integers(0, 100), min_size=COUNT, max_size=COUNT),
+    listed=st.permutations(range(COUNT)),
     order=st.sampled_from(["nested", "ascending"]),
     own_loop=st.booleans(),
 )
@@ -176,10 +148,21 @@ def test_weights_files_best_log_and_end_are_the_same(
     priorities: list[int], listed: list[int], order: str, own_loop: bool
 ) -> None:
     if own_loop not in REFERENCE:
-        REFERENCE[own_loop] = results([50] * 6, list(range(6)), "nested", own_loop)
+        REFERENCE[own_loop] = results([50] * COUNT, list(range(COUNT)), "nested", own_loop)
 
     assert results(priorities, listed, order, own_loop) == REFERENCE[own_loop]
 
 
 def test_the_trainer_and_a_loop_of_ones_own_agree() -> None:
-    assert results([50] * 6, list(range(6)), "nested", False) == results([50] * 6, list(range(6)), "nested", True)
+    assert results([50] * COUNT, list(range(COUNT)), "nested", False) == results(
+        [50] * COUNT, list(range(COUNT)), "nested", True
+    )
+
+
+def test_the_training_is_one_in_which_every_hook_has_something_to_do() -> None:
+    found = results([50] * COUNT, list(range(COUNT)), "nested", False)
+
+    assert found["end"][0] == "stopped"
+    assert found["end"][3] == ["early_stopping: val/loss has not improved on 0.0723875 (epoch 2) in 1 validation"]
+    assert {row["kind"] for row in found["log"]} == {"train", "val", "scalars"}
+    assert {"best_val_loss.pth", "last.pth"} < set(found["files"])
