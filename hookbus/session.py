@@ -281,4 +281,5 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, earlier)
-    run.agree_to_stop(run.queue.take(Kind.STOP))  # Ctrl-C may have come after the last boundary
+    late = run.queue.take(Kind.STOP)  # Ctrl-C may have come after the last boundary; for others that is too late
+    run.agree_to_stop([each for each in late if each.details["outcome"] == "interrupted"])
