@@ -1,0 +1,18 @@
+"""System, GPU and memory monitors for hookbus: what a training asks of the machine, and whether its memory grows."""
+
+from hookbus_system_monitor.config import MemoryProfilerConfig, SystemMonitorConfig
+from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider
+from hookbus_system_monitor.memory_profiler import MemoryProfilerHook
+from hookbus_system_monitor.monitor import SystemMonitorHook
+from hookbus_system_monitor.nvml import NvmlProvider
+
+__all__ = [
+    "AcceleratorProvider",
+    "MemoryProfilerConfig",
+    "MemoryProfilerHook",
+    "NullProvider",
+    "NvmlProvider",
+    "Provider",
+    "SystemMonitorConfig",
+    "SystemMonitorHook",
+]

@@ -1,0 +1,127 @@
+"""What the host is doing: CPU, memory, disk, network and temperature.
+
+Usable without hookbus.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from hookbus_system_monitor.cgroup import Cgroup
+from hookbus_system_monitor.memory import process_memory, swap_memory, system_memory
+from hookbus_system_monitor.readings import GB, MB, Probe, Rate
+
+__all__ = ["cpu_probes", "disk_probes", "memory_probes", "network_probes"]
+
+Timer = Callable[[], float]
+
+
+def cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Probe]:
+    """Use of the CPUs, and their temperature where there is a sensor.
+
+    Args:
+        cgroup: the limits.
+        timer: returns seconds.
+    """
+    probes = [Probe("use of the CPU", ("cpu_percent", "process_cpu_percent"), _Cpu(cgroup, timer).read)]
+    if _temperatures():
+        probes.append(Probe("temperature of the CPU", ("cpu_celsius",), lambda: (max(_temperatures()),)))
+    return probes
+
+
+def memory_probes(cgroup: Cgroup) -> list[Probe]:
+    """Memory of the system, swap and process."""
+    names = ("memory_used_gb", "memory_percent", "swap_used_gb", "swap_percent")
+
+    def read() -> Sequence[float]:
+        memory, swap = system_memory(cgroup), swap_memory(cgroup)
+        return memory.used / GB, memory.percent, swap.used / GB, swap.percent
+
+    return [
+        Probe("memory", names, read),
+        Probe("memory of the process", ("process_memory_gb",), lambda: (process_memory() / GB,)),
+    ]
+
+
+def disk_probes(path: Path, timer: Timer = time.monotonic) -> list[Probe]:
+    """Traffic of all disks, and how full one is.
+
+    Args:
+        path: a place on that disk.
+        timer: returns seconds.
+    """
+    return [
+        Probe("disk traffic", ("disk_read_mb_per_s", "disk_write_mb_per_s"), _Traffic(_disk_bytes, timer).read),
+        Probe(f"the disk of {path}", ("disk_percent",), lambda: (psutil.disk_usage(str(path)).percent,)),
+    ]
+
+
+def network_probes(timer: Timer = time.monotonic) -> list[Probe]:
+    """Traffic of all network interfaces.
+
+    Args:
+        timer: returns seconds.
+    """
+    names = ("net_received_mb_per_s", "net_sent_mb_per_s")
+    return [Probe("network traffic", names, _Traffic(_network_bytes, timer).read)]
+
+
+class _Cpu:
+    """Use of the CPUs since the last look; the first look has nothing to compare with."""
+
+    def __init__(self, cgroup: Cgroup, timer: Timer) -> None:
+        self._cgroup, self._timer = cgroup, timer
+        self._process = psutil.Process()
+        self._rate = Rate()
+        self._looked = False
+
+    def read(self) -> Sequence[float | None]:
+        """Percent of all CPUs that may be used, and percent of one CPU that this process takes."""
+        found = self._all(), float(self._process.cpu_percent())
+        looked, self._looked = self._looked, True
+        return found if looked else (None, None)
+
+    def _all(self) -> float | None:
+        cpus, used = self._cgroup.cpus(), self._cgroup.cpu_seconds()
+        if cpus is None or used is None or cpus >= (psutil.cpu_count() or 1):
+            return float(psutil.cpu_percent())
+        rate = self._rate.per_second(used, self._timer())
+        return None if rate is None else 100 * rate / cpus
+
+
+class _Traffic:
+    """Two counters of bytes as MB per second."""
+
+    def __init__(self, counters: Callable[[], tuple[int, int]], timer: Timer) -> None:
+        self._counters, self._timer = counters, timer
+        self._rates = Rate(), Rate()
+
+    def read(self) -> Sequence[float | None]:
+        now = self._timer()
+        return [rate.per_second(count / MB, now) for rate, count in zip(self._rates, self._counters(), strict=True)]
+
+
+def _disk_bytes() -> tuple[int, int]:
+    counters = psutil.disk_io_counters()
+    if counters is None:
+        raise OSError("this system counts no disk traffic")
+    return counters.read_bytes, counters.write_bytes
+
+
+def _network_bytes() -> tuple[int, int]:
+    counters = psutil.net_io_counters()
+    return counters.bytes_recv, counters.bytes_sent
+
+
+def _temperatures() -> list[float]:
+    """The present temperatures of all sensors that belong to a CPU, in degrees Celsius."""
+    try:
+        sensors = psutil.sensors_temperatures()
+    except (AttributeError, OSError):  # some systems have no such function, some let nobody read
+        return []
+    chips = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal")
+    return [entry.current for chip in chips for entry in sensors.get(chip, ())]

@@ -1,0 +1,47 @@
+"""The two lines of text about memory, as users of MMDetection know them.
+
+Usable without hookbus.
+"""
+
+from __future__ import annotations
+
+from hookbus_system_monitor.memory import Memory
+from hookbus_system_monitor.readings import GB, MB
+
+__all__ = ["memory_fields", "memory_sentence"]
+
+
+def memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
+    """All there is to say, in sentences.
+
+    Args:
+        memory: of the system.
+        swap: of the system.
+        process: bytes of this process.
+    """
+    return (
+        f"The system has {memory.total / GB:.0f} GB ({_mb(memory.available)} + {_mb(memory.used)}) of memory and "
+        f"{swap.total / GB:.0f} GB ({_mb(swap.available)} + {_mb(swap.used)}) of swap memory in total. Currently "
+        f"{_mb(memory.used)} ({memory.percent:.1f}%) of memory and {_mb(swap.used)} ({swap.percent:.1f}%) of swap "
+        f"memory were consumed. And the current training process consumed {_mb(process)} of memory."
+    )
+
+
+def memory_fields(memory: Memory, swap: Memory, process: int) -> str:
+    """The same numbers by name.
+
+    Args:
+        memory: of the system.
+        swap: of the system.
+        process: bytes of this process.
+    """
+    return (
+        f"Memory information available_memory: {_mb(memory.available)}, used_memory: {_mb(memory.used)}, "
+        f"memory_utilization: {memory.percent:.1f} %, available_swap_memory: {_mb(swap.available)}, "
+        f"used_swap_memory: {_mb(swap.used)}, swap_memory_utilization: {swap.percent:.1f} %, "
+        f"current_process_memory: {_mb(process)}"
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{round(size / MB)} MB"

@@ -1,0 +1,133 @@
+"""The memory profiler: memory of process, system and device, whether it grows, and what filled it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hookbus import Hook, Priority, every, hookimpl
+from hookbus.distributed import rank
+from hookbus.run import Run
+from hookbus_system_monitor.allocator import allocation
+from hookbus_system_monitor.cgroup import Cgroup
+from hookbus_system_monitor.config import MemoryProfilerConfig
+from hookbus_system_monitor.lines import memory_fields, memory_sentence
+from hookbus_system_monitor.memory import process_memory, process_peak, swap_memory, system_memory
+from hookbus_system_monitor.readings import GB
+from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
+from hookbus_system_monitor.watch import Watch
+
+__all__ = ["MemoryProfilerHook"]
+
+PROCESS = "the memory of this process"
+DEVICE = "the memory of tensors on the device"
+
+
+class MemoryProfilerHook(Hook):
+    """Records memory under `memory/...`, says it in words, and warns of too much and of steady growth.
+
+    Runs on every rank, because each has memory of its own; what is recorded is that of the main one.
+    """
+
+    Config = MemoryProfilerConfig
+    priority = Priority.HIGHEST
+    observer = True
+    config: MemoryProfilerConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._cgroup = Cgroup()
+        self._watches: dict[str, Watch] = {}
+        self._is_due, self._recorded_at = False, -1
+
+    # -- when ----------------------------------------------------------------------------------
+
+    def before_train(self) -> None:
+        """Begin anew to look for growth."""
+        self._watches, self._is_due, self._recorded_at = {}, False, -1
+
+    @hookimpl(when=every("interval"))
+    def after_train_iter(self, run: Run) -> None:
+        """Record; in the middle of an accumulation, at the next update."""
+        self._is_due = True
+        if run.clock.stepped:
+            self._record(run)
+
+    def after_optimizer_step(self, run: Run) -> None:
+        """Record what waited for an update."""
+        if self._is_due:
+            self._record(run)
+
+    def on_exception(self, run: Run, exception: BaseException) -> None:
+        """Keep what can be known of an out-of-memory error."""
+        if is_out_of_memory(exception):
+            self._dump(run, exception)
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def _record(self, run: Run) -> None:
+        self._is_due = False
+        if run.steps_done == self._recorded_at:
+            return
+        self._recorded_at = run.steps_done
+        values = {**self._of_host(run), **self._of_device(run)}
+        if values:
+            run.bus.emit("log_scalars", values=values)
+
+    def _of_host(self, run: Run) -> dict[str, float]:
+        if not self.config.log_cpu:
+            return {}
+        memory, swap, process = system_memory(self._cgroup), swap_memory(self._cgroup), process_memory()
+        run.logger.info("%s", memory_sentence(memory, swap, process))
+        run.logger.info("%s", memory_fields(memory, swap, process))
+        self._look_at(run, PROCESS, process)
+        return {
+            "memory/process_gb": process / GB,
+            "memory/process_peak_gb": process_peak() / GB,
+            "memory/system_used_gb": memory.used / GB,
+            "memory/system_available_gb": memory.available / GB,
+            "memory/system_percent": memory.percent,
+            "memory/swap_used_gb": swap.used / GB,
+            "memory/swap_percent": swap.percent,
+        }
+
+    def _of_device(self, run: Run) -> dict[str, float]:
+        found = allocation() if self.config.log_gpu else None
+        if found is None:
+            return {}
+        self._look_at(run, DEVICE, found.current)
+        return {
+            "memory/gpu_allocated_gb": found.current / GB,
+            "memory/gpu_peak_gb": found.peak / GB,
+            "memory/gpu_reserved_gb": found.reserved / GB,
+            "memory/gpu_fragmentation_percent": found.fragmentation,
+        }
+
+    def _look_at(self, run: Run, what: str, size: int) -> None:
+        watch = self._watches.setdefault(what, Watch(what, self.config.warn_threshold))
+        for text in watch.see(run.iters_done, size):
+            run.logger.warning("%s: %s", self.name, text)
+
+    # -- out of memory -------------------------------------------------------------------------
+
+    def _dump(self, run: Run, error: BaseException) -> None:
+        directory = run.get("logs_dir")
+        if directory is None:
+            run.logger.warning("%s: out of memory; give work_dir to the run for a snapshot of it.", self.name)
+            return
+        files = save_snapshot(Path(directory), rank(), self._facts(run, error))
+        run.logger.warning("%s: out of memory; a snapshot is in %s.", self.name, " and ".join(map(str, files)))
+
+    def _facts(self, run: Run, error: BaseException) -> dict[str, Any]:
+        found = allocation()
+        return {
+            "error": f"{type(error).__name__}: {error}",
+            "epoch": run.epoch,
+            "iteration": run.iters_done,
+            "step": run.steps_done,
+            "process": process_memory(),
+            "process_peak": process_peak(),
+            "system": system_memory(self._cgroup)._asdict(),
+            "swap": swap_memory(self._cgroup)._asdict(),
+            "device": None if found is None else found._asdict(),
+        }

@@ -1,0 +1,148 @@
+"""The system monitor: what a training asks of CPU, memory, disk, network and GPUs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hookbus import Hook, Priority
+from hookbus.run import Run
+from hookbus_system_monitor.cgroup import Cgroup
+from hookbus_system_monitor.config import SystemMonitorConfig
+from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, cuda_uuids
+from hookbus_system_monitor.host import cpu_probes, disk_probes, memory_probes, network_probes
+from hookbus_system_monitor.nvml import NvmlProvider
+from hookbus_system_monitor.plots import save_plots, why_no_plots
+from hookbus_system_monitor.readings import Probe, Reader, Values
+from hookbus_system_monitor.sampler import Sampler
+from hookbus_system_monitor.samples import Samples
+from hookbus_system_monitor.visible import visible_entries
+
+__all__ = ["SystemMonitorHook"]
+
+
+class SystemMonitorHook(Hook):
+    """Samples the machine in a thread of its own, and records the means under `system/...`.
+
+    The thread begins with the run and is gone when the run ends, however it ends. It never talks to the bus: records
+    are made by the training at its own iterations, and only where there are new samples.
+    """
+
+    Config = SystemMonitorConfig
+    priority = Priority.HIGHEST
+    observer = True
+    ranks = "main"
+    config: SystemMonitorConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._samples = Samples()
+        self._sampler: Sampler | None = None
+        self._reader = Reader(self._warn)
+        self._probes: list[Probe] = []
+        self._providers: Sequence[Provider] = ()
+        self._began = 0.0
+        self._is_due, self._recorded_at = False, -1
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def before_run(self, run: Run) -> None:
+        """Begin to sample."""
+        self.cleanup()
+        self._samples, self._reader = Samples(), Reader(self._warn)
+        self._is_due, self._recorded_at = False, -1
+        self._probes, self._providers = self._host_probes(run), self.providers()
+        self._began = time.monotonic()
+        self._sampler = Sampler(self._sample, self.config.interval, name=self.name, say=self._warn)
+        self._sampler.start()
+        if self.config.show_plots and (why := why_no_plots(run.get("visualization_dir"))):
+            self._warn(why)
+
+    def after_run(self, run: Run) -> None:
+        """End the thread, and draw what it saw."""
+        self.cleanup()
+        if self.config.show_plots:
+            self._draw(run)
+
+    def cleanup(self) -> None:
+        """End the thread, and give the devices back."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None and sampler.stop():
+            for provider in self._providers:
+                provider.close()
+
+    def providers(self) -> Sequence[Provider]:
+        """The sources of numbers about devices. Override it for devices of another maker."""
+        use, memory = self.config.track_gpu, self.config.track_gpu_memory
+        if not use and not memory:
+            return [NullProvider()]
+        entries = cuda_uuids() or visible_entries(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        nvml = NvmlProvider(entries, use=use, memory=memory, reader=self._reader, tell=self._tell, warn=self._warn)
+        return [nvml, AcceleratorProvider()] if memory else [nvml]
+
+    def _sample(self) -> None:
+        values: Values = {}
+        for probe in self._probes:
+            values |= self._reader.read(probe)
+        for provider in self._providers:
+            values |= provider.read()
+        named = {f"system/{name}": value for name, value in values.items()}
+        self._samples.add(time.monotonic() - self._began, named)
+
+    def _host_probes(self, run: Run) -> list[Probe]:
+        config, cgroup, path = self.config, Cgroup(), Path(run.get("experiment_dir") or Path.cwd())
+        return [
+            *(cpu_probes(cgroup) if config.track_cpu else ()),
+            *(memory_probes(cgroup) if config.track_memory else ()),
+            *(disk_probes(path) if config.track_disk else ()),
+            *(network_probes() if config.track_network else ()),
+        ]
+
+    # -- records -------------------------------------------------------------------------------
+
+    def after_train_iter(self, run: Run) -> None:
+        """Record what is new; in the middle of an accumulation, at the next update."""
+        self._is_due = True
+        if run.clock.stepped:
+            self._record(run)
+
+    def after_optimizer_step(self, run: Run) -> None:
+        """Record what waited for an update."""
+        if self._is_due:
+            self._record(run)
+
+    def after_train(self, run: Run) -> None:
+        """Record what is left."""
+        self._record(run)
+
+    after_test = after_train
+
+    def _record(self, run: Run) -> None:
+        self._is_due = False
+        if run.steps_done == self._recorded_at:
+            return
+        values = self._samples.take()
+        if values:
+            self._recorded_at = run.steps_done
+            run.bus.emit("log_scalars", values=values)
+
+    # -- pictures ------------------------------------------------------------------------------
+
+    def _draw(self, run: Run) -> None:
+        directory = run.get("visualization_dir")
+        seconds, course = self._samples.course()
+        if course and why_no_plots(directory) is None:
+            path = Path(directory) / f"system_{run.mode}.png"
+            save_plots(path, seconds, course)
+            self._tell(f"the course of the run is in {path}.")
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def _warn(self, text: str) -> None:
+        self.run.logger.warning("%s: %s", self.name, text)
+
+    def _tell(self, text: str) -> None:
+        self.run.logger.info("%s: %s", self.name, text)

@@ -1,0 +1,89 @@
+import itertools
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookbus_system_monitor.samples import Samples
+
+
+class TestWhatIsTaken:
+    def test_is_nothing_without_samples(self):
+        assert Samples().take() == {}
+
+    def test_are_the_means_since_the_last_time(self):
+        samples = Samples()
+        for second, value in enumerate((10, 20, 60)):
+            samples.add(second, {"a": value, "b": 1})
+        assert samples.take() == {"a": 30, "b": 1}
+
+        samples.add(4, {"a": 7})
+        assert samples.take() == {"a": 7}
+        assert samples.take() == {}
+
+    def test_leaves_out_what_is_not_known(self):
+        samples = Samples()
+        samples.add(0, {"a": None, "b": 5, "c": float("nan")})
+        samples.add(1, {"a": 4, "b": None, "c": float("inf")})
+
+        assert samples.take() == {"b": 5, "a": 4}
+
+    def test_is_the_last_value_of_what_adds_up_by_itself(self):
+        samples = Samples()
+        for second, value in enumerate((10, 20, 60)):
+            samples.add(second, {"gpu0/joules": value})
+
+        assert samples.take() == {"gpu0/joules": 60}
+
+    def test_misses_nothing_while_another_thread_adds(self):
+        samples, taken = Samples(), []
+        adding = threading.Thread(target=lambda: [samples.add(0, {"a/joules": n}) for n in range(1, 20_001)])
+        adding.start()
+        while adding.is_alive():
+            taken += samples.take().values()
+        taken += samples.take().values()
+
+        assert taken == sorted(taken)
+        assert taken[-1] == 20_000
+
+
+class TestTheCourse:
+    def test_has_gaps_where_nothing_was_known(self):
+        samples = Samples()
+        samples.add(0, {"a": 1})
+        samples.add(2, {"a": None, "b": 5})
+        samples.add(4, {"a": 3, "b": 6})
+
+        assert samples.course() == ([0, 2, 4], {"a": [1, None, 3], "b": [None, 5, 6]})
+
+    def test_stays_when_means_are_taken(self):
+        samples = Samples()
+        samples.add(0, {"a": 1})
+        samples.take()
+
+        assert samples.course() == ([0], {"a": [1]})
+
+    def test_is_thinned_out_when_it_is_full(self):
+        samples = Samples(size=4)
+        seen = []
+        for second in range(18):
+            samples.add(second, {"a": second})
+            seen.append(samples.course()[0])
+
+        assert seen[3:6] == [[0, 1, 2, 3], [0, 2, 4], [0, 2, 4]]
+        assert seen[8] == [0, 4, 8]
+        assert seen[17] == [0, 8, 16]
+
+    @given(st.integers(2, 9), st.integers(1, 300))
+    def test_is_bounded_evenly_spaced_and_covers_everything(self, size, count):
+        samples = Samples(size=size)
+        for second in range(count):
+            samples.add(second, {"a": second})
+        seconds, course = samples.course()
+
+        assert len(seconds) <= size
+        assert course["a"] == seconds
+        assert seconds[0] == 0
+        steps = {after - before for before, after in itertools.pairwise(seconds)}
+        assert len(steps) <= 1
+        assert count - 1 - seconds[-1] < max(steps, default=count)
