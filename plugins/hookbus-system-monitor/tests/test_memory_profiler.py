@@ -113,7 +113,7 @@ class TestWarnings:
 
         (line,) = lines("WARNING")
         assert line.startswith(
-            "memory_profiler: the memory of this process grows steadily, by 15.6 GB per 1000 iterations, and is 1.62 GB "
+            "memory_profiler: the memory of this process grows steadily, by 15.6 GB per 1000 iterations, and is 1.62"
         )
 
     def test_are_none_where_memory_stays(self, process, lines):
