@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -48,6 +49,7 @@ class TestTheThread:
         sampler = sampler_of(calls, interval=3600)
         sampler.start()
         calls.wait_for(1)
+        time.sleep(0.2)  # long enough for a thread that does not wait
 
         assert sampler.stop()
         assert (calls.count, threads()) == (1, [])
