@@ -17,6 +17,9 @@ __all__ = ["Cgroup", "Usage"]
 MICROSECONDS = 1_000_000
 NANOSECONDS = 1_000_000_000
 
+NO_LIMIT = 2**62
+"""So many bytes are what v1 writes for no limit, or more. What is used is not asked for then: that takes long."""
+
 
 class Usage(NamedTuple):
     """A limit, and what of it is used, in bytes."""
@@ -91,7 +94,8 @@ def _tightest(groups: list[Path], of_group: Callable[[Path], Usage | None]) -> U
 
 
 def _memory_of(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
-    most, used = _number(group / limit), _number(group / usage)
+    most = _number(group / limit)
+    used = _number(group / usage) if most is not None and most < NO_LIMIT else None
     if most is None or used is None:
         return None
     return Usage(most, max(used - (_field(group / "memory.stat", droppable) or 0), 0))
@@ -99,10 +103,12 @@ def _memory_of(group: Path, limit: str, usage: str, droppable: str) -> Usage | N
 
 def _swap_v1(group: Path) -> Usage | None:
     """In v1 there is only the sum of memory and swap."""
-    names = ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.memsw.usage_in_bytes")
-    both_limit, limit, both_used = (_number(group / name) for name in names)
-    used = _number(group / "memory.usage_in_bytes")
-    if both_limit is None or limit is None or both_used is None or used is None:
+    both_limit = _number(group / "memory.memsw.limit_in_bytes")
+    if both_limit is None or both_limit >= NO_LIMIT:
+        return None
+    names = ("memory.limit_in_bytes", "memory.memsw.usage_in_bytes", "memory.usage_in_bytes")
+    limit, both_used, used = (_number(group / name) for name in names)
+    if limit is None or both_used is None or used is None:
         return None
     return Usage(max(both_limit - limit, 0), max(both_used - used, 0))
 

@@ -48,6 +48,11 @@ class TestMemory:
 
         assert cgroup_of(tmp_path, "0::/\n", files).memory() is None
 
+    def test_of_v1_without_limit_is_none(self, tmp_path):
+        files = {"memory/memory.limit_in_bytes": NO_LIMIT_V1, "memory/memory.usage_in_bytes": 600}
+
+        assert cgroup_of(tmp_path, V1, files).memory() is None
+
     def test_of_a_container_that_sees_only_its_own_group_is_found_at_the_top(self, tmp_path):
         # The path is the host's; inside the container the group is mounted as the root.
         files = {"memory/memory.limit_in_bytes": 1000, "memory/memory.usage_in_bytes": 600}
