@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hookbus._dispatch import Listener
 from hookbus._packages import package_of
 from hookbus.clock import Clock
-from hookbus.errors import HookFailure, HookWarning
+from hookbus.errors import ConfigError, HookFailure, HookWarning
 from hookbus.hook import Hook
 
 __all__ = ["IN_A_ROW", "REACH_ALL", "Failures", "annotate", "policy_of"]
@@ -34,11 +34,15 @@ class _Record:
     disabled: str = ""
 
 
-def policy_of(plugin: object) -> str:
-    """Either "raise", "warn" or "disable": the config's word, else warn for observers and raise for all others."""
+def policy_of(plugin: object, error: Exception) -> str:
+    """Either "raise", "warn" or "disable": the config's word, else warn for observers and raise for all others.
+
+    A configuration that does not hold is raised by observers too: what was asked for cannot be had.
+    """
     if not isinstance(plugin, Hook):
         return "raise"
-    return plugin.config.on_error or ("warn" if plugin.observer else "raise")
+    warns = plugin.observer and not isinstance(error, ConfigError)
+    return plugin.config.on_error or ("warn" if warns else "raise")
 
 
 def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> Exception:
@@ -76,7 +80,7 @@ class Failures:
 
     def recover(self, error: Exception, listener: Listener, clock: Clock, go_on: Callable[[], None]) -> bool:
         """A listener raised. Returns whether the exception goes on; otherwise the listeners after it were called."""
-        fatal = id(error) == self._let_through or policy_of(listener.plugin) == "raise"
+        fatal = id(error) == self._let_through or policy_of(listener.plugin, error) == "raise"
         shown = annotate(error, listener.hook, listener.plugin, listener.point, clock)
         if fatal and listener.point not in REACH_ALL:
             self._let_through = id(shown)
@@ -109,7 +113,7 @@ class Failures:
             if id(error) == self._let_through:
                 raise
             shown = annotate(error, hook, plugin, what, clock)
-            if policy_of(plugin) != "raise":
+            if policy_of(plugin, error) != "raise":
                 self._count(error, hook, plugin, what, clock)
                 return None
             if shown is error:
@@ -141,7 +145,7 @@ class Failures:
             record = self._records[hook] = _Record(what, package_of(plugin))
         record.count += 1
         row = record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
-        if not record.disabled and (row >= IN_A_ROW or policy_of(plugin) == "disable"):
+        if not record.disabled and (row >= IN_A_ROW or policy_of(plugin, error) == "disable"):
             record.disabled = f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
         if fresh or record.disabled:
             self._changed()

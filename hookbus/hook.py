@@ -107,7 +107,7 @@ class Hook:
         Config: the pydantic model of the hook's settings.
         priority: the hook's depth; config and registration may override it.
         observer: True for hooks that only watch: their failures warn instead of ending the run.
-        unit: "iter" or "epoch": what the common key `frequency` counts.
+        unit: "iter", "step" or "epoch": what the common key `frequency` counts.
         ranks: "all", or "main" for hooks that work on the main process only.
         schedules_validation: True for hooks that decide when to validate; the Trainer then leaves it to them.
         needs_work_dir: True for hooks that can do nothing without a work directory.
@@ -120,7 +120,7 @@ class Hook:
     Config: ClassVar[type[HookConfig]] = HookConfig
     priority: int = Priority.NORMAL
     observer: ClassVar[bool] = False
-    unit: ClassVar[Literal["iter", "epoch"]] = "iter"
+    unit: ClassVar[Literal["iter", "step", "epoch"]] = "iter"
     ranks: ClassVar[Literal["all", "main"]] = "all"
     schedules_validation: ClassVar[bool] = False
     needs_work_dir: ClassVar[bool] = False

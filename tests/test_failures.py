@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus
-from hookbus.errors import HookFailure, HookWarning
+from hookbus.errors import ConfigError, HookFailure, HookWarning
 
 MODULE = f"module {__name__}"
 
@@ -163,6 +163,16 @@ def test_an_observer_warns_once_and_the_others_are_still_called() -> None:
         iterate(bus, 4)
     assert noting.called == ["iter 0", "iter 1", "iter 2", "iter 3", "after_run finished", "cleanup"]
     assert watching.called.count("after_train_iter") == 4
+
+
+def test_a_configuration_that_does_not_hold_ends_the_run_of_an_observer_too_unless_it_says_otherwise() -> None:
+    wrong = ConfigError(["targets: there is no layer 7."])
+    bus: Any = HookBus([Watching(always(wrong))])
+    with pytest.raises(ConfigError, match="no layer 7"), bus.run():
+        iterate(bus, 1)
+    told: Any = HookBus([Watching(always(wrong), on_error="warn")])
+    with warned("no layer 7.; the run goes on."), told.run():
+        iterate(told, 1)
 
 
 def test_one_failure_is_told_once() -> None:

@@ -129,6 +129,16 @@ def test_frequency_gates_the_epoch_points_of_a_hook_whose_unit_is_the_epoch() ->
     assert found["after_forward"] == ""
 
 
+def test_frequency_gates_the_optimizer_points_of_a_hook_whose_unit_is_the_step() -> None:
+    class ByStep(Scheduled):
+        unit = "step"
+
+    found = schedules(ByStep(frequency=2))
+    assert found["after_optimizer_step"] == "every(2)"
+    assert found["after_train_iter"] == "every(4)"
+    assert found["after_forward"] == ""
+
+
 def test_should_trigger_is_asked_at_per_iteration_points_with_the_index_from_zero() -> None:
     asked: list[tuple[str, int]] = []
     called: list[str] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run
-from hookbus.errors import ConfigError
+from hookbus.errors import HookError
 from hookbus.metrics import Metrics
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.lines import JsonLines, Row
@@ -44,7 +44,7 @@ class JsonlHook(RecordingHook):
         """Open the file.
 
         Raises:
-            ConfigError: there is nowhere to write.
+            HookError: there is nowhere to write.
         """
         super().before_run(run, mode)
         self._resumed_rows = None
@@ -128,11 +128,9 @@ class JsonlHook(RecordingHook):
             return self.config.path
         directory = run.get("logs_dir")
         if directory is None:
-            raise ConfigError(
-                [
-                    "JSON lines are written into the work directory, and this run has none: give work_dir= to the "
-                    "run, or path= to this hook. Nothing is written."
-                ]
+            raise HookError(
+                "JSON lines are written into the work directory, and this run has none: give work_dir= to the run, or "
+                "path= to this hook. Nothing is written."
             )
         return Path(directory) / "metrics.jsonl"
 
