@@ -1,0 +1,143 @@
+"""The gradient flow hook: when gradients are read, and where what they say goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hookbus import Hook, Run, every, hookimpl
+from hookbus.errors import ConfigError, did_you_mean
+from hookbus.files import commit
+from hookbus_gradient_flow.chart import draw
+from hookbus_gradient_flow.config import GradientFlowConfig
+from hookbus_gradient_flow.flow import Gradient, Reading, measure
+from hookbus_gradient_flow.health import Kind, ailing, sentence
+from hookbus_gradient_flow.targets import paths_of, resolve
+
+__all__ = ["GradientFlowHook"]
+
+
+class GradientFlowHook(Hook):
+    """Shows how large the gradients of an update are, parameter by parameter, and says where something is wrong.
+
+    Gradients are read when those of the whole group of micro-batches are there: after the last backward, unscaled,
+    before they are clipped. In a loop that does not fire `after_backward` they are read before the update, and in one
+    without an optimizer at the end of the iteration. The device is waited for once per record, never in between.
+    """
+
+    Config = GradientFlowConfig
+    observer = True
+    ranks = "main"
+    unit = "step"
+    config: GradientFlowConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._parameters: dict[str, Tensor] = {}
+        self._directory: Path | None = None
+        self._reading: Reading | None = None
+        self._read_at = -1
+        self._told: set[tuple[Kind, str]] = set()
+
+    def before_train(self, run: Run, model: nn.Module) -> None:
+        """Find the parameters and the folder.
+
+        Raises:
+            ConfigError: a target stands for no parameter, or there is no place for `save_dir`.
+        """
+        parameters = dict(model.named_parameters())
+        names, unknown = resolve(parameters, self.config.targets)
+        if unknown:
+            raise ConfigError(
+                f"hook {self.name!r}: the target {target!r} stands for no parameter of the model."
+                f"{did_you_mean(target, paths_of(parameters))}"
+                for target in unknown
+            )
+        self._parameters = {name: parameters[name] for name in names}
+        self._directory = self._find_directory(run)
+        self._reading, self._read_at, self._told = None, -1, set()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def after_backward(self, run: Run) -> None:
+        """Read the gradients of a due update; those of a later micro-batch of its group replace them."""
+        if (run.steps_done + 1) % self.config.frequency == 0:
+            self._read(run, _scale_of(run.scaler, self._parameters))
+
+    def before_optimizer_step(self, run: Run, optimizer: Any) -> None:
+        """Read them here where nobody told of the backward. A fused optimizer is handed the scale."""
+        if self._reading is None or self._read_at != run.iter:
+            self._read(run, getattr(optimizer, "grad_scale", None))
+
+    def after_optimizer_step(self, run: Run) -> None:
+        """The update was made: report."""
+        self._report(run)
+
+    @hookimpl(when=lambda config: every(config.frequency, unit="step"))
+    def after_train_iter(self, run: Run) -> None:
+        """Report where no optimizer is watched, so that each iteration is an update."""
+        if self._read_at != run.iter:
+            self._read(run, None)
+        self._report(run)
+
+    def _read(self, run: Run, scale: Tensor | None) -> None:
+        self._reading, self._read_at = measure(self._parameters, scale), run.iter
+
+    # -- reporting -----------------------------------------------------------------------------
+
+    def _report(self, run: Run) -> None:
+        reading, self._reading = self._reading, None
+        if reading is None:
+            return
+        gradients = reading.take()
+        values = {f"gradients/{g.name}/{kind}": getattr(g, kind) for g in gradients for kind in ("mean", "max", "l2")}
+        run.bus.emit("log_scalars", values=values)
+        self._warn(run, gradients, reading.missing)
+        self._show(run, gradients, reading.missing)
+
+    def _warn(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
+        """Say what is wrong and was not when it was looked at before."""
+        found = ailing(gradients, missing)
+        for kind, norms in found.items():
+            fresh = {name: norm for name, norm in norms.items() if (kind, name) not in self._told}
+            if fresh:
+                run.logger.warning("%s: %s", self.name, sentence(kind, fresh, run.steps_done))
+        self._told = {(kind, name) for kind, norms in found.items() for name in norms}
+
+    def _show(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
+        """The chart, for those who record pictures and as a file."""
+        title = f"Gradients of step {run.steps_done}: largest (light) and mean (dark)"
+        image = draw(gradients, missing, title)
+        run.bus.emit("log_images", tag=f"gradients/{self.name}", images=np.asarray(image), caption=title)
+        if self._directory is not None:
+            path = self._directory / f"step-{run.steps_done:08}.png"
+            commit(path, lambda file: image.save(file, format="png"))
+
+    def _find_directory(self, run: Run) -> Path | None:
+        """Where the charts go; None in a run that writes no files."""
+        given = self.config.save_dir
+        folder = Path(given or re.sub(r"[^\w-]", "_", self.name))
+        directory = run.get("visualization_dir")
+        if directory is None and given is not None and not folder.is_absolute():
+            raise ConfigError(
+                [
+                    f"hook {self.name!r}: this run has no place for save_dir: {given}. Give work_dir to the run, or an "
+                    "absolute save_dir."
+                ]
+            )
+        return folder if directory is None and given is not None else directory and Path(directory) / folder
+
+
+def _scale_of(scaler: Any, parameters: dict[str, Tensor]) -> Tensor | None:
+    """By what the gradients were multiplied, on their device and without reading it; None for nothing."""
+    if scaler is None or not scaler.is_enabled() or not parameters:
+        return None
+    one = torch.ones((), device=next(iter(parameters.values())).device)
+    scaled: Tensor = scaler.scale(one)
+    return scaled
