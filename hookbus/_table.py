@@ -59,6 +59,7 @@ class Table:
         given: priorities that were given at registration, by instance name.
         failures: of the hooks that only warn.
         wrap: makes each listener's function into another one; None for no change.
+        around_work: `around_work(hook, what, work)` does what a hook has asked for; None where it is just done.
     """
 
     def __init__(self, order: Order, implementations: Implementations, changed: Callable[[], None]) -> None:
@@ -68,6 +69,7 @@ class Table:
         self.given: dict[str, int] = {}
         self.failures = Failures(changed)
         self.wrap: Wrap | None = None
+        self.around_work: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
         self._actions = Actions(self._of_action)
 

@@ -209,5 +209,9 @@ def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
 
 def _for(run: Run, name: str, what: str, work: Callable[[], T]) -> T | None:
     """Do what a hook has asked for, under its policy; for someone who is no hook, just do it."""
-    plugin = run.bus.pm.get_plugin(name)
-    return work() if plugin is None else run.bus.table.failures.guarded(work, name, plugin, what, run.clock)
+    plugin, table = run.bus.pm.get_plugin(name), run.bus.table
+    if plugin is None:
+        return work()
+    if table.around_work is not None:
+        work = partial(table.around_work, name, what, work)
+    return table.failures.guarded(work, name, plugin, what, run.clock)

@@ -4,39 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from hookbus._dispatch import Listener
     from hookbus.bus import HookBus
 
-__all__ = ["timed", "traced"]
+__all__ = ["Spent", "timed", "traced"]
+
+T = TypeVar("T")
+
+
+class Spent(dict[tuple[str, str], int]):
+    """Nanoseconds by (hook, point), or (hook, what was done for it after an event). Entries may be removed.
+
+    What one hook does inside of another, such as a writer that is handed a record, counts for the inner one alone.
+
+    Attributes:
+        total: the sum of all times, those of removed entries included.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+        self._inside = 0  # what was measured already inside of the call in progress
+
+    def measure(self, hook: str, point: str, call: Callable[[], T]) -> T:
+        """Call something for a hook, and add the time that it takes."""
+        before, self._inside = self._inside, 0
+        began = perf_counter_ns()
+        try:
+            return call()
+        finally:
+            elapsed = perf_counter_ns() - began
+            own, self._inside = elapsed - self._inside, before + elapsed
+            self[hook, point] = self.get((hook, point), 0) + own
+            self.total += own
 
 
 @contextmanager
-def timed(bus: HookBus) -> Iterator[dict[tuple[str, str], int]]:
-    """Measure the time that listeners take.
+def timed(bus: HookBus) -> Iterator[Spent]:
+    """Measure the time that listeners take, and what is done after an event because a hook has asked for it.
 
     Yields:
-        Nanoseconds by (hook, point), growing while the context is open.
+        The times, growing while the context is open.
     """
-    spent: dict[tuple[str, str], int] = {}
+    spent, outer = Spent(), bus.table.around_work
 
     def wrap(listener: Listener) -> Callable[..., Any]:
-        call, key = listener.call, (listener.hook, listener.point)
+        call, hook, point, measure = listener.call, listener.hook, listener.point, spent.measure
+        return lambda *args, **kwargs: measure(hook, point, partial(call, *args, **kwargs))
 
-        def measure(*args: Any, **kwargs: Any) -> None:
-            began = perf_counter_ns()
-            try:
-                call(*args, **kwargs)
-            finally:
-                spent[key] = spent.get(key, 0) + perf_counter_ns() - began
+    def work_for(hook: str, what: str, work: Callable[[], Any]) -> Any:
+        return spent.measure(hook, what, work if outer is None else partial(outer, hook, what, work))
 
-        return measure
-
-    with bus.wrapped(wrap):
-        yield spent
+    bus.table.around_work = work_for
+    try:
+        with bus.wrapped(wrap):
+            yield spent
+    finally:
+        bus.table.around_work = outer
 
 
 @contextmanager

@@ -51,6 +51,54 @@ def test_times_are_kept_by_hook_and_point_also_of_calls_that_fail(monkeypatch: p
     assert spent == {("a", "before_train"): 2 + 6, ("f", "before_train"): 4 + 8}
 
 
+def ticking(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A clock that goes on by what is added to it."""
+    now = [0]
+    monkeypatch.setattr("hookbus.trace.perf_counter_ns", lambda: now[0])
+    return now
+
+
+def test_what_one_hook_does_inside_of_another_counts_for_the_inner_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ticking(monkeypatch)
+
+    class Asking(Hook):
+        def before_train(self, run: Any) -> None:
+            now[0] += 5
+            run.bus.emit("log_scalars", values={})
+            now[0] += 2
+
+    class Writing(Hook):
+        def log_scalars(self) -> None:
+            now[0] += 30
+
+    bus: Any = HookBus([Asking(), Writing()])
+    with timed(bus) as spent:
+        bus.fire("before_train")
+        assert spent.pop(("writing", "log_scalars")) == 30
+        bus.fire("log_scalars")
+    assert spent == {("asking", "before_train"): 7, ("writing", "log_scalars"): 30}
+    assert spent.total == 67
+
+
+def test_what_is_done_for_a_hook_after_the_event_counts_for_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ticking(monkeypatch)
+
+    class Recording(Hook):
+        def after_train_iter(self, run: Any) -> None:
+            run.request_record(run.metrics.window("w"), self.write)
+
+        def write(self, metrics: Any, step: int) -> None:
+            now[0] += 9
+
+    bus: Any = HookBus([Recording()])
+    with timed(bus) as outer, timed(bus) as inner, bus.run(iterations=1):
+        bus.emit("before_train_iter", batch_idx=0)
+        bus.emit("after_train_iter", batch_idx=0)
+    for spent in (outer, inner):
+        assert spent["recording", "the record it asked for"] == 9
+    assert bus.table.around_work is None
+
+
 def test_two_may_look_at_once() -> None:
     seen: list[str] = []
     bus: Any = HookBus([Working()])
