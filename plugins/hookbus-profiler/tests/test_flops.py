@@ -1,0 +1,60 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hookbus_profiler.flops import FlopCount, peak_of
+
+
+def counted(work):
+    counting = FlopCount()
+    try:
+        work()
+    finally:
+        found = counting.stop()
+    return found
+
+
+def test_a_product_is_counted_forward_and_backward():
+    layer, x = nn.Linear(3, 5), torch.ones(4, 3, requires_grad=True)
+    # Forward 2*4*3*5; backward as much again for the weight and for the input.
+    assert counted(lambda: layer(x).sum().backward()) == 3 * 2 * 4 * 3 * 5
+
+
+def test_the_backward_of_a_convolution_is_counted_exactly():
+    layer, x = nn.Conv2d(2, 3, 3, padding=1), torch.ones(4, 2, 8, 8, requires_grad=True)
+    forward = 2 * (4 * 8 * 8) * (3 * 3 * 2) * 3
+    assert counted(lambda: layer(x).sum().backward()) == 3 * forward
+
+
+def test_attention_is_counted_on_the_cpu_too():
+    q, k, v = (torch.randn(2, 3, n, 8, requires_grad=True) for n in (5, 7, 7))
+    product = 2 * (2 * 3) * 5 * 7 * 8
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        found = counted(lambda: functional.scaled_dot_product_attention(q, k, v).sum().backward())
+    assert found == (2 + 5) * product
+
+
+def test_counting_changes_no_result():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(3, 5), torch.randn(4, 3)
+    expected = layer(x)
+    counting = FlopCount()
+    found = layer(x)
+    counting.stop()
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("Some other device", None),
+    ],
+)
+def test_the_peak_of_a_device_is_known_by_its_name(name, peak):
+    assert peak_of(name) == peak
