@@ -7,6 +7,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -174,6 +175,12 @@ class WritingHere(Good):
 class WritingByTorch(Good):
     def after_run(self) -> None:
         torch.save({}, "stray.pth")
+
+
+class WritingAndDeleting(Good):
+    def after_epoch(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"for a moment")
 
 
 class MakingADirectory(Good):
@@ -503,3 +510,7 @@ def test_the_fixtures_work_in_a_package_of_an_author(tmp_path: Path) -> None:
 def test_the_kit_itself_needs_no_pytest() -> None:
     code = "import sys; import hookbus.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_temporary_file_that_is_gone_again_is_no_stray() -> None:
+    check_hook(WritingAndDeleting)

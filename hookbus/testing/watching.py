@@ -117,7 +117,8 @@ def _path_written(event: str, args: tuple[Any, ...]) -> object:
     """The path of a file that an audit event is going to make or change, None for any other event."""
     if event == "open":
         path, _, flags = args
-        return path if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else None
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        return path if writes and not os.path.isdir(path) else None  # tempfile tells of the directory, then of the file
     if event == "sqlite3.connect":
         return args[0]
     return args[1] if event in ("os.rename", "os.link", "os.symlink") else None
