@@ -17,12 +17,25 @@ from hookbus.markers import IMPL_ATTRIBUTE
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
 
-__all__ = ["DEFAULT_HOOKS", "HOOKS", "Registry", "build_hook", "build_hooks", "get_default_hooks", "hook_class"]
+__all__ = [
+    "DEFAULT_HOOKS",
+    "HOOKS",
+    "PROFILING",
+    "Registry",
+    "add_missing",
+    "build_hook",
+    "build_hooks",
+    "get_default_hooks",
+    "hook_class",
+]
 
 C = TypeVar("C", bound=type)
 
 DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
 """The hooks that a Trainer and a run file start from, as far as they are installed."""
+
+PROFILING = ("profiler", "memory_profiler", "iter_timer")
+"""The hooks that `hookbus train --profile` adds."""
 
 COMMON = tuple(HookConfig.model_fields)
 
@@ -156,6 +169,22 @@ def get_default_hooks() -> list[Hook]:
     there = {offer.full_name for offer in discovery.offers() if not offer.blocked}
     own = [f"{discovery.package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
     return [build_hook({"type": name}) for name in own if name in there]
+
+
+def add_missing(bus: HookBus, names: Iterable[str]) -> None:
+    """Register hooks with their default settings, each unless one of its class is there already.
+
+    Args:
+        bus: where they are registered.
+        names: their types.
+
+    Raises:
+        PluginError: one of them cannot be found or imported; then none is registered.
+    """
+    there = {type(hook) for hook in bus.hooks.values()}
+    for hook in [build_hook(name) for name in names]:
+        if type(hook) not in there:
+            bus.register(hook)
 
 
 def construct(cls: type, settings: Mapping[str, Any]) -> Any:

@@ -50,12 +50,17 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Remove the run that is in the work directory.")
     ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show in the end where time and memory go.")] = False,
 ) -> None:
     """Train as a run file says."""
     with reported():
         if resume and overwrite:
             raise ConfigError(["--resume goes on with the run that --overwrite removes: say one of them."])
         trainer = _trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
+        if profile:
+            from hookbus.builder import PROFILING, add_missing
+
+            add_missing(trainer.bus, PROFILING)
         run = trainer.fit()
         from hookbus._closing import say_closing
         from hookbus.ending import EXIT_CODES

@@ -15,7 +15,7 @@ import sys
 import termios
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import hookbus
+from hookbus import HOOKS, Hook, Run
 from hookbus.cli import app
 from hookbus.files import commit
 from hookbus.lifecycle import POINTS
@@ -39,6 +40,17 @@ RUN = """
       - {type: "parts:ProbeHook", interval: 2, priority: 20}
       - "parts:QuietHook"
 """
+
+
+class Counting(Hook):
+    """Notes the iterations that it sees, for all of its kind."""
+
+    seen: ClassVar[list[int]]
+
+    def after_train_iter(self, run: Run) -> None:
+        self.seen.append(run.iter)
+
+
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -55,6 +67,32 @@ class TestTrain:
         assert result.stdout.splitlines()[1] == "The files of this run are in runs/x"
         status = json.loads((project.path / "runs/x/status.json").read_text())
         assert (status["outcome"], status["iters_done"]) == ("finished", 8)
+
+    def test_profile_adds_the_hooks_that_look_where_they_are_not_in_the_file(self, project: Project) -> None:
+        project.write(RUN.replace("\n    hooks:", "\n    hooks:\n      - {type: iter_timer, name: mine}"))
+        classes = {
+            name: type(name, (Counting,), {"seen": []}) for name in ("iter_timer", "profiler", "memory_profiler")
+        }
+        for name, cls in classes.items():
+            HOOKS.register(name)(cls)
+        try:
+            assert call("train", "run.yaml", "--profile").exit_code == 0
+            assert {name: len(cls.seen) for name, cls in classes.items()} == dict.fromkeys(classes, 8)
+            assert call("train", "run.yaml").exit_code == 0
+            assert len(classes["profiler"].seen) == 8
+        finally:
+            for name in classes:
+                HOOKS._classes.pop(name)
+
+    def test_profile_says_what_to_install_where_it_is_missing(self, environment: Environment, project: Project) -> None:
+        project.write(RUN)
+        result = subprocess.run(
+            [environment.executable, "-m", "hookbus", "train", "run.yaml", "--profile"],
+            cwd=project.path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (result.returncode, result.stderr) == (
+            1, "error: The hook 'profiler' is not installed. Run: pip install hookbus-profiler\n"
+        )  # fmt: skip
 
     def test_a_second_run_leaves_the_first_alone_and_says_so(self, project: Project) -> None:
         project.write(RUN)
