@@ -1,0 +1,92 @@
+"""What watching a training costs: microseconds per iteration of each observer, off, waiting and active.
+
+Off is the same bus without the hook, and taken off the others. A loop of one's own does little but fire the points of
+an iteration, so what is added is the whole cost of being there; it is shown as a share of a step of one millisecond.
+
+    python -m benchmarks.bench_observers [--rounds 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from benchmarks.measure import print_table, report
+from hookbus import HookBus, build_hook
+
+ITERATIONS = 200
+STEP = 1000.0
+"""Microseconds of the step that costs are compared with."""
+
+OFTEN, NEVER = 1, 10**9
+CASES: dict[str, dict[str, dict[str, object]]] = {
+    "iter_timer": {"waiting": {"interval": NEVER}, "active": {"interval": OFTEN}},
+    "gradient_flow": {"waiting": {"frequency": NEVER}, "active": {"frequency": OFTEN}},
+    "profiler": {
+        "waiting": {"profile_iters": 1},
+        "timing": {"profile_iters": NEVER, "schedule": {"wait": NEVER - 1, "warmup": 0, "active": 1}},
+        "active": {"profile_iters": NEVER, "schedule": {"wait": 0, "warmup": 0, "active": NEVER}},
+    },
+}
+"""By hook and state, the settings that bring it about; `timing` is the profiler between two traces."""
+
+
+def one_round(settings: dict[str, object] | None) -> float:
+    """Microseconds per iteration of one run, without its beginning and its end."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    batch, fixed = torch.ones(4, 8), model(torch.ones(4, 8)).sum()
+    fixed.backward()  # type: ignore[no-untyped-call]
+    bus = HookBus([] if settings is None else [build_hook(settings)])
+    with contextlib.redirect_stdout(io.StringIO()), bus.run(model=model, optimizer=optimizer, iterations=NEVER) as run:
+        loop(bus, batch, optimizer, 20)
+        began = time.perf_counter_ns()
+        loop(bus, batch, optimizer, ITERATIONS)
+        took = time.perf_counter_ns() - began
+        assert run.steps_done == ITERATIONS + 20
+    return took / ITERATIONS / 1000
+
+
+def loop(bus: HookBus, batch: torch.Tensor, optimizer: torch.optim.Optimizer, iterations: int) -> None:
+    """The events of iterations, and updates that change nothing."""
+    for i in range(iterations):
+        bus.emit("before_train_iter", batch_idx=i, batch=batch)
+        bus.emit("after_forward", batch_idx=i, batch=batch)
+        bus.emit("after_backward", batch_idx=i, batch=batch)
+        optimizer.step()
+        bus.emit("after_train_iter", batch_idx=i, batch=batch)
+
+
+def measured(rounds: int, run: Callable[[dict[str, object] | None], float]) -> dict[tuple[str, str], float]:
+    """By hook and state, the median of what it adds within a round."""
+    added: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds):
+        off = run(None)
+        added.setdefault(("nothing, again", "off"), []).append(run(None) - off)
+        for hook, states in CASES.items():
+            for state, settings in states.items():
+                added.setdefault((hook, state), []).append(run({"type": hook, **settings}) - off)
+    return {case: statistics.median(each) for case, each in added.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    torch.set_num_threads(1)
+    logging.getLogger("hookbus").setLevel(logging.ERROR)
+    found = measured(parser.parse_args().rounds, one_round)
+    rows = [[hook, state, f"{us:.1f}", f"{us / STEP:.4f}"] for (hook, state), us in found.items()]
+    print_table("One iteration, watched", ["observer", "state", "added us", "of a 1 ms step"], rows)
+    report("observers", **{f"{hook} {state}": round(us / STEP, 4) for (hook, state), us in found.items()})
+
+
+if __name__ == "__main__":
+    main()
