@@ -1,0 +1,63 @@
+"""Values on their way to another thread: copies that nothing which happens in training can change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+__all__ = ["kept", "number_of", "size_of"]
+
+
+def kept(value: Any) -> Callable[[], Any]:
+    """Keep a value as it is now. From a device only a copy is begun, and nothing is waited for.
+
+    Args:
+        value: a tensor, an array, a picture, or anything that does not change.
+
+    Returns:
+        A function that gives the value, on the host; call it on the thread that may wait.
+    """
+    if hasattr(value, "detach"):
+        return _kept_tensor(value.detach())
+    copy = value.copy() if hasattr(value, "copy") else value
+    return lambda: copy
+
+
+def _kept_tensor(tensor: Any) -> Callable[[], Any]:
+    if tensor.device.type != "cuda":
+        here = tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+        return lambda: here
+    import torch
+
+    with torch.cuda.device(tensor.device):
+        target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        target.copy_(tensor, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+
+    def read() -> Any:
+        arrived.synchronize()
+        return target
+
+    return read
+
+
+def number_of(value: Any) -> float:
+    """A Python float from a number, or from a tensor or array with one element; a truth value becomes 0 or 1.
+
+    Raises:
+        TypeError: it is not a real number.
+        ValueError, RuntimeError: it has more than one element (as NumPy and torch say it).
+        OverflowError: it is too large.
+    """
+    item = value.item() if hasattr(value, "item") else value
+    if isinstance(item, Real):
+        return float(item)
+    raise TypeError(f"a {type(item).__name__} is not a real number")
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes."""
+    bytes_each = getattr(value, "nbytes", None)
+    return 100 if bytes_each is None else 100 + int(bytes_each)

@@ -1,0 +1,96 @@
+"""Pictures in one form, whatever form they come in: pixels of 8 bits, height by width by channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["figure_pixels", "pixels_of", "separate"]
+
+CHANNELS = (1, 3, 4)
+
+
+def pixels_of(image: Any) -> Tensor:
+    """The pixels of a picture.
+
+    Args:
+        image: a tensor, a NumPy array or a PIL image of shape (H, W), (H, W, C) or (C, H, W) with C 1, 3 or 4; where
+            both ends could be channels, the first is taken. Whole numbers go from 0 to 255, floats from 0 to 1; what is
+            outside is cut, NaN is black, and truth values are black and white.
+
+    Returns:
+        (H, W, C), uint8, on the CPU.
+
+    Raises:
+        ValueError: it has no such shape, or no pixels.
+    """
+    tensor = _tensor_of(image)
+    pixels = _arranged(tensor)
+    if not pixels.numel():
+        raise ValueError(f"a picture of shape {tuple(tensor.shape)} has no pixels")
+    return _in_bytes(pixels).contiguous()
+
+
+def separate(images: Any) -> list[Any]:
+    """The pictures of a list, of a batch (N, C, H, W) or (N, H, W, C), or the one that is given."""
+    if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
+        return list(images)
+    return [images]
+
+
+def figure_pixels(figure: Any) -> Tensor:
+    """A matplotlib figure, drawn as it is now.
+
+    Args:
+        figure: the figure, of any canvas; it is not changed.
+
+    Returns:
+        (H, W, 4), uint8.
+
+    Raises:
+        TypeError: it is no matplotlib figure.
+    """
+    if not hasattr(figure, "savefig"):
+        raise TypeError(f"a {type(figure).__name__} is no matplotlib figure")
+    import numpy
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kept = figure.canvas
+    try:
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        return torch.from_numpy(numpy.array(canvas.buffer_rgba()))
+    finally:
+        figure.set_canvas(kept)
+
+
+def _tensor_of(image: Any) -> Tensor:
+    if isinstance(image, Tensor):
+        return image.detach().cpu()
+    import numpy
+
+    return torch.from_numpy(numpy.array(image))
+
+
+def _arranged(tensor: Tensor) -> Tensor:
+    """Height by width by channels."""
+    shape = tuple(tensor.shape)
+    if len(shape) == 2:
+        return tensor[..., None]
+    if len(shape) == 3 and shape[0] in CHANNELS:
+        return tensor.permute(1, 2, 0)
+    if len(shape) == 3 and shape[2] in CHANNELS:
+        return tensor
+    raise ValueError(f"a picture has shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, not {shape}")
+
+
+def _in_bytes(tensor: Tensor) -> Tensor:
+    if tensor.dtype == torch.uint8:
+        return tensor
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.uint8) * 255
+    if tensor.is_floating_point():
+        return (tensor.float().nan_to_num(0.0, 1.0, 0.0).clamp(0, 1) * 255).round().to(torch.uint8)
+    return tensor.to(torch.int64).clamp(0, 255).to(torch.uint8)

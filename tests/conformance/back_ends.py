@@ -1,0 +1,36 @@
+"""The back ends of this repository, and how what they wrote is read back with their own libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hookbus.testing import BackEnd
+from hookbus_logger import JsonlHook, read_jsonl
+from hookbus_tensorboard import TensorBoardHook
+
+__all__ = ["BACK_ENDS"]
+
+
+def tensorboard_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
+    """TensorBoard has single precision: 7 digits."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(work_dir / "logs" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    found = [(tag, each) for tag in events.Tags()["scalars"] for each in events.Scalars(tag)]
+    return [(tag, each.step, float(f"{each.value:.7g}")) for tag, each in found]
+
+
+def jsonl_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
+    rows: list[dict[str, Any]] = list(read_jsonl(work_dir / "logs" / "metrics.jsonl"))
+    return [
+        (name, row["step"], float(row["nonfinite"][name]) if value is None else value)
+        for row in rows
+        for name, value in row.get("values", {}).items()
+    ]
+
+
+BACK_ENDS = [
+    BackEnd(TensorBoardHook, tensorboard_numbers),
+    BackEnd(JsonlHook, jsonl_numbers),
+]
