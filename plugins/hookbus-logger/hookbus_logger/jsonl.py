@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hookbus import Run
-from hookbus.errors import HookError
+from hookbus.errors import HookError, HookWarning
 from hookbus.metrics import Metrics
+from hookbus.secrets import without_secrets
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.lines import JsonLines, Row
 from hookbus_logger.records import RecordingHook, epoch_of
 from hookbus_logger.rows import order_of, plain, scalars
 
 __all__ = ["JsonlHook"]
+
+MOST_WAITING = 1000
+"""So many rows wait for a disk that is full; the oldest go first."""
 
 
 class JsonlHook(RecordingHook):
@@ -37,6 +43,8 @@ class JsonlHook(RecordingHook):
         self._rows = self._rows_before = 0
         self._resumed_rows: int | None = None
         self._reported: set[str] = set()
+        self._unwritten: deque[tuple[Row, Row]] = deque()
+        self._lost, self._was_told = 0, False
 
     # -- the file ------------------------------------------------------------------------------
 
@@ -66,10 +74,14 @@ class JsonlHook(RecordingHook):
         self._rows = self._file.rows
 
     def cleanup(self) -> None:
-        """Close the file."""
+        """Close the file, and tell how many rows are missing."""
         if self._file is not None:
+            self._write_waiting(self._file)
             self._file.close()
-        self._file = None
+        if lost := self._lost + len(self._unwritten):
+            warnings.warn(f"hook {self.name!r}: {lost} rows could not be written.", HookWarning, stacklevel=2)
+        self._unwritten.clear()
+        self._file, self._lost, self._was_told = None, 0, False
 
     # -- what is written -----------------------------------------------------------------------
 
@@ -95,7 +107,7 @@ class JsonlHook(RecordingHook):
 
     def log_config(self, run: Run, config: Any) -> None:
         """Write the configuration."""
-        self._write(run, "config", run.steps_done, config=plain(config))
+        self._write(run, "config", run.steps_done, config=without_secrets(plain(config)))
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -149,5 +161,27 @@ class JsonlHook(RecordingHook):
             return
         place = {"mode": run.mode, "step": int(step), "epoch": epoch_of(run), "iteration": run.iters_done}
         row = {"kind": kind, **place, "time": round(time.time(), 3), **fields}
-        file.write(row, moment=place, key=order_of(row))
-        self._rows = file.rows
+        self._unwritten.append((row, place))
+        self._write_waiting(file)
+
+    def _write_waiting(self, file: JsonLines) -> None:
+        """Write what waits, in order; what the disk does not take now is tried again with the next row."""
+        while self._unwritten:
+            row, place = self._unwritten[0]
+            try:
+                file.write(row, moment=place, key=order_of(row))
+            except OSError as error:
+                self._troubled(error)
+                return
+            self._rows = file.rows
+            self._unwritten.popleft()
+
+    def _troubled(self, error: OSError) -> None:
+        """Say once that rows wait, and let only so many of them wait."""
+        if not self._was_told:
+            self._was_told = True
+            message = f"hook {self.name!r}: {error}; rows wait until the file can be written, {MOST_WAITING} at most."
+            warnings.warn(message, HookWarning, stacklevel=2)
+        while len(self._unwritten) > MOST_WAITING:
+            self._unwritten.popleft()
+            self._lost += 1
