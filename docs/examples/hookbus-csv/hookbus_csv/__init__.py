@@ -1,0 +1,5 @@
+"""The numbers of a training as comma-separated values."""
+
+from hookbus_csv.hook import CsvHook, CsvWriter
+
+__all__ = ["CsvHook", "CsvWriter"]
