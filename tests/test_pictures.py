@@ -1,0 +1,80 @@
+"""Pictures in one form, whatever form they come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hookbus.pictures import figure_pixels, pixels_of, separate
+
+
+@pytest.mark.parametrize(
+    ("value", "pixel"),
+    [
+        (torch.tensor(200, dtype=torch.uint8), 200),
+        (torch.tensor(0.5), 128),  # 127.5, rounded to even
+        (torch.tensor(1.0, dtype=torch.bfloat16), 255),
+        (torch.tensor(-3.0), 0),
+        (torch.tensor(7.0), 255),
+        (torch.tensor(float("nan")), 0),
+        (torch.tensor(float("inf")), 255),
+        (torch.tensor(300), 255),
+        (torch.tensor(-1), 0),
+        (torch.tensor(True), 255),
+        (np.uint16(260), 255),
+    ],
+)
+def test_a_pixel_is_what_is_meant(value: Any, pixel: int) -> None:
+    picture = torch.as_tensor(value).expand(2, 2) if isinstance(value, torch.Tensor) else np.full((2, 2), value)
+    assert pixels_of(picture).tolist() == [[[pixel], [pixel]], [[pixel], [pixel]]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((4, 5), (4, 5, 1)),
+        ((5, 6, 3), (5, 6, 3)),
+        ((3, 4, 5), (4, 5, 3)),
+        ((1, 4, 5), (4, 5, 1)),
+        ((3, 9, 4), (9, 4, 3)),
+    ],
+)
+def test_pixels_are_height_by_width_by_channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert tuple(pixels_of(torch.zeros(shape)).shape) == expected
+
+
+def test_red_stays_red_in_every_form() -> None:
+    red = np.zeros((2, 3, 3), dtype=np.uint8)
+    red[..., 0] = 255
+    forms = [red, Image.fromarray(red), torch.from_numpy(red), red.transpose(2, 0, 1), red[:, ::-1]]
+    assert {tuple(pixels_of(form)[0, 0].tolist()) for form in forms} == {(255, 0, 0)}
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 4, 5), (2, 3, 4, 5), (0, 4), (3, 0, 4)])
+def test_what_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="a picture"):
+        pixels_of(torch.zeros(shape))
+
+
+def test_a_batch_and_a_list_are_pictures_apart() -> None:
+    batch = torch.zeros(2, 3, 4, 4)
+    assert [tuple(each.shape) for each in separate(batch)] == [(3, 4, 4), (3, 4, 4)]
+    assert len(separate([batch[0]])) == 1
+    one = batch[0]
+    assert separate(one)[0] is one
+
+
+def test_a_figure_is_drawn_and_not_changed() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2, 1), dpi=10, facecolor="red")
+    canvas = figure.canvas
+    assert figure_pixels(figure)[0, 0].tolist() == [255, 0, 0, 255]
+    assert tuple(figure_pixels(figure).shape) == (10, 20, 4)
+    assert figure.canvas is canvas
+    with pytest.raises(TypeError, match="a str is no matplotlib figure"):
+        figure_pixels("figure")
