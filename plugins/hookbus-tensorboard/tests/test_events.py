@@ -1,0 +1,43 @@
+import time
+
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
+
+from hookbus_tensorboard.events import EventFile, places
+from hookbus_tensorboard.writer import TensorBoardWriter
+
+
+def test_a_file_holds_the_events_that_were_flushed(tmp_path):
+    file = EventFile(tmp_path)
+    file.add_event(Event(step=3))
+    file.flush()
+    file.add_event(Event(step=4))
+    file.forget()
+    file.close()
+    (path,) = tmp_path.iterdir()
+    assert [event.step for event in EventFileLoader(str(path)).Load()] == [0, 3]
+
+
+def test_a_later_file_sorts_behind_the_others_within_one_second(tmp_path):
+    future = tmp_path / f"events.out.tfevents.{int(time.time()) + 100}.host.1.0"
+    future.touch()
+    EventFile(tmp_path).close()
+    EventFile(tmp_path).close()
+    assert sorted(tmp_path.iterdir())[0] == future
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_stands_where_is_read_back_and_a_torn_event_is_left_out(tmp_path):
+    writer = TensorBoardWriter(tmp_path)
+    writer.write_scalar("loss", 1.0, 4)
+    writer.write_scalar("loss", 1.0, 5)
+    writer.write_text("note", "hello", 5)
+    writer.write_scalar("loss", 1.0, 6)
+    writer.close()
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert list(places(tmp_path, 5, 9)) == [("simple_value", "loss", 5), ("text", "note/text_summary", 5)]
+    resumed = TensorBoardWriter(tmp_path)
+    assert resumed.resume(5, 5) == {("scalar", "loss", 5), ("text", "note", 5)}
+    resumed.abandon()
