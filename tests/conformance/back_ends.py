@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
 from hookbus.testing import BackEnd
 from hookbus_logger import JsonlHook, read_jsonl
+from hookbus_mlflow import MLflowHook
+from hookbus_mlflow.names import stored
 from hookbus_tensorboard import TensorBoardHook
 
 __all__ = ["BACK_ENDS"]
@@ -30,7 +34,19 @@ def jsonl_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
     ]
 
 
+def mlflow_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
+    """MLflow has the largest numbers in the place of infinities."""
+    from mlflow import MlflowClient
+
+    directory = work_dir / "logs" / "mlflow"
+    client, run_id = MlflowClient(f"sqlite:///{directory / 'mlflow.db'}"), (directory / "run_id").read_text()
+    found = [each for name in client.get_run(run_id).data.metrics for each in client.get_metric_history(run_id, name)]
+    ends = {sys.float_info.max: math.inf, -sys.float_info.max: -math.inf}
+    return [(each.key, each.step, ends.get(each.value, each.value)) for each in found]
+
+
 BACK_ENDS = [
     BackEnd(TensorBoardHook, tensorboard_numbers),
     BackEnd(JsonlHook, jsonl_numbers),
+    BackEnd(MLflowHook, mlflow_numbers, stored_name=stored),
 ]

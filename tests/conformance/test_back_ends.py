@@ -14,6 +14,8 @@ from tests.conformance.back_ends import BACK_ENDS
 
 Promise = Callable[[BackEnd, Path], None]
 
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # MLflow's own, with SQLAlchemy 2.1
+
 THREADED = [back_end for back_end in BACK_ENDS if issubclass(back_end.cls, WriterHook)]
 
 

@@ -1,0 +1,26 @@
+"""Names as a back end takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+__all__ = ["safe_name"]
+
+
+def safe_name(name: str, forbidden: re.Pattern[str], longest: int) -> str:
+    """A name without what is forbidden in it, and not too long.
+
+    What is forbidden becomes `_`. A name that was changed gets a dash and 8 digits of its hash (SHA-256), so that two
+    names never become one: `acc,top1` is `acc_top1-` and 8 digits.
+
+    Args:
+        name: any text.
+        forbidden: what a back end does not take.
+        longest: so many characters at most.
+    """
+    safe = forbidden.sub("_", name)
+    if safe == name and len(name) <= longest:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{safe[: longest - len(digest) - 1]}-{digest}"

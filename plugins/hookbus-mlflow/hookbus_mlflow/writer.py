@@ -1,0 +1,153 @@
+"""The `Writer` of MLflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+
+from hookbus import Writer
+from hookbus.secrets import flattened
+from hookbus.writers import Place
+from hookbus_mlflow.names import stored
+
+__all__ = ["MLflowWriter", "Target"]
+
+METRICS_IN_BATCH, PARAMS_IN_BATCH = 1000, 100
+LONGEST_PARAM = 500
+"""Older servers refuse longer values; the whole configuration is an artifact besides."""
+
+STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
+PASSING = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
+"""Errors of MLflow after which another try makes sense."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a run is kept.
+
+    Attributes:
+        uri: of the server or database.
+        experiment: its name.
+        artifacts: where artifacts of a new experiment go; None leaves it to the server.
+        run_name: what a new run is called.
+        id_file: holds the id of the run, once it has begun.
+        tags: of a new run.
+    """
+
+    uri: str
+    experiment: str
+    artifacts: str | None
+    run_name: str
+    id_file: Path
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class MLflowWriter(Writer):
+    """Writes into one run of MLflow: the one whose id is in the file, or a new one.
+
+    Args:
+        target: where the run is kept.
+    """
+
+    def __init__(self, target: Target) -> None:
+        with _translated():
+            self._client = MlflowClient(target.uri)
+            self._run_id = _known_run(target) or _new_run(self._client, target)
+            self._client.update_run(self._run_id, status="RUNNING")
+        self._metrics: list[Metric] = []
+
+    def write_scalar(self, name: str, value: Any, step: int) -> None:
+        """One metric; MLflow keeps infinities as the largest numbers there are."""
+        self._metrics.append(Metric(name, float(value), int(self.time * 1000), step))
+
+    def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
+        """One picture, uint8 (H, W, C)."""
+        from PIL import Image
+
+        picture = Image.fromarray(image.squeeze(2).numpy() if image.shape[2] == 1 else image.numpy())
+        with _translated():
+            self._client.log_image(self._run_id, picture, key=name, step=step, timestamp=int(self.time * 1000))
+
+    def write_text(self, name: str, text: str, step: int) -> None:
+        """A text, as the artifact `texts/name/step.txt`."""
+        with _translated():
+            self._client.log_text(self._run_id, text, f"texts/{name}/{step}.txt")
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """One param for each value, under the parts of its key joined by dots; those that are there stay as they are.
+
+        The whole of it is the artifact `config.json`, the newest after a resume.
+        """
+        with _translated():
+            there = self._client.get_run(self._run_id).data.params
+            named = {stored(key): str(value)[:LONGEST_PARAM] for key, value in flattened(config).items()}
+            params = [Param(key, value) for key, value in named.items() if key not in there]
+            for begin in range(0, len(params), PARAMS_IN_BATCH):
+                self._client.log_batch(self._run_id, params=params[begin : begin + PARAMS_IN_BATCH])
+            self._client.log_dict(self._run_id, dict(config), "config.json")
+
+    def write_artifact(self, path: Path, name: str | None = None) -> None:
+        """A file, in the directory `name` of the artifacts."""
+        with _translated():
+            self._client.log_artifact(self._run_id, str(path), stored(name) if name else None)
+
+    def write_outcome(self, outcome: str) -> None:
+        """The status of the run: FINISHED, FAILED, or KILLED where it may go on."""
+        self.flush()
+        with _translated():
+            self._client.set_terminated(self._run_id, STATUS.get(outcome, "KILLED"))
+
+    def resume(self, since: int, step: int) -> frozenset[Place]:
+        """What the run holds stays: MLflow takes nothing back."""
+        with _translated():
+            names = self._client.get_run(self._run_id).data.metrics
+            found = [each for name in names for each in self._client.get_metric_history(self._run_id, name)]
+        return frozenset(("scalar", each.key, each.step) for each in found if each.step >= since)
+
+    def flush(self) -> None:
+        """Metrics go to MLflow together; one that comes again with the same time is the same one."""
+        metrics, self._metrics = self._metrics, []
+        with _translated():
+            for begin in range(0, len(metrics), METRICS_IN_BATCH):
+                self._client.log_batch(self._run_id, metrics=metrics[begin : begin + METRICS_IN_BATCH])
+
+    def abandon(self) -> None:
+        """Drop what has not been flushed."""
+        self._metrics = []
+
+    def close(self) -> None:
+        """Write what waits. May be called twice."""
+        self.flush()
+
+
+def _known_run(target: Target) -> str | None:
+    return target.id_file.read_text().strip() or None if target.id_file.is_file() else None
+
+
+def _new_run(client: MlflowClient, target: Target) -> str:
+    found = client.get_experiment_by_name(target.experiment)
+    experiment = found.experiment_id if found else client.create_experiment(target.experiment, target.artifacts)
+    run_id: str = client.create_run(experiment, tags=dict(target.tags), run_name=target.run_name).info.run_id
+    target.id_file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.id_file.with_name(f".{target.id_file.name}")
+    temporary.write_text(run_id)
+    os.replace(temporary, target.id_file)
+    return run_id
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Errors of MLflow as a `Writer` raises them."""
+    try:
+        yield
+    except MlflowException as error:
+        kind = OSError if error.error_code in PASSING else ValueError
+        raise kind(f"MLflow: {error}") from error
