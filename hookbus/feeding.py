@@ -101,7 +101,9 @@ class Feed:
             patience: after so many seconds it is left alone, and what still waits counts as lost.
         """
         self._closing.set()
-        if self._thread is not None:
+        if self._thread is None:
+            self.note("the run ended before anything could be written")
+        else:
             self._thread.join(patience)
             if self._thread.is_alive():
                 self.note(f"the back end did not answer for {patience:g} s")

@@ -160,7 +160,9 @@ class WriterHook(Hook):
             self._ask(run)
 
     def after_run(self, run: Run) -> None:
-        """Write how it ended."""
+        """Write how it ended. Where nothing was trained, writing begins only now."""
+        if run.exception is None:
+            self._start(run)
         outcome = run.outcome
         self.put("outcomes", lambda writer: writer.write_outcome(outcome))
 

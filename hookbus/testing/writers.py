@@ -56,7 +56,7 @@ class BackEnd:
         read: given the work directory, the numbers in the order in which the back end shows them: (name, step, value).
         settings: what the hook cannot do without, as JSON has it.
         stored_name: the name under which the back end has a number.
-        own_files: whether this process writes the files itself, so that a full disk can be tried.
+        own_files: whether the numbers are appended to files by this process, so that a full disk can be tried.
     """
 
     cls: type[Hook]

@@ -48,5 +48,5 @@ def mlflow_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
 BACK_ENDS = [
     BackEnd(TensorBoardHook, tensorboard_numbers),
     BackEnd(JsonlHook, jsonl_numbers),
-    BackEnd(MLflowHook, mlflow_numbers, stored_name=stored),
+    BackEnd(MLflowHook, mlflow_numbers, stored_name=stored, own_files=False),
 ]

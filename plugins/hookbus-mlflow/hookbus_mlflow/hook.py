@@ -19,6 +19,7 @@ class MLflowHook(WriterHook):
     Config = MLflowConfig
     library = "mlflow"
     install = "mlflow-skinny sqlalchemy alembic"
+    patience = 120.0  # a database takes its time for many names
     config: MLflowConfig
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
