@@ -41,6 +41,7 @@ docs: .venv/all
 bench: .venv/all
 	$(RUN) benchmarks.bench_emit
 	$(RUN) benchmarks.bench_loop
+	$(RUN) benchmarks.bench_import --rounds 3
 	$(RUN) benchmarks.bench_ema --rounds 5
 	$(RUN) benchmarks.bench_checkpoint --megabytes 40 --rounds 3
 

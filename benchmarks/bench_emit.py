@@ -11,7 +11,7 @@ from typing import Any
 
 import pluggy
 
-from benchmarks.measure import against, interleaved, print_table, report
+from benchmarks.measure import against, interleaved, nothing, print_table, report, written_out
 from hookbus import Hook, HookBus, every, hookimpl
 
 COUNTS = (0, 1, 5, 10, 20)
@@ -37,12 +37,7 @@ def bus_with(hook: type[Hook], count: int) -> HookBus:
 
 
 def by_hand(count: int) -> Callable[[], None]:
-    """The same calls, written out one below the other."""
-    methods = {f"m{i}": Listens(name=f"hook{i}").after_render for i in range(count)}
-    lines = [f"    m{i}(run, step, batch)" for i in range(count)] or ["    pass"]
-    namespace: dict[str, Any] = {**methods, "run": object(), "step": 1, "batch": (1, 2)}
-    exec("def calls():\n" + "\n".join(lines), namespace)
-    return namespace["calls"]  # type: ignore[no-any-return]
+    return written_out([Listens(name=f"hook{i}").after_render for i in range(count)], object(), 1, (1, 2))
 
 
 def through_pluggy(count: int) -> Callable[[], Any]:
@@ -80,10 +75,6 @@ def through_loop(bus: HookBus) -> Callable[[], None]:
 def through_emit(bus: HookBus) -> Callable[[], None]:
     emit, batch = bus.emit, (1, 2)
     return lambda: emit("after_render", step=1, batch=batch)  # type: ignore[call-overload, no-any-return]
-
-
-def nothing() -> None:
-    pass
 
 
 def main() -> None:

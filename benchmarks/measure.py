@@ -6,10 +6,10 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["interleaved", "print_table", "report"]
+__all__ = ["against", "interleaved", "nothing", "print_table", "report", "written_out"]
 
 
 def interleaved(candidates: Mapping[str, Callable[[], Any]], *, calls: int, rounds: int) -> dict[str, list[float]]:
@@ -34,6 +34,20 @@ def interleaved(candidates: Mapping[str, Callable[[], Any]], *, calls: int, roun
     finally:
         gc.enable()
     return results
+
+
+def nothing() -> None:
+    """The empty call, whose cost is that of measuring."""
+
+
+def written_out(methods: Sequence[Callable[..., Any]], *arguments: object) -> Callable[[], None]:
+    """The calls of the methods as if written by hand, one below the other: the floor of every dispatcher."""
+    names = {f"m{i}": method for i, method in enumerate(methods)}
+    given = {f"a{i}": argument for i, argument in enumerate(arguments)}
+    lines = [f"    {name}({', '.join(given)})" for name in names] or ["    pass"]
+    namespace: dict[str, Any] = {**names, **given}
+    exec("def calls():\n" + "\n".join(lines), namespace)
+    return namespace["calls"]  # type: ignore[no-any-return]
 
 
 def against(results: Mapping[str, list[float]], name: str, floor: str, nothing: str) -> tuple[float, float]:
