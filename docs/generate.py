@@ -1,16 +1,21 @@
 """The parts of the pages that are derived from the code: `python docs/generate.py` writes them, a test compares them.
 
-A page holds them between `<!-- generated: name -->` and `<!-- end -->`.
+A page holds them between `<!-- generated: name -->` and `<!-- end -->`. Each hook of each package in `plugins/` is
+a part `hook/<entry point>`, each model or data set a part `factory/<entry point>`; they stand on the page of their
+package: `docs/plugins/ema.md` for hookbus-ema.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
+import pkgutil
 import re
+import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +28,11 @@ from hookbus import errors
 from hookbus.cli import app
 from hookbus.config import DatasetConfig, LoaderConfig, LoadFrom, RunConfig, SchedulerConfig, TrainingConfig
 from hookbus.ending import EXIT_CODES
-from hookbus.hook import HookConfig, Priority
+from hookbus.hook import Hook, HookConfig, Priority
 from hookbus.lifecycle import ALIASES, POINTS, Point
 
-PAGES = Path(__file__).parent
+DOCS = Path(__file__).parent
+PACKAGES = DOCS.parent / "plugins"
 PART = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 UNITS = {"iter": "iterations", "batch": "batches", "step": "updates", "epoch": "epochs"}
 CHAPTERS = {
@@ -40,6 +46,8 @@ CHAPTERS = {
     "on_exception": "End of the run",
 }
 """The headings of the page of points, by the first point below each."""
+OFFERED = ("hookbus.hooks", "hookbus.models", "hookbus.datasets")
+"""Groups of entry points whose members have a place on the page of their package."""
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "training": TrainingConfig,
     "dataset": DatasetConfig,
@@ -47,6 +55,11 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "scheduler": SchedulerConfig,
     "load_from": LoadFrom,
 }
+
+
+def pages() -> list[Path]:
+    """Every page of the site."""
+    return [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("plugins/*.md"))]
 
 
 def page_text(text: str) -> str:
@@ -98,8 +111,9 @@ def hook_keys() -> str:
     return _keys(HookConfig)
 
 
-def _keys(model: type[BaseModel]) -> str:
-    return _table(("key", "meaning"), ((f"`{name}`", _meaning(field)) for name, field in model.model_fields.items()))
+def _keys(model: type[BaseModel], without: Iterable[str] = ()) -> str:
+    fields = {name: field for name, field in model.model_fields.items() if name not in without}
+    return _table(("key", "meaning"), ((f"`{name}`", _meaning(field)) for name, field in fields.items()))
 
 
 def _meaning(field: FieldInfo) -> str:
@@ -126,7 +140,15 @@ def _words(annotation: Any) -> list[str]:
     return [WORDS.get(origin or annotation, "text")]
 
 
-WORDS = {bool: "true or false", int: "whole number", float: "number", list: "list", dict: "mapping"}
+WORDS = {
+    Any: "anything",
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    list: "list",
+    tuple: "list",
+    dict: "mapping",
+}
 
 
 def _default(field: FieldInfo) -> str:
@@ -137,7 +159,98 @@ def _default(field: FieldInfo) -> str:
     if isinstance(field.default, BaseModel):
         shown = field.default.model_dump(exclude_unset=True)
         return f"default `{{{', '.join(f'{key}: {value}' for key, value in shown.items())}}}`" if shown else ""
-    return f"default `{json.dumps(field.default).strip(chr(34))}`"
+    return _shown(field.default)
+
+
+def _shown(default: object) -> str:
+    return f"default `{json.dumps(default, default=str).strip(chr(34))}`"
+
+
+# -- hooks -----------------------------------------------------------------------------------------
+
+
+def packages() -> str:
+    """Every package in `plugins/`: what it offers, and what for."""
+    rows = []
+    for project in _projects():
+        slug, offers = project["name"].removeprefix("hookbus-"), sorted(_offers(project))
+        what = project["description"].replace(" for hookbus:", ":")
+        rows.append(
+            (f"[{slug}](plugins/{slug}.md)", f"{what}<br><small>{', '.join(f'`{each}`' for each in offers)}</small>")
+        )
+    return _table(("package", "what it brings"), rows)
+
+
+def hook_facts() -> str:
+    """What a hook class states about itself, as its docstring says."""
+    documented = _described(Hook, "Attributes")
+    stated = [name for name in documented if name in vars(Hook) and not isinstance(vars(Hook)[name], property)]
+    rows = ((f"`{name}`", f"{_sentence(documented[name])}<br><small>{_stated(name)}</small>") for name in stated)
+    return _table(("attribute", "meaning"), rows)
+
+
+def _stated(name: str) -> str:
+    value = vars(Hook)[name]
+    return f"default `{value.__name__ if inspect.isclass(value) else repr(value)}`"
+
+
+def hook_questions() -> str:
+    """The properties of a hook that the bus asks, as their docstrings say."""
+    names = ("keeps_best_of", "validates_with")
+    return _table(("property", "meaning"), ((f"`{name}`", inspect.getdoc(vars(Hook)[name]) or "") for name in names))
+
+
+def package_parts() -> Iterator[tuple[str, Callable[[], str]]]:
+    """A part for each thing that a package in `plugins/` offers."""
+    for project in _projects():
+        for name, path in _offers(project).items():
+            thing = pkgutil.resolve_name(path)
+            if inspect.isclass(thing) and issubclass(thing, Hook):
+                yield f"hook/{name}", functools.partial(_hook, name, thing)
+            else:
+                yield f"factory/{name}", functools.partial(_factory, thing)
+
+
+def _projects() -> list[dict[str, Any]]:
+    return [tomllib.loads(path.read_text())["project"] for path in sorted(PACKAGES.glob("*/pyproject.toml"))]
+
+
+def _offers(project: Mapping[str, Any]) -> dict[str, str]:
+    """What a package offers to people: entry points, without the points of packages."""
+    groups: Mapping[str, dict[str, str]] = project.get("entry-points", {})
+    return {name: path for group in OFFERED for name, path in groups.get(group, {}).items()}
+
+
+def _hook(name: str, cls: type[Hook]) -> str:
+    """How a hook is named, how deep it is, what happens when it fails, and its settings."""
+    facts = [f"`type: {name}` in a run file, `{cls.__module__.partition('.')[0]}.{cls.__name__}` in Python"]
+    facts += [f"priority {int(cls.priority)}", "only watches" if cls.observer else "a failure ends the run"]
+    facts += ["on the main process only"] if cls.ranks == "main" else []
+    facts += ["needs a work directory"] if cls.needs_work_dir else []
+    own = set(cls.Config.model_fields) - set(HookConfig.model_fields)
+    table = _keys(cls.Config, HookConfig.model_fields) if own else "It has no settings of its own."
+    return f"{'; '.join(facts)}.\n\n{table}"
+
+
+def _factory(function: Callable[..., Any]) -> str:
+    """What a model or a data set is made of."""
+    meanings = _described(function, "Args")
+    rows = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = "required" if parameter.default is parameter.empty else _shown(parameter.default)
+        rows.append((f"`{name}`", f"{_sentence(meanings[name])}<br><small>{default}</small>"))
+    return f"{(inspect.getdoc(function) or '').partition(chr(10))[0]}\n\n{_table(('key', 'meaning'), rows)}"
+
+
+def _described(thing: object, section: str) -> dict[str, str]:
+    """The entries of a section of a docstring, by name."""
+    found = re.search(rf"^{section}:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(thing) or "", re.DOTALL | re.MULTILINE)
+    entries = re.split(r"^    (\w+): ", found[1] if found else "", flags=re.MULTILINE)[1:]
+    return {name: " ".join(text.split()) for name, text in zip(entries[::2], entries[1::2], strict=True)}
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 # -- the command line ------------------------------------------------------------------------------
@@ -198,16 +311,20 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "exceptions": exceptions,
     "exit-codes": exit_codes,
+    "hook-facts": hook_facts,
     "hook-keys": hook_keys,
+    "hook-questions": hook_questions,
+    "packages": packages,
     "points": points,
     "priorities": priorities,
     "run-file": run_file,
+    **dict(package_parts()),
 }
 
 
 def main() -> None:
     """Write the generated parts of every page."""
-    for page in sorted(PAGES.glob("*.md")):
+    for page in pages():
         page.write_text(page_text(page.read_text()))
 
 

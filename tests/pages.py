@@ -35,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [  # those of the sample packages are followed where the packages are installed, in packaging/test_samples.py
     ROOT / "README.md",
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/plugins/*.md")),
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)

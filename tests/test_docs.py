@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if target and not (page.parent / target).exists()]
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", generate.pages(), ids=name_of)
 def test_what_is_made_from_the_code_is_up_to_date(page: Path) -> None:
     text = page.read_text()
 
@@ -60,9 +61,21 @@ def test_what_is_made_from_the_code_is_up_to_date(page: Path) -> None:
 
 
 def test_every_generated_part_stands_on_a_page() -> None:
-    text = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    text = "".join(page.read_text() for page in generate.pages())
 
     assert set(re.findall(r"<!-- generated: (\S+) -->", text)) == set(generate.PARTS)
+
+
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
+def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
+    page = ROOT / "docs" / "plugins" / f"{package.removeprefix('hookbus-')}.md"
+    assert page.is_file(), f"write {name_of(page)}: what, why, example, settings, pitfalls"
+
+    project = tomllib.loads((ROOT / "plugins" / package / "pyproject.toml").read_text())["project"]
+    offered = {name for group in generate.OFFERED for name in project["entry-points"].get(group, {})}
+    assert {name.partition("/")[2] for name in re.findall(r"<!-- generated: (\S+) -->", page.read_text())} >= offered
+    assert {block.language for block in blocks(page)} >= {"yaml", "python"}
+    assert "\n## Pitfalls\n" in page.read_text()
 
 
 class TestAReader:
