@@ -52,7 +52,7 @@ PUBLISHED = {
     },
     "hookbus-logger": {"jsonl": "JsonlHook", "logger": "LoggerHook", "progress": "ProgressHook"},
     "hookbus-mlflow": {"mlflow": "MLflowHook"},
-    "hookbus-profiler": {"memory_profiler": "MemoryProfilerHook", "profiler": "ProfilerHook"},
+    "hookbus-profiler": {"profiler": "ProfilerHook"},
     "hookbus-runtime": {
         "empty_cache": "EmptyCacheHook",
         "gc": "GarbageCollectionHook",
@@ -76,7 +76,7 @@ PUBLISHED = {
         "sync_norm": "SyncNormHook",
         "sync_random_size": "SyncRandomSizeHook",
     },
-    "hookbus-system-monitor": {"system_monitor": "SystemMonitorHook"},
+    "hookbus-system-monitor": {"memory_profiler": "MemoryProfilerHook", "system_monitor": "SystemMonitorHook"},
     "hookbus-tensorboard": {"tensorboard": "TensorBoardHook"},
     "hookbus-timer": {"iter_timer": "IterTimerHook", "time_tracking": "TimeTrackingHook"},
     "hookbus-visualization": {
