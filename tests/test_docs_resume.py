@@ -1,0 +1,64 @@
+"""The example that resumes after Ctrl-C: a real signal, and the result of the run that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookbus.state import read_checkpoint
+from hookbus.testing import fingerprint
+from hookbus_logger import read_jsonl
+from tests.pages import ROOT
+
+COMMAND = [sys.executable, "-m", "hookbus", "train", str(ROOT / "docs" / "examples" / "interrupted.yaml")]
+
+
+def train(directory: Path) -> int:
+    return subprocess.run(
+        [*COMMAND, f"work_dir={directory}", "training.epochs=4"], capture_output=True, timeout=240, check=False
+    ).returncode
+
+
+def train_until_ctrl_c(directory: Path) -> int:
+    """Interrupted as soon as the first record of the second epoch is on disk."""
+    rows = directory / "logs" / "metrics.jsonl"
+    with subprocess.Popen(
+        [*COMMAND, f"work_dir={directory}", "training.epochs=4"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (rows.is_file() and '"epoch": 2' in rows.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    return process.returncode
+
+
+def result(directory: Path) -> dict[str, Any]:
+    checkpoint = read_checkpoint(directory / "checkpoints" / "last.pth")
+    parts = {name: fingerprint(checkpoint[name]) for name in ("state_dict", "ema_state_dict", "optimizer", "scheduler")}
+    rows = read_jsonl(directory / "logs" / "metrics.jsonl")
+    log = [{**row, "time": None} for row in rows if row["kind"] in ("train", "val")]  # the others hold times and paths
+    return {**parts, "log": log}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_that_was_interrupted_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    assert train(tmp_path / "whole") == 0
+
+    assert train_until_ctrl_c(tmp_path / "parts") == 130
+    status = json.loads((tmp_path / "parts" / "status.json").read_text())
+    assert status["outcome"] == "interrupted"
+    assert not (tmp_path / "parts" / "checkpoints" / "epoch_4.pth").exists()
+    assert train(tmp_path / "parts") == 0
+
+    assert result(tmp_path / "parts") == result(tmp_path / "whole")
