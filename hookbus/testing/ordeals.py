@@ -156,9 +156,8 @@ class FullDisk(Hook):
         if run.iters_done == self.begin and self.begin:
             time.sleep(1.0)
             assert run.work_dir is not None
-            sizes = [
-                path.stat().st_size for path in run.work_dir.path.rglob("*") if path.is_file() and path.suffix != ".pth"
-            ]
+            logs = run.work_dir.directory("logs")
+            sizes = [path.stat().st_size for path in logs.rglob("*") if path.is_file()]
             _limit(max(sizes) + 20)
         elif run.iters_done == self.end and self.end:
             time.sleep(1.0)
