@@ -205,19 +205,20 @@ class _Parts:
         try:
             found = getattr(self._factories, section)(*first, **settings, **extra)
         except HookbusError as error:
-            self._wrong((section, "type"), str(error))
+            self._refused(section, settings, str(error))
         except (Exception, SystemExit) as error:
-            self._refused(section, settings, cause_of(error))
+            self._refused(section, settings, cause_of(error), "it cannot be built: {}.")
         else:
             if kind.fits(found):
                 return found
             self._wrong((section, "type"), f"it gives {_shown(found)}, not {kind.name}.")
         return None
 
-    def _refused(self, section: str, settings: Mapping[str, Any], cause: str) -> None:
+    def _refused(self, section: str, settings: Mapping[str, Any], cause: str, sentence: str = "{}") -> None:
         """A factory has raised: the place is the argument that it names, else the type."""
         named = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
-        self._wrong((section, named[0] if len(named) == 1 else "type"), f"it cannot be built: {cause}.")
+        place = named[0] if len(named) == 1 else "type"
+        self._wrong((section, place), sentence.format(cause.removeprefix(f"{place}: ")))
 
     def _wrong(self, path: Path, message: str) -> None:
         self.problems.append(self._config.problem(path, message))

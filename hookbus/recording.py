@@ -26,7 +26,7 @@ from hookbus._imports import cause_of
 from hookbus.copies import kept, number_of, size_of
 from hookbus.distributed import is_main
 from hookbus.entries import Entries, Ledger
-from hookbus.errors import ConfigError, HookWarning
+from hookbus.errors import ConfigError, HookError, HookWarning
 from hookbus.feeding import Entry, Feed
 from hookbus.hook import Hook, HookConfig, Priority
 from hookbus.markers import hookimpl
@@ -123,17 +123,15 @@ class WriterHook(Hook):
         """Where files go: what was given, else a directory with the name of this hook among the logs of the run.
 
         Raises:
-            ConfigError: nothing was given, and the run has no work directory.
+            HookError: nothing was given, and the run has no work directory.
         """
         logs = run.get("logs_dir")
         if given is not None:
             return given
         if logs is None:
-            raise ConfigError(
-                [
-                    f"{self.name} writes into the work directory, and this run has none: give work_dir= to the run, or "
-                    "a directory to this hook. Nothing is written."
-                ]
+            raise HookError(
+                f"{self.name} writes into the work directory, and this run has none: give work_dir= to the run, or a "
+                "directory to this hook. Nothing is written."
             )
         return Path(logs) / self.name
 

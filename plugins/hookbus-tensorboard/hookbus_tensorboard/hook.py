@@ -40,7 +40,7 @@ class TensorBoardHook(WriterHook):
         """See that there is a directory.
 
         Raises:
-            ConfigError: there is none.
+            HookError: there is none.
         """
         from hookbus_tensorboard.writer import TensorBoardWriter
 

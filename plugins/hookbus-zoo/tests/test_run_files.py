@@ -46,8 +46,8 @@ def test_a_model_is_told_the_shape_of_the_data_and_the_number_of_classes(tmp_pat
 @pytest.mark.parametrize(
     ("model", "dataset", "message"),
     [
-        ("{type: cnn, width: 0}", "{type: digits}", r"run\.yaml:2:.* model: width: should be a whole number"),
-        ("{type: cnn}", "{type: digits, val_share: 2}", r"run\.yaml:3:.* dataset: val_share: should be a number"),
+        ("{type: cnn, width: 0}", "{type: digits}", r"run\.yaml:2:.* model\.width: should be a whole number"),
+        ("{type: cnn}", "{type: digits, val_share: 2}", r"run\.yaml:3:.* dataset\.val_share: should be a number"),
         ("{type: cnn, widht: 3}", "{type: digits}", r"run\.yaml:2:.*unknown key\. Did you mean 'width'"),
         (
             "{type: cnn}",
