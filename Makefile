@@ -27,7 +27,7 @@ lint: .venv/all
 
 types: .venv/all
 	MYPYPATH=$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
-		docs/generate.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing
+		docs/generate.py docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing
 
 imports: .venv/all
 	$(BIN)/lint-imports

@@ -27,6 +27,13 @@ def test_what_runs_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert 'config: {"lr": 0.1}' in caplog.messages
 
 
+def test_secrets_of_the_configuration_are_hidden_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="hookbus"):
+        fake_training([RuntimeInfoHook()], config={"hub": {"hf_token": "abc"}})
+
+    assert 'config: {"hub": {"hf_token": "***"}}' in caplog.messages
+
+
 def test_what_runs_is_in_the_status_from_the_start_to_the_end(tmp_path: Path) -> None:
     status = tmp_path / "run" / "status.json"
     seen: list[Any] = []
