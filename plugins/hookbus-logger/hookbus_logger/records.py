@@ -7,10 +7,11 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus.metrics import Metrics, Window
+from hookbus.rates import named_rates, rates_of
 from hookbus.when import Schedule
 from hookbus_logger.config import RecordConfig
 
-__all__ = ["RecordingHook", "epoch_of", "rates_of"]
+__all__ = ["RecordingHook", "epoch_of"]
 
 
 def _interval(config: Any) -> Schedule:
@@ -123,25 +124,7 @@ class RecordingHook(Hook):
 
     def _deliver(self, metrics: Metrics, step: int) -> None:
         self._waiting = False
-        rates = [float(rate) for rate in self._rates]
-        names = ["lr"] if len(rates) == 1 else [f"lr/{i}" for i in range(len(rates))]
-        self.write_record(self.run, metrics, step, dict(zip(names, rates, strict=True)))
-
-
-def rates_of(optimizer: Any) -> list[Any]:
-    """The learning rate of each parameter group as it is now: numbers, or copies of tensors, which change in place.
-
-    Args:
-        optimizer: anything with `param_groups`, or None.
-    """
-    if optimizer is None:
-        return []
-    groups = optimizer.param_groups
-    return [rate if type(rate) is float else _fixed(rate) for each in groups if (rate := each.get("lr")) is not None]
-
-
-def _fixed(rate: Any) -> Any:
-    return rate.clone() if hasattr(rate, "clone") else rate
+        self.write_record(self.run, metrics, step, named_rates(self._rates))
 
 
 def epoch_of(run: Run) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hookbus import Hook, HookBus, Metrics, Trainer, every, hookimpl
 from hookbus.run import Run
 from hookbus.testing import fake_training
-from hookbus_logger.records import RecordingHook, epoch_of, rates_of
+from hookbus_logger.records import RecordingHook, epoch_of
 
 
 class Recorder(RecordingHook):
@@ -211,17 +211,6 @@ def test_each_parameter_group_has_its_rate() -> None:
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
 
     assert hook.rates == [{"lr/0": 0.5, "lr/1": 0.25}]
-
-
-def test_a_rate_that_is_a_tensor_is_noted_before_it_changes_in_place() -> None:
-    rate = torch.tensor(0.5)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
-
-    noted = rates_of(optimizer)
-    rate.fill_(0.1)
-
-    assert [float(each) for each in noted] == [0.5]
-    assert rates_of(None) == []
 
 
 def test_a_schedule_of_the_users_decides_instead_of_the_interval() -> None:
