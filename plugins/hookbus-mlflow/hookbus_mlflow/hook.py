@@ -30,15 +30,13 @@ class MLflowHook(WriterHook):
         """
         from hookbus_mlflow.writer import MLflowWriter, Target
 
-        directory, given = self.directory(run, None).absolute(), self.config.tracking_uri
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = self.directory(run, None).absolute()
         assert run.work_dir is not None
         target = Target(
-            uri=given or f"sqlite:///{directory / 'mlflow.db'}",
+            directory=directory,
+            uri=self.config.tracking_uri,
             experiment=self.config.experiment,
-            artifacts=None if given else (directory / "artifacts").as_uri(),
             run_name=self.config.run_name or run.work_dir.path.absolute().name,
-            id_file=directory / "run_id",
             tags=self.config.tags,
         )
         return partial(MLflowWriter, target)

@@ -16,6 +16,7 @@ from mlflow.exceptions import MlflowException
 from hookbus import Writer
 from hookbus.secrets import flattened
 from hookbus.writers import Place
+from hookbus_mlflow.database import see_database
 from hookbus_mlflow.names import stored
 
 __all__ = ["MLflowWriter", "Target"]
@@ -34,20 +35,35 @@ class Target:
     """Where a run is kept.
 
     Attributes:
-        uri: of the server or database.
+        directory: absolute; holds the id of the run, and without `uri` the database and the artifacts as well.
+        uri: of a server or database; None for one of the run's own.
         experiment: its name.
-        artifacts: where artifacts of a new experiment go; None leaves it to the server.
         run_name: what a new run is called.
-        id_file: holds the id of the run, once it has begun.
         tags: of a new run.
     """
 
-    uri: str
+    directory: Path
+    uri: str | None
     experiment: str
-    artifacts: str | None
     run_name: str
-    id_file: Path
     tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id_file(self) -> Path:
+        """Holds the id of the run."""
+        return self.directory / "run_id"
+
+    @property
+    def artifacts(self) -> str | None:
+        """Where artifacts of a new experiment go; None leaves it to the server."""
+        return None if self.uri else (self.directory / "artifacts").as_uri()
+
+    def client(self) -> MlflowClient:
+        """A client of the server or database, which is made if it is our own."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self.uri:
+            return MlflowClient(self.uri)
+        return MlflowClient(see_database(self.directory / "mlflow.db", str(self.artifacts)))
 
 
 class MLflowWriter(Writer):
@@ -59,7 +75,7 @@ class MLflowWriter(Writer):
 
     def __init__(self, target: Target) -> None:
         with _translated():
-            self._client = MlflowClient(target.uri)
+            self._client = target.client()
             self._run_id = _known_run(target) or _new_run(self._client, target)
             self._client.update_run(self._run_id, status="RUNNING")
         self._metrics: list[Metric] = []
@@ -108,7 +124,9 @@ class MLflowWriter(Writer):
     def resume(self, since: int, step: int) -> frozenset[Place]:
         """What the run holds stays: MLflow takes nothing back."""
         with _translated():
-            names = self._client.get_run(self._run_id).data.metrics
+            # One query for each name, so only for those whose newest step says that there is something to find.
+            newest = self._client.get_run(self._run_id).data.to_proto().metrics
+            names = [each.key for each in newest if each.step >= since]
             found = [each for name in names for each in self._client.get_metric_history(self._run_id, name)]
         return frozenset(("scalar", each.key, each.step) for each in found if each.step >= since)
 
@@ -136,7 +154,6 @@ def _new_run(client: MlflowClient, target: Target) -> str:
     found = client.get_experiment_by_name(target.experiment)
     experiment = found.experiment_id if found else client.create_experiment(target.experiment, target.artifacts)
     run_id: str = client.create_run(experiment, tags=dict(target.tags), run_name=target.run_name).info.run_id
-    target.id_file.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.id_file.with_name(f".{target.id_file.name}")
     temporary.write_text(run_id)
     os.replace(temporary, target.id_file)

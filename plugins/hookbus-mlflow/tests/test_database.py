@@ -1,0 +1,40 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from mlflow import MlflowClient
+
+from hookbus_mlflow.database import see_database
+
+KILLED_BEFORE_IT_IS_WHOLE = """
+import os, signal, sys
+from pathlib import Path
+from hookbus_mlflow.database import see_database
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+see_database(Path(sys.argv[1]), "file:///artifacts")
+"""
+
+
+def test_one_that_is_there_stays_as_it_is(database):
+    before = database.read_bytes()
+    assert see_database(database, "file:///artifacts") == f"sqlite:///{database}"
+    assert database.read_bytes() == before
+
+
+def test_one_that_was_made_is_what_mlflow_reads_and_nothing_else_is_left(empty_database):
+    client = MlflowClient(f"sqlite:///{empty_database}")
+    assert [each.name for each in client.search_experiments()] == ["Default"]
+    assert os.listdir(empty_database.parent) == ["mlflow.db"]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_leaves_nothing_that_a_later_one_would_take(tmp_path):
+    path = tmp_path / "mlflow.db"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", KILLED_BEFORE_IT_IS_WHOLE, str(path)]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert not path.exists()
+    client = MlflowClient(see_database(path, (tmp_path / "artifacts").as_uri()))
+    assert client.create_run("0").info.status == "RUNNING"

@@ -1,0 +1,147 @@
+import json
+import math
+import sys
+import time
+
+import pytest
+import torch
+from mlflow import MlflowClient
+
+from hookbus_mlflow.writer import MLflowWriter, Target
+
+
+@pytest.fixture
+def target(database, tmp_path):
+    return Target(tmp_path / "own", f"sqlite:///{database}", "digits", "first", {"team": "vision"})
+
+
+@pytest.fixture
+def writer(target, tmp_path):
+    client = MlflowClient(target.uri)
+    client.create_experiment("digits", (tmp_path / "artifacts").as_uri())
+    writer = MLflowWriter(target)
+    writer.time = 1000.5
+    return writer
+
+
+def run_of(target):
+    return MlflowClient(target.uri).get_run(target.id_file.read_text())
+
+
+def history(target, name):
+    found = MlflowClient(target.uri).get_metric_history(target.id_file.read_text(), name)
+    return [(each.step, each.value, each.timestamp) for each in found]
+
+
+def files(tmp_path):
+    return {path.name: path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
+
+
+def test_a_new_run_has_the_name_and_the_tags_that_were_given(target, writer):
+    run = run_of(target)
+    assert (run.info.run_name, run.info.status, run.data.tags["team"]) == ("first", "RUNNING", "vision")
+
+
+def test_another_writer_for_the_same_place_goes_on_with_the_run(target, writer):
+    writer.write_outcome("preempted")
+    assert run_of(target).info.status == "KILLED"
+    MLflowWriter(target)
+    run = run_of(target)
+    assert run.info.status == "RUNNING"
+    assert len(MlflowClient(target.uri).search_runs([run.info.experiment_id])) == 1
+
+
+def test_numbers_wait_for_flush_and_keep_the_time_of_their_record(target, writer):
+    writer.write_scalars({"a": 1.5, "b": 2.0}, 3)
+    assert history(target, "a") == []
+    writer.flush()
+    assert (history(target, "a"), history(target, "b")) == ([(3, 1.5, 1000500)], [(3, 2.0, 1000500)])
+
+
+def test_nan_is_kept_and_infinities_are_the_largest_numbers(target, writer):
+    writer.write_scalars({"nan": math.nan, "up": math.inf, "down": -math.inf}, 1)
+    writer.close()
+    assert math.isnan(history(target, "nan")[0][1])
+    ends = history(target, "up")[0][1], history(target, "down")[0][1]
+    assert ends == (sys.float_info.max, -sys.float_info.max)
+
+
+def test_more_numbers_than_one_request_takes_are_all_there(target, writer):
+    writer.write_scalars({f"n/{k}": float(k) for k in range(1001)}, 1)
+    writer.flush()
+    assert run_of(target).data.metrics == {f"n/{k}": float(k) for k in range(1001)}
+
+
+def test_a_number_that_comes_again_after_trouble_is_there_once(target, writer):
+    for _ in range(2):
+        writer.write_scalar("a", 1.5, 3)
+        writer.flush()
+    assert history(target, "a") == [(3, 1.5, 1000500)]
+
+
+def test_what_is_abandoned_is_not_written(target, writer):
+    writer.write_scalar("a", 1.5, 3)
+    writer.abandon()
+    writer.close()
+    assert run_of(target).data.metrics == {}
+
+
+def test_places_from_the_asked_step_on_are_told(target, writer):
+    for step, names in [(1, "ab"), (2, "a"), (3, "a")]:
+        writer.write_scalars(dict.fromkeys(names, 0.0), step)
+    writer.flush()
+    assert writer.resume(2, 3) == {("scalar", "a", 2), ("scalar", "a", 3)}
+    assert writer.resume(1, 3) == {("scalar", "b", 1), *(("scalar", "a", step) for step in (1, 2, 3))}
+
+
+def test_configuration_is_params_and_a_file_and_params_stay_as_they_were(target, writer, tmp_path):
+    many = {f"key{k}": k for k in range(100)}
+    writer.write_config({"optimizer": {"lr": 0.5}, "text": "x" * 600, **many})
+    writer.write_config({"optimizer": {"lr": 0.25}, "new": 1})
+    expected = {
+        "optimizer.lr": "0.5",
+        "text": "x" * 500,
+        "new": "1",
+        **{key: str(value) for key, value in many.items()},
+    }
+    assert run_of(target).data.params == expected
+    assert json.loads(files(tmp_path)["config.json"].read_text()) == {"optimizer": {"lr": 0.25}, "new": 1}
+
+
+def test_texts_and_files_are_artifacts(writer, tmp_path):
+    writer.write_text("val/note", "hello", 4)
+    (tmp_path / "model.pth").write_bytes(b"weights")
+    writer.write_artifact(tmp_path / "model.pth", "best")
+    artifacts = {path.parent.name + "/" + path.name: path.read_bytes() for path in files(tmp_path).values()}
+    assert artifacts == {"note/4.txt": b"hello", "best/model.pth": b"weights"}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_keep_every_pixel(writer, tmp_path, channels):
+    from PIL import Image
+
+    writer.write_image("val/picture", torch.full((4, 5, channels), 200, dtype=torch.uint8), 2)
+    picture = Image.open(next(path for name, path in files(tmp_path).items() if name.endswith(".png")))
+    assert (picture.size, set(picture.convert("L").get_flattened_data())) == ((5, 4), {200})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [("finished", "FINISHED"), ("stopped", "FINISHED"), ("failed", "FAILED"), ("preempted", "KILLED")],
+)
+def test_the_outcome_is_the_status_of_the_run(target, writer, outcome, status):
+    writer.write_scalar("a", 1.5, 3)
+    writer.write_outcome(outcome)
+    assert (run_of(target).info.status, history(target, "a")) == (status, [(3, 1.5, 1000500)])
+
+
+def test_a_server_that_is_down_is_trouble_that_may_pass(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(OSError, match="MLflow: API request to http://127.0.0.1:9"):
+        MLflowWriter(Target(tmp_path, "http://127.0.0.1:9", "digits", "first"))
+
+
+def test_a_record_that_mlflow_refuses_is_no_trouble_of_the_store(writer):
+    writer.write_scalar("a:b?c", 1.0, int(time.time()))
+    with pytest.raises(ValueError, match="MLflow: "):
+        writer.flush()
