@@ -1,5 +1,7 @@
 import json
 import math
+import os
+import subprocess
 import sys
 import time
 
@@ -8,6 +10,35 @@ import torch
 from mlflow import MlflowClient
 
 from hookbus_mlflow.writer import MLflowWriter, Target
+
+TROUBLE = """
+import resource, sqlite3, sys
+from pathlib import Path
+from hookbus_mlflow.writer import MLflowWriter, Target
+
+def disk(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+target = Target(Path(sys.argv[1]), f"sqlite:///{sys.argv[2]}", "digits", "first")
+other = sqlite3.connect(sys.argv[2])
+writer = MLflowWriter(target)
+for step in 1.0, 2.0:
+    writer.time = step
+    writer.write_scalar("a", step, int(step))
+    if step == 2:
+        BEGIN
+    try:
+        writer.flush()
+    except OSError:
+        writer.abandon()
+        print("trouble at", step)
+END
+again = MLflowWriter(target)
+again.time = 2.0
+again.write_scalar("a", 2.0, 2)
+again.close()
+"""
+"""What a `WriterHook` does, in a process of its own: the second flush meets trouble, and another writer is made."""
 
 
 @pytest.fixture
@@ -145,3 +176,18 @@ def test_a_record_that_mlflow_refuses_is_no_trouble_of_the_store(writer):
     writer.write_scalar("a:b?c", 1.0, int(time.time()))
     with pytest.raises(ValueError, match="MLflow: "):
         writer.flush()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [("disk(20)", "disk(resource.RLIM_INFINITY)"), ('other.execute("BEGIN EXCLUSIVE")', "other.rollback()")],
+    ids=["full disk", "locked database"],
+)
+def test_trouble_of_the_database_is_trouble_that_may_pass(database, target, begin, end):
+    code = TROUBLE.replace("BEGIN\n", f"{begin}\n").replace("END\n", f"{end}\n")
+    command = [sys.executable, "-c", code, str(target.directory), str(database)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "trouble at 2.0\n"
+    assert history(target, "a") == [(1, 1.0, 1000), (2, 2.0, 2000)]
