@@ -26,7 +26,7 @@ class MLflowHook(WriterHook):
         """See that there is a work directory: it keeps the id of the run.
 
         Raises:
-            ConfigError: there is none.
+            HookError: there is none.
         """
         from hookbus_mlflow.writer import MLflowWriter, Target
 
