@@ -121,6 +121,8 @@ class SeededFeed:
 
     def __init__(self, loader: DataLoader[Any], seed: int, preparations: Sequence[Preparation] = ()) -> None:
         self._loader, self._seed = loader, seed
+        if loader.persistent_workers and hasattr(loader.dataset, "set_epoch"):
+            preparations = [TellsEpoch(), *preparations]
         self.length = length_of(loader)
         self._generator = torch.Generator()
         collates = loader.collate_fn not in (default_collate, default_convert)
@@ -278,6 +280,18 @@ def _is_deterministic(dataset: Any) -> bool:
     if isinstance(dataset, ConcatDataset):
         return all(map(_is_deterministic, dataset.datasets))
     return type(dataset) in (TensorDataset, list, tuple)
+
+
+class TellsEpoch:
+    """Tells a data set its epoch in a worker that stays: its copy there hears of nothing that happens here."""
+
+    def __init__(self) -> None:
+        self._told: int | None = None
+
+    def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
+        if epoch != self._told:
+            self._told = epoch
+            dataset.set_epoch(epoch)
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

@@ -257,8 +257,32 @@ class RecordsEpochs(Sampler[int]):
         return iter(range(4))
 
 
+class KnowsItsEpoch(Dataset[int]):
+    """Samples that are the epoch which the data set was told of."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+
 class TestSetEpoch:
     EXPECTED = (0, "iterated", 1, "iterated", 2, "iterated")
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_the_data_set_is_told_in_the_workers_that_read_it(self, persistent: bool) -> None:
+        loader = DataLoader(KnowsItsEpoch(), batch_size=2, num_workers=2, persistent_workers=persistent)
+        feed = feed_of(loader, SEED)
+
+        assert [[batch.tolist() for batch in feed.batches(epoch, 0)] for epoch in (0, 1, 5)] == [
+            [[epoch, epoch], [epoch, epoch]] for epoch in (0, 1, 5)
+        ]
 
     @staticmethod
     def read(loader: Any) -> None:
