@@ -126,9 +126,11 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file and its sidecar, the sidecar first: a file without one is never picked by itself."""
-    _sidecar_path(path).unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    """Delete a file and its sidecar. Cut off in between, it leaves no file of which nobody knows whose it is."""
+    with _temporary(path) as hidden:
+        with suppress(FileNotFoundError):
+            os.replace(path, hidden)
+        _sidecar_path(path).unlink(missing_ok=True)
 
 
 def remove_leftovers(directory: Path) -> None:

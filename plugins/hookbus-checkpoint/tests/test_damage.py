@@ -34,7 +34,8 @@ def flip(path: Path, chance: random.Random) -> None:
 
 
 def cut(path: Path, chance: random.Random) -> None:
-    replace(path, path.read_bytes()[: chance.randrange(path.stat().st_size)])
+    end = path.stat().st_size - 1  # without the line break that ends a sidecar, nothing is missing from it
+    replace(path, path.read_bytes()[: chance.randrange(end)])
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -34,8 +34,9 @@ def test_a_whole_save_writes_flushes_renames_and_only_then_removes(
         *written("epoch_2.pth", replaces=False),
         *linked("epoch_2.pth", "best_accuracy.pth", replaces=True),
         *linked("epoch_2.pth", "last.pth", replaces=True),
+        "replace epoch_1.pth .tmp",
         "unlink epoch_1.pth.json",
-        "unlink epoch_1.pth",
+        "unlink .tmp",
     ]
     assert trace == [*first, *second]
 

@@ -1,8 +1,6 @@
 import csv
 from pathlib import Path
 
-import pytest
-
 from hookbus.testing import BackEnd, check_hook, check_writer, fake_training
 from hookbus_csv import CsvHook
 
@@ -17,7 +15,6 @@ def test_keeps_the_promises_that_users_rely_on():
     check_hook(CsvHook, interval=1)
 
 
-@pytest.mark.slow
 def test_keeps_the_promises_of_a_back_end():
     check_writer(BackEnd(CsvHook, numbers))
 
