@@ -30,7 +30,6 @@ def followed() -> Iterator[object]:
             yield pytest.param(page, id=name_of(page), marks=marks)
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # MLflow's own, with SQLAlchemy 2.1
 @pytest.mark.parametrize("page", list(followed()))
 def test_everything_on_the_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,6 @@ from tests.conformance.back_ends import BACK_ENDS
 
 Promise = Callable[[BackEnd, Path], None]
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # MLflow's own, with SQLAlchemy 2.1
 
 FULL_DISK = "it recovers from a full disk"
 IN_A_PROCESS_OF_ITS_OWN = [

@@ -8,13 +8,6 @@ import pytest
 from hookbus_mlflow.database import see_database
 
 
-def pytest_collection_modifyitems(items):
-    """MLflow's own warning, with SQLAlchemy 2.1."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"))
-
-
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
     directory = tmp_path_factory.mktemp("database")
