@@ -298,7 +298,9 @@ def test_a_run_reads_its_own_devices_and_follows_the_driver(made_up_driver, tmp_
         "    def log_scalars(self, values):\n"
         "        self.rows.append(dict(values))\n"
         "def wait_until(condition, scenario):\n"
-        "    open(os.environ['NVML_SCENARIO'], 'w').write(scenario)\n"
+        "    with open('next', 'w') as file:\n"
+        "        file.write(scenario)\n"
+        "    os.replace('next', os.environ['NVML_SCENARIO'])\n"  # the thread never reads half of one
         "    for i in range(2000):\n"
         "        time.sleep(0.01)\n"
         "        bus.emit('before_train_iter', batch_idx=i, batch=None)\n"
@@ -316,7 +318,8 @@ def test_a_run_reads_its_own_devices_and_follows_the_driver(made_up_driver, tmp_
         "print(json.dumps(seen))\n"
     )
     environment = made_up_driver(cards) | {"CUDA_VISIBLE_DEVICES": "1"}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=90)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
     of_gpus = [{name: value for name, value in row.items() if "gpu" in name} for row in json.loads(done.stdout)]
     values = {"system/gpu0/celsius": 50, "system/gpu0/memory_used_gb": 2, "system/gpu0/memory_percent": 25}
