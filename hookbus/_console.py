@@ -51,9 +51,8 @@ def reported() -> Iterator[None]:
             raise
         except Exception as error:
             if isinstance(error, OSError) and _came_from_output(error):
-                os.dup2(
-                    os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-                )  # nothing is left to be written at the end
+                # Python writes what is left of the output when it ends: that must not fail once more.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 complain(f"Standard output cannot be written: {error.strerror}.")
             else:
                 traceback.print_exc()
