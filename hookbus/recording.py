@@ -133,7 +133,9 @@ class WriterHook(Hook):
                 f"{self.name} writes into the work directory, and this run has none: give work_dir= to the run, or a "
                 "directory to this hook. Nothing is written."
             )
-        return Path(logs) / self.name
+        found = Path(logs) / self.name
+        run.own(found)
+        return found
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -188,8 +190,8 @@ class WriterHook(Hook):
         self._ask(run)
 
     def after_train(self, run: Run) -> None:
-        """Record what is left."""
-        if self._window(run):
+        """Record what is left, unless a checkpoint keeps it for the run that goes on."""
+        if self._window(run) and not run.resumable:
             self._ask(run)
 
     def after_val_epoch(self, run: Run, metrics: Metrics) -> None:

@@ -86,6 +86,48 @@ def test_means_over_each_interval_and_over_what_is_left_stand_on_updates() -> No
     assert hook.lines[-1] == "finished"
 
 
+class StopsAt(Hook):
+    def __init__(self, iteration: int) -> None:
+        super().__init__()
+        self.iteration = iteration
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.iters_done == self.iteration:
+            run.request_save()
+            run.request_stop("enough")
+
+
+def test_what_a_stop_cuts_is_left_to_the_run_that_goes_on(tmp_path: Path) -> None:
+    whole, stopped, rest, saver = NotebookHook(interval=2), NotebookHook(interval=2), NotebookHook(interval=2), Saver()
+    trainer(whole, epochs=2).fit()  # 6 iterations
+    trainer(stopped, saver, StopsAt(3), epochs=2, work_dir=tmp_path / "a").fit()
+    trainer(rest, epochs=2, work_dir=tmp_path / "b", resume=saver.files[-1]).fit()
+
+    # what was recorded before the stop is written once more after it, in case it was lost
+    losses = [[line for line in hook.lines if line[0] == "train/loss"] for hook in (whole, stopped, rest)]
+    assert losses[1] == losses[0][:1]
+    assert losses[2] == losses[0]
+
+
+class FilingHook(NotebookHook):
+    """Leaves a file in the directory of its own."""
+
+    def writer_factory(self, run: Run) -> Callable[[], Writer]:
+        directory = self.directory(run, None)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / run.mode).write_text("")
+        return super().writer_factory(run)
+
+
+def test_what_is_in_the_directory_of_a_back_end_goes_with_its_run(tmp_path: Path) -> None:
+    trainer(FilingHook(), epochs=1, work_dir=tmp_path).fit()
+    directory = tmp_path / "logs" / FilingHook().name
+    (directory / "more").write_text("")
+
+    with HookBus().run(work_dir=tmp_path, overwrite=True):
+        assert not directory.exists()
+
+
 def test_with_accumulation_a_record_waits_for_the_update() -> None:
     hook = NotebookHook(interval=3)
     trainer(hook, accumulate=2, epochs=2).fit()  # 6 iterations, an update at 2, 4 and 6: due at 3 and 6

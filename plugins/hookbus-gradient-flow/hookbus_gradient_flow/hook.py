@@ -131,7 +131,10 @@ class GradientFlowHook(Hook):
                     "absolute save_dir."
                 ]
             )
-        return folder if directory is None and given is not None else directory and Path(directory) / folder
+        if directory is None:
+            return None if given is None else folder
+        run.own(Path(directory) / folder)
+        return Path(directory) / folder
 
 
 def _scale_of(scaler: Any, parameters: dict[str, Tensor]) -> Tensor | None:

@@ -159,6 +159,7 @@ class ProfilerHook(Hook):
         directory = run.get("experiment_dir")
         if directory is None:
             return None
+        run.own(Path(directory) / "profiler")
         suffix = ".pt.trace.json.gz" if self.config.export_tensorboard else ".json.gz"
         wanted = self.config.export_chrome_trace or self.config.export_tensorboard
         return Traces(Path(directory) / "profiler", suffix if wanted else None, self.config.max_megabytes * 1e6)

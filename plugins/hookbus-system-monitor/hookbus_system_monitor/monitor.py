@@ -136,6 +136,7 @@ class SystemMonitorHook(Hook):
         seconds, course = self._samples.course()
         if course and why_no_plots(directory) is None:
             path = Path(directory) / f"system_{run.mode}.png"
+            run.own(path)
             save_plots(path, seconds, course)
             self._tell(f"the course of the run is in {path}.")
 
