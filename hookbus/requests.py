@@ -193,7 +193,8 @@ def _save(run: Run, saves: list[Request]) -> None:
 
 
 def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
-    from hookbus.state import check_plain, collect
+    from hookbus.plain import check_plain
+    from hookbus.state import collect
 
     name = run.bus.pm.get_name(saver) or ""
     path = _for(run, name, "a save", lambda: saver.plan(run, requests))

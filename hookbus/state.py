@@ -20,20 +20,18 @@ import hashlib
 import json
 import time
 import warnings
-from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import NoneType
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 import hookbus
 from hookbus import files
-from hookbus._packages import package_of
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.hook import Hook
+from hookbus.plain import without_numpy
 from hookbus.reading import content_of, existing, load_into
+from hookbus.remembering import load_hooks, states_of_hooks
 from hookbus.rng import get_rng_state, set_rng_state
 from hookbus.weights import unwrapped
 
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from hookbus.run import Run
 
 __all__ = [
-    "check_plain",
     "check_resumable",
     "collect",
     "find_newest",
@@ -53,8 +50,6 @@ __all__ = [
 ]
 
 SCHEMA = 1
-PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
-"""What `weights_only=True` reads back, besides tensors, and dicts, lists, tuples and sets of these."""
 
 
 def collect(run: Run) -> dict[str, Any]:
@@ -71,11 +66,11 @@ def collect(run: Run) -> dict[str, Any]:
     for name in ("optimizer", "scheduler", "scaler"):
         part = getattr(run, name)
         if part is not None:
-            checkpoint[name] = _without_numpy(part.state_dict())
+            checkpoint[name] = without_numpy(part.state_dict())
     if run.mid_accumulation and run.model is not None:
         named = unwrapped(run.model).named_parameters()
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
-    checkpoint["hooks"] = _hook_states(run)
+    checkpoint["hooks"] = states_of_hooks(run)
     checkpoint["rng"] = get_rng_state()
     checkpoint["loop"] = run.state_dict()
     return checkpoint
@@ -97,7 +92,7 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
     if run.model is not None:
         _load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
-    _load_hooks(run, checkpoint["hooks"])
+    load_hooks(run, checkpoint["hooks"])
     set_rng_state(checkpoint["rng"])
 
 
@@ -281,71 +276,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _hook_states(run: Run) -> dict[str, Any]:
-    states: dict[str, Any] = dict(run.unclaimed)
-    for name, hook in run.bus.hooks.items():
-        if not isinstance(hook, Hook):
-            continue
-        state = hook.state_dict()
-        check_plain(state, f"hook {name!r}: state_dict()")
-        states[name] = {
-            "state": state,
-            "version": hook.state_version,
-            "type": type(hook).__name__,
-            "package": package_of(hook),
-            "config": json.loads(json.dumps(hook.config.model_dump(exclude_unset=True), default=str)),
-        }
-    return states
-
-
-def check_plain(value: Any, where: str) -> None:
-    """See that a checkpoint, or a part of it, can be read back without running any code.
-
-    Args:
-        value: the part.
-        where: what it is called in the message.
-
-    Raises:
-        CheckpointError: something in it is neither a plain Python value nor a tensor.
-    """
-    found = _not_plain(value)
-    if found is not None:
-        place, kind = found
-        raise CheckpointError(
-            f"{where}{place} is a {kind.__name__}. A checkpoint holds plain Python values and tensors only, so that "
-            "reading it runs no code: convert it, for example by float(), str(), dict() or torch.as_tensor()."
-        )
-
-
-def _not_plain(value: Any) -> tuple[str, type] | None:
-    """Where in a value there is something that is not plain, and of which type; None where there is nothing."""
-    kind = type(value)
-    if kind in PLAIN:
-        return None
-    if kind in (dict, OrderedDict, Counter):
-        for key, each in value.items():
-            if type(key) is not str and (found := _not_plain(key)):
-                return f": the key {key!r}{found[0]}", found[1]
-            if found := _not_plain(each):
-                return f"[{key!r}]{found[0]}", found[1]
-        return None
-    if kind in (list, tuple, set):
-        for i, each in enumerate(value):
-            if type(each) not in PLAIN and (found := _not_plain(each)):
-                return f"[{i}]{found[0]}", found[1]
-        return None
-    return None if isinstance(value, torch.Tensor) else ("", kind)
-
-
-def _without_numpy(value: Any) -> Any:
-    """The same state with Python numbers for those of NumPy, which users set as learning rates and the like."""
-    if type(value) is dict:
-        return {key: _without_numpy(each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_without_numpy, value))
-    return value.item() if type(value).__module__ == "numpy" and value.shape == () else value
-
-
 def _load_model(run: Run, weights: Mapping[str, Any]) -> None:
     assert run.model is not None
     load_into(run.model, weights)
@@ -384,38 +314,3 @@ def _load_grads(run: Run, grads: Mapping[str, Any]) -> None:
     for name, parameter in unwrapped(run.model).named_parameters():
         grad = grads.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)
-
-
-def _load_hooks(run: Run, states: Mapping[str, Any]) -> None:
-    """Give each hook its part; what is missing or left over is reported, and what is left over is kept."""
-    hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
-    run.unclaimed = {name: record for name, record in states.items() if name not in hooks}
-    for name, hook in hooks.items():
-        record = states.get(name)
-        if record is None:
-            if not hook.state_dict():
-                continue
-            run.logger.warning("The checkpoint holds no state of hook %r: it starts afresh.", name)
-        elif record["version"] != hook.state_version:
-            raise CheckpointError(
-                f"hook {name!r}: the checkpoint holds version {record['version']} of its state ({record['package']}), "
-                f"and the installed {package_of(hook)} reads version {hook.state_version}."
-            )
-        else:
-            _load_hook(name, hook, record["state"])
-    for name, record in run.unclaimed.items():
-        if not record["state"]:
-            continue
-        run.logger.warning("The checkpoint holds state of hook %r (%s), which is not active.", name, record["package"])
-
-
-def _load_hook(name: str, hook: Hook, state: dict[str, Any]) -> None:
-    try:
-        hook.load_state_dict(state)
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"hook {name!r} ({package_of(hook)}) cannot take its state from the checkpoint: "
-            f"{type(error).__name__}: {error}."
-        ) from error

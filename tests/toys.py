@@ -116,3 +116,10 @@ def train_by_hand(bus: HookBus, run: Run, loader: Any, model: nn.Module, optimiz
             bus.emit("after_train_iter", batch_idx=i, batch=(inputs, targets), outputs={"loss": loss})
         yield epoch
         bus.emit("after_train_epoch")
+
+
+def idle_run(model: nn.Module | None = None, hooks: tuple[object, ...] = (), **options: Any) -> Run:
+    """A run of a custom loop that is not going on."""
+    bus = HookBus(hooks)
+    bus.begin(Run(bus, model=model, **options))
+    return bus.current
