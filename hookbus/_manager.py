@@ -57,20 +57,30 @@ class Manager(pluggy.PluginManager):
         return name
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
-        """Remove a plugin, given by itself or by name; None where there is none of this name."""
+        """Remove a plugin, given by itself or by name; None where there is none of this name.
+
+        In a run that is going on its `cleanup` is called now.
+        """
         name = self.members.name_of(plugin) if name is None else name
         member = self.members.get(name) if name is not None else None
         if name is None or member is None:
             return super().unregister(plugin, name)
         if plugin is not None and plugin is not member.plugin:
             raise HookError(f"{name!r} is not the name of {plugin!r}, so nothing was unregistered.")
+        try:
+            if self._bus.current.alive:
+                self._bus.table.release(name, self._bus.current)
+        finally:
+            self._remove(name, member)
+        return member.plugin
+
+    def _remove(self, name: str, member: Member) -> None:
         super().unregister(member.face, name)
         del self.members[name]
         if isinstance(member.plugin, Hook):
             member.plugin._run = None
         self._bus.table.forget(name)
         self._bus.changed()
-        return member.plugin
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Tell pluggy what our checks have found."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._checks import Implementation
@@ -85,17 +85,13 @@ class Table:
             last = [f"_report({name!r})", *last]
         if not (listeners or first or last):
             return None
-        return compile_point(
-            self.points[name],
-            listeners,
-            run.clock,
-            run=run,
-            fill=fill_for(self.points[name]),
-            names={**names_for(run), "_report": self.failures.raise_collected},
-            recover=self.failures.recover,
-            first=first,
-            finally_=last,
-        )
+        return self._compiled(name, listeners, run, first, last)
+
+    def release(self, hook: str, run: Run) -> None:
+        """A hook leaves a run that goes on: its cleanup is called now, as the end of the run will not reach it."""
+        own = [each for each in self.listeners("cleanup", run) if each.hook == hook]
+        if own:
+            self._compiled("cleanup", own, run, (), ["_report('cleanup')"])()
 
     def listeners(self, point: str, run: Run) -> list[Listener]:
         """The listeners of a point in time order; hooks that are disabled, or of other ranks, left out.
@@ -125,6 +121,21 @@ class Table:
         """A hook has left: another one may come under its name."""
         self.given.pop(hook, None)
         self.failures.forget(hook)
+
+    def _compiled(
+        self, name: str, listeners: list[Listener], run: Run, first: Sequence[str], last: Sequence[str]
+    ) -> Callable[..., None]:
+        return compile_point(
+            self.points[name],
+            listeners,
+            run.clock,
+            run=run,
+            fill=fill_for(self.points[name]),
+            names={**names_for(run), "_report": self.failures.raise_collected},
+            recover=self.failures.recover,
+            first=first,
+            finally_=last,
+        )
 
     def _of(self, name: str, run: Run) -> list[Implementation]:
         return [each for each in self._implementations(name) if self._takes_part(each, name, run)]

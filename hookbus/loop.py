@@ -40,9 +40,9 @@ from hookbus.rng import seed_everything
 from hookbus.run import Mode, Run
 from hookbus.scheduling import SchedulerSteps
 from hookbus.scores import scores_from
-from hookbus.session import claim_for, graceful_interrupts, living, refuse_second
+from hookbus.session import claim_for, graceful_interrupts, living, refuse_second, resume_from
 from hookbus.steps import Precision, Steps, move
-from hookbus.workdir import WorkDir, checked_resume
+from hookbus.workdir import WorkDir
 
 if TYPE_CHECKING:
     from hookbus.config import RunConfig
@@ -126,7 +126,7 @@ class Trainer:
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
         self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
-        self.work_dir, self.resume, self.overwrite = work_dir, _resume(resume), overwrite
+        self.work_dir, self.resume, self.overwrite = work_dir, resume_from(resume), overwrite
         self._still_to_resume: str | Path = resume
         self._directory: Path | None = None
         self.load_from, self.load_weights = load_from, load_weights
@@ -382,13 +382,6 @@ def _check_model(model: object) -> None:
             "hookbus.assemble.trainer_from_config(Trainer, config)."
         ]
     )
-
-
-def _resume(given: object) -> str | Path:
-    try:
-        return checked_resume(given)
-    except ValueError as error:
-        raise ConfigError([f"resume: {error}"]) from None
 
 
 def _optimizer(given: Any, model: nn.Module) -> Optimizer | None:

@@ -20,7 +20,7 @@ from hookbus.hook import Hook
 from hookbus.requests import Kind
 from hookbus.run import Run
 from hookbus.validations import Evaluator
-from hookbus.workdir import WorkDir, claim
+from hookbus.workdir import WorkDir, checked_resume, claim
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["checkpoints_of", "claim_for", "custom_run", "graceful_interrupts", "living", "refuse_second"]
+__all__ = ["checkpoints_of", "claim_for", "custom_run", "graceful_interrupts", "living", "refuse_second", "resume_from"]
 
 
 @contextmanager
@@ -76,6 +76,7 @@ def custom_run(
         The run.
 
     Raises:
+        ConfigError: resume is none of these.
         WorkDirError: the work directory is in use, or cannot be written.
         RequestError: a hook will ask for validations, and there is no `validate`.
         CheckpointError: what should be resumed cannot be.
@@ -96,7 +97,7 @@ def custom_run(
         epochs=epochs,
         iterations=iterations,
         validate=evaluator,
-        work_dir=claim_for(work_dir, resume, overwrite),
+        work_dir=claim_for(work_dir, resume_from(resume), overwrite),
         counts_steps=counts_steps,
         keeps_brackets=True,
         continues=None if fresh or bus.current.outcome == "running" else bus.current,
@@ -151,6 +152,18 @@ def refuse_second(bus: HookBus) -> None:
             f"This bus is in the middle of a run ({bus.current.mode}), so another one cannot begin on it. For a "
             "validation there, ask the run for it: run.request_validation() or run.validate()."
         )
+
+
+def resume_from(given: object) -> str | Path:
+    """Whether and from where a run goes on, as the user said it.
+
+    Raises:
+        ConfigError: it is neither "auto" nor "never" nor a path.
+    """
+    try:
+        return checked_resume(given)
+    except ValueError as error:
+        raise ConfigError([f"resume: {error}"]) from None
 
 
 def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> WorkDir | None:

@@ -145,6 +145,43 @@ def test_one_that_leaves_or_comes_takes_effect_at_the_next_event(seen: list[str]
     assert seen == ["first", "last", "new"]
 
 
+class Holding(Hook):
+    """Holds something from the beginning of a run to its end."""
+
+    def __init__(self, seen: list[str], **options: Any) -> None:
+        super().__init__(**options)
+        self.seen = seen
+
+    def cleanup(self, run: Any) -> None:
+        assert self.run is run
+        self.seen.append(f"{self.name} lets go in iteration {run.iters_done}")
+
+
+def test_a_hook_that_leaves_in_the_middle_of_a_run_cleans_up_then_and_only_then(seen: list[str]) -> None:
+    bus = HookBus([Holding(seen, name="leaves"), Holding(seen, name="stays")])
+    with bus.run(iterations=2) as run:
+        for i, _ in enumerate(run.batches([1, 2])):
+            if i == 1:
+                bus.unregister("leaves")
+            bus.emit("after_train_iter")
+        assert seen == ["leaves lets go in iteration 1"]
+    assert seen == ["leaves lets go in iteration 1", "stays lets go in iteration 2"]
+    bus.unregister("stays")
+    assert len(seen) == 2
+
+
+def test_a_hook_that_cannot_clean_up_leaves_all_the_same() -> None:
+    class Fails(Hook):
+        def cleanup(self) -> None:
+            raise OSError("no")
+
+    bus = HookBus([Fails(name="fails")])
+    with bus.run():
+        with pytest.raises(OSError, match="no"):
+            bus.unregister("fails")
+        assert bus.hooks == {}
+
+
 def test_a_hook_that_comes_in_the_middle_of_a_run_knows_the_run(seen: list[str]) -> None:
     bus: Any = HookBus()
     with bus.run() as run:

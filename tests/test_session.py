@@ -643,3 +643,13 @@ class TestCtrlCInATerminal:
 def test_an_empty_work_dir_is_refused_rather_than_taken_for_the_current_directory() -> None:
     with pytest.raises(ConfigError, match="work_dir is empty: name a directory"), HookBus().run(work_dir=""):
         pass
+
+
+@pytest.mark.parametrize("resume", [True, None, "", 3])
+def test_what_is_nothing_to_resume_from_is_refused_before_anything_is_made(tmp_path: Path, resume: Any) -> None:
+    with (
+        pytest.raises(ConfigError, match="resume: should be auto, never or the path of a checkpoint"),
+        HookBus().run(work_dir=tmp_path / "run", resume=resume),
+    ):
+        pass
+    assert not (tmp_path / "run").exists()
