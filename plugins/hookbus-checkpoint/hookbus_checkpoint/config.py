@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import Rule, infer_rule
+from hookbus.rules import Rule, infer_rule, undecided
 from hookbus_checkpoint.rules import file_stem
 
 __all__ = ["CheckpointConfig", "PreemptionConfig"]
@@ -104,7 +104,7 @@ class CheckpointConfig(HookConfig):
     def _known_direction(self) -> Self:
         for metric in self.metrics:
             if self.rule is None and infer_rule(metric) is None:
-                raise ValueError(f"rule: {metric!r} does not tell whether greater or less is better: say rule.")
+                raise ValueError(f"rule: {undecided(metric, 'say rule')}")
         return self
 
     @model_validator(mode="after")

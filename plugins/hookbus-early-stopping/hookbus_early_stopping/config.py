@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import infer_rule
+from hookbus.rules import infer_rule, undecided
 from hookbus_early_stopping.decision import Decision, Mode
 
 __all__ = ["EarlyStoppingConfig"]
@@ -48,7 +48,7 @@ class EarlyStoppingConfig(HookConfig):
     @model_validator(mode="after")
     def _known_direction(self) -> Self:
         if self.mode == "auto" and infer_rule(self.monitor) is None:
-            raise ValueError(f"mode: {self.monitor!r} does not tell whether less or more is better: say min or max.")
+            raise ValueError(f"mode: {undecided(self.monitor, 'say min or max')}")
         return self
 
     @model_validator(mode="after")

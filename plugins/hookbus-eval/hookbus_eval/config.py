@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import Field, ImportString, field_validator, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import Rule, infer_rule
+from hookbus.rules import Rule, infer_rule, undecided
 
 __all__ = ["EvalConfig"]
 
@@ -55,7 +55,7 @@ class EvalConfig(HookConfig):
     @model_validator(mode="after")
     def _known_direction(self) -> Self:
         if self.best_metric is not None and self.rule is None and infer_rule(self.metric) is None:
-            raise ValueError(f"rule: {self.metric!r} does not tell whether greater or less is better: say rule.")
+            raise ValueError(f"rule: {undecided(self.metric, 'say rule')}")
         return self
 
     @model_validator(mode="after")
