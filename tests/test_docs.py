@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate
+from hookbus.discovery import PUBLISHED
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 
@@ -76,6 +77,24 @@ def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
     assert {name.partition("/")[2] for name in re.findall(r"<!-- generated: (\S+) -->", page.read_text())} >= offered
     assert {block.language for block in blocks(page)} >= {"yaml", "python"}
     assert "\n## Pitfalls\n" in page.read_text()
+
+
+def test_the_hooks_that_stand_beside_those_of_others_are_there() -> None:
+    table = (ROOT / "docs" / "coming-from.md").read_text().partition("## What is there already")[2]
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.rpartition("| ")[2])}
+
+    assert len(named) >= 20
+    assert named <= {name for hooks in PUBLISHED.values() for name in hooks}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_the_commands_and_files_that_its_text_names_are_there(page: Path) -> None:
+    named = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+    makes = {each for name in named if name.startswith("make ") for each in name.split()[1:]}
+    files = {name for name in named if re.fullmatch(r"(?:hookbus|docs|tests|benchmarks|plugins|\.ci)/[\w./-]+", name)}
+
+    assert makes <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert not [name for name in files if not (ROOT / name).exists()]
 
 
 class TestAReader:
