@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hookbus.clock import Clock, PointMoment
+from hookbus.clock import Clock
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import Point, Unit
+from hookbus.moment import PointMoment
 from hookbus.when import Schedule
 
 __all__ = ["Counter", "Due"]

@@ -16,11 +16,12 @@ from hookbus._foresight import Foresight
 from hookbus._imports import cause_of
 from hookbus._packages import package_of
 from hookbus.beginnings import file_checks
-from hookbus.clock import Clock, PointMoment
+from hookbus.clock import Clock
 from hookbus.data import feed_of, length_of
 from hookbus.errors import ConfigError, HookbusError, LoopError, RequestError, WorkDirError
 from hookbus.evaluation import begin_scores, evaluating, named_loaders, update_scores
 from hookbus.hook import Hook
+from hookbus.moment import PointMoment
 from hookbus.rng import preserved_rng
 from hookbus.steps import move
 from hookbus.workdir import see

@@ -11,22 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus.lifecycle import Point, Unit
+from hookbus.lifecycle import Unit
 
-__all__ = ["Clock", "PointMoment", "batch_size"]
-
-# Points that come before the update of their iteration or the iterations of their epoch: there, the
-# number in progress is one more than what is done.
-OPENING = frozenset(
-    {
-        "before_train_iter",
-        "after_forward",
-        "after_backward",
-        "before_optimizer_step",
-        "before_train_epoch",
-        "before_epoch",
-    }
-)
+__all__ = ["Clock", "batch_size"]
 
 
 class Clock:
@@ -281,106 +268,6 @@ class Clock:
         self._steps_at_last_iter = self.steps_done
         self._iter_at_last_step = state["iter_at_last_step"]
         self.epoch_complete = self.epoch_cut = self.limit_reached = False
-
-
-CLOSING_EPOCH = ("after_train_epoch", "after_epoch")
-
-
-class PointMoment:
-    """One point's view of the clock, as schedules ask for it."""
-
-    __slots__ = ("_ahead", "_closes_epoch", "_opens_epoch", "clock", "unit")
-
-    def __init__(self, clock: Clock, point: Point) -> None:
-        self.clock = clock
-        self.unit: Unit = point.unit or "iter"
-        self._ahead = int(point.name in OPENING)
-        self._closes_epoch = point.name in CLOSING_EPOCH
-        self._opens_epoch = self._ahead == 1 and self.unit == "epoch"
-
-    def counter(self, unit: Unit) -> tuple[str, int, int] | None:
-        """The clock's attribute that the unit counts with, and what to add to get the least and the greatest number
-        that the event may stand for. None where no attribute tells: then each event has to be looked at.
-        """
-        ahead = self._ahead
-        match unit:
-            case "iter" if self.unit == "epoch":
-                return "iters_done", ahead, ahead
-            case "iter" | "epoch" | "batch":
-                return unit, 1, 1
-            case "step" if self.unit != "batch":
-                return "steps_done", ahead, ahead if self.unit == "step" else 1
-            case "sample" if not ahead:
-                return "samples_done", 0, int(self.unit == "iter")
-        return None
-
-    def counts(self, unit: Unit | None) -> bool:
-        """Whether the unit counts at this event; False for epochs where one was cut."""
-        return (unit or self.unit) != "epoch" or not self._closes_epoch or self.clock.epoch_complete
-
-    def number(self, unit: Unit | None) -> int:
-        """The number in progress, from 1; 0 where there is none."""
-        unit, clock = unit or self.unit, self.clock
-        match unit:
-            case "epoch":
-                return clock.epoch + 1 if self.counts(unit) else 0
-            case "iter" if self.unit == "epoch":
-                return clock.iters_done + self._ahead
-            case "step" if self._ahead or self.unit == "step":
-                return clock.steps_done + self._ahead
-            case "sample":
-                return self._samples()[0] if self.unit == "iter" else clock.samples_done + self._ahead
-            case "seconds":
-                return self.span(unit)[1] + 1
-        return clock.number(unit)
-
-    def span(self, unit: Unit | None) -> tuple[int, int]:
-        """The first and last number that this event completes or opens; first > last for none."""
-        unit, clock = unit or self.unit, self.clock
-        if not self.counts(unit):
-            return 1, 0
-        if unit == "seconds":
-            return self._seconds()
-        if unit == "step" and self.unit in ("iter", "batch"):
-            return self._updates()
-        if unit == "sample" and self.unit == "iter":
-            return self._samples()
-        if self._closes_epoch and unit in ("iter", "step", "sample"):
-            return getattr(clock, f"epoch_first_{unit}") + 1, getattr(clock, f"{unit}s_done")
-        number = self.number(unit)
-        return number, number
-
-    def limit(self, unit: Unit | None) -> int | None:
-        """The last number of the run, None where it is not known."""
-        return self.clock.limit(unit or self.unit)
-
-    def next_limit(self, unit: Unit, number: int) -> int | None:
-        """The limit, or the first number after `number` at which it may have moved: an epoch may end early."""
-        limit, length = self.limit(unit), self.clock.epoch_length
-        if limit is None or unit != "iter" or length is None:
-            return limit
-        return min(limit, max(self.clock.epoch_first_iter + length, number) + 1)
-
-    def _updates(self) -> tuple[int, int]:
-        clock = self.clock
-        if not self._ahead:
-            return (clock.steps_before + 1, clock.steps_done) if clock.stepped else (1, 0)
-        first_of_step = clock.iters_since_step == 0
-        return (clock.steps_done + 1,) * 2 if first_of_step else (1, 0)
-
-    def _samples(self) -> tuple[int, int]:
-        clock = self.clock
-        if self._ahead:
-            return clock.samples_done + 1, clock.samples_done + clock.batch_samples
-        return clock.samples_done - clock.batch_samples + 1, clock.samples_done
-
-    def _seconds(self) -> tuple[int, int]:
-        clock = self.clock
-        if self._closes_epoch:
-            return clock.epoch_first_second + 1, int(clock.seconds)
-        if self._opens_epoch:
-            return clock.epoch_seconds_before + 1, clock.epoch_first_second
-        return clock.seconds_before + 1, clock.seconds_seen
 
 
 def batch_size(batch: Any) -> int:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
 from hookbus._packages import entry_point_of
+from hookbus._schedule_text import parse
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.lifecycle import ALIASES, POINTS
 from hookbus.markers import IMPL_ATTRIBUTE
 from hookbus.rules import Rule
-from hookbus.when import Schedule, parse
+from hookbus.when import Schedule
 
 if TYPE_CHECKING:
     from hookbus.run import Run

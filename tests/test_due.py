@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hookbus import between, every, last, once
 from hookbus._dispatch import Listener
 from hookbus._due import Counter, Due
-from hookbus.clock import Clock, PointMoment
+from hookbus.clock import Clock
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import POINTS
+from hookbus.moment import PointMoment
 from hookbus.when import Schedule
 
 AFTER_ITER = POINTS["after_train_iter"]

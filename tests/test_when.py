@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from hookbus import HookConfig, between, every, last, once
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import Unit
-from hookbus.when import NEVER, Schedule, parse
+from hookbus.when import NEVER, Schedule
 
 UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]
 
@@ -292,97 +291,3 @@ def test_without_a_config_a_name_means_nothing() -> None:
     assert (every(3) & last).resolve(None) == every(3) & last
     with pytest.raises(ConfigError, match=r"every\('interval'\) names the field 'interval' of a config, and only a"):
         (last & every("interval")).resolve(None)
-
-
-# -- text ----------------------------------------------------------------------------------------------
-
-units = st.none() | st.sampled_from(UNITS)
-names = st.sampled_from(["interval", "a b", "it's", '"', "\\"])
-values = counts | names
-written = st.recursive(
-    st.one_of(
-        st.builds(lambda n, s, u: every(n, start=s, unit=u), st.none() | values, st.none() | values, units),
-        st.builds(lambda a, n, u: between(a, a + n, unit=u), st.integers(0, 9), counts, units),
-        st.builds(lambda a, b, u: between(a, b, unit=u), names, names, units),
-        st.builds(lambda ns, u: once(*ns, unit=u), st.lists(values, max_size=3), units),
-        st.builds(lambda u: last(unit=u), units),
-    ),
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=6,
-)
-
-
-@settings(deadline=None)
-@given(written)
-def test_what_is_shown_can_be_written_into_a_file(schedule: Schedule) -> None:
-    assert parse(repr(schedule)) == schedule
-
-
-def test_a_schedule_is_read_as_a_person_writes_it() -> None:
-    assert parse(" every( 100 )&between(1,1000) ") == every(100) & between(1, 1000)
-    assert parse("~every(2) | last(unit='epoch')") == ~every(2) | last(unit="epoch")
-    assert parse("once()") == once(1)
-    assert parse("once(1) | every(2) & last") == once(1) | (every(2) & last)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "invalid syntax"),
-        ("evry(3)", "there is no evry(...). Did you mean 'every'?"),
-        ("every(3", "was never closed"),
-        ("every(3) and last", "every(3) and last is not part of a schedule"),
-        ("every", "every is not part of a schedule"),
-        ("every(3) + every(4)", "is not part of a schedule"),
-        ("every(1.5)", "1.5 is neither a whole number nor a name"),
-        ("every(-1)", "-1 is neither a whole number nor a name"),
-        ("every(True)", "True is neither a whole number nor a name"),
-        ("every(1, 2)", "takes 1 positional argument but 2 were given"),
-        ("every(**{'interval': 3})", "is neither a whole number nor a name"),
-        ("every(*[3])", "is neither a whole number nor a name"),
-        ("every(interval=3, size=4)", "unexpected keyword argument 'size'"),
-        ("last.due", "is not part of a schedule"),
-        ("last.__class__", "is not part of a schedule"),
-        ("__import__('os')", "there is no __import__(...)"),
-        ("every(__import__('os').getpid())", "is neither a whole number nor a name"),
-        ("(lambda: every(3))()", "is not part of a schedule"),
-        ("every(3); last", "invalid syntax"),
-        ("every(3)\x00", "null bytes"),
-        ("[last for _ in range(9)]", "is not part of a schedule"),
-        ("f'{last}'", "is not part of a schedule"),
-        ("50", "50 is not part of a schedule"),
-        ("~" * 100_000 + "last", ""),
-        ("(" * 100_000 + "last" + ")" * 100_000, ""),
-        ("every(" + "9" * 10_000 + ")", ""),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_text_that_is_no_schedule_is_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse(text)
-    message = str(caught.value)
-    assert reason in message
-    assert message.endswith("Write every(50), between(1, 1000), once(12) or last, combined by &, | and ~.")
-
-
-@pytest.mark.parametrize("text", ["every(0)", "between(3, 1)", "once(0)", "every(2, unit='epochs')"])
-def test_text_with_a_wrong_number_is_refused_like_the_schedule_itself(text: str) -> None:
-    with pytest.raises(ConfigError):
-        parse(text)
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="every(last)&|~ 1234567890,='once between\\\"\n[]{}#:;.*\x00é", max_size=40))
-def test_any_text_gives_a_schedule_or_a_config_error_and_no_warning(text: str) -> None:
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        try:
-            found = parse(text)
-        except ConfigError:
-            found = None
-    assert shown == []
-    assert found is None or parse(repr(found)) == found
