@@ -1,22 +1,100 @@
-"""Which process is this? Read from the environment that torchrun sets; hookbus starts no processes."""
+"""Which process is this, and how does it meet the others? hookbus starts no processes: torchrun does.
+
+What torchrun says in the environment is read here, and the process group that it has prepared is started and ended.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["is_main", "rank", "world_size"]
+from hookbus.errors import RankError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store
+
+__all__ = ["is_main", "is_one_of_several", "local_device", "rank", "start_group", "world_size"]
+
+MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What the environment has to say for processes to find each other."""
 
 
 def rank() -> int:
     """The number of this process, from 0."""
-    return int(os.environ.get("RANK", "0"))
+    group = _group()
+    return group.get_rank() if group is not None else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
     """The number of processes."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    group = _group()
+    return group.get_world_size() if group is not None else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
     """Whether this is the process that writes and prints."""
     return rank() == 0
+
+
+def is_one_of_several() -> bool:
+    """Whether there are other processes to be met, or met already."""
+    met = _group() is not None
+    return world_size() > 1 and (met or all(name in os.environ for name in MEETING))
+
+
+def local_device(device: torch.device) -> torch.device:
+    """The device of this process: of several on one host, each has the one of its own number.
+
+    Args:
+        device: a device; one with an index stays.
+    """
+    import torch
+
+    if device.type == "cpu" or device.index is not None or not is_one_of_several():
+        return device
+    return torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def start_group(device: torch.device | str | None = None) -> Store:
+    """Meet the other processes that torchrun has started; the group ends with this process.
+
+    Args:
+        device: what tensors on it are sent through, besides the CPU's own; None for the CPU alone.
+
+    Returns:
+        Where the processes leave word for each other.
+
+    Raises:
+        RankError: the others do not come.
+    """
+    import torch
+    import torch.distributed as dist
+
+    backend, device = "cpu:gloo", torch.device(device or "cpu")
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+        backend += f",{device.type}:{dist.get_default_backend_for_device(device)}"
+    try:
+        store, number, size = next(dist.rendezvous("env://"))
+        dist.init_process_group(backend, store=store, rank=number, world_size=size)
+    except (RuntimeError, ValueError) as error:
+        raise RankError(
+            f"rank {rank()} cannot meet the {world_size() - 1} other processes: {error}. Start all of them by torchrun."
+        ) from error
+    atexit.register(_end_group)
+    return store
+
+
+def _end_group() -> None:
+    group = _group()
+    if group is not None:
+        group.destroy_process_group()
+
+
+def _group() -> Any:
+    """torch.distributed where its processes have met; None elsewhere."""
+    found = sys.modules.get("torch.distributed")
+    return found if found is not None and found.is_available() and found.is_initialized() else None

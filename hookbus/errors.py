@@ -17,6 +17,7 @@
     ├── MetricError             a metric name that means nothing, or several things (also a KeyError)
     ├── LoopError               a loop that cannot train: no loss, no data, no limit
     ├── WorkDirError            a work directory in use, or one that cannot be written
+    ├── RankError               processes that have lost each other, or that do different things
     └── CheckpointError         a checkpoint that cannot be written, found or read
         └── CheckpointDamaged   bytes that are not the bytes that were saved
 
@@ -47,6 +48,7 @@ __all__ = [
     "PluginNotFound",
     "PluginVersionError",
     "PointError",
+    "RankError",
     "RegistrationError",
     "RequestError",
     "ServiceError",
@@ -132,6 +134,10 @@ class LoopError(HookbusError):
 
 class WorkDirError(HookbusError):
     """A work directory that is in use by another run, or that cannot be written."""
+
+
+class RankError(HookbusError):
+    """The processes of a run have lost each other, or do different things."""
 
 
 class CheckpointError(HookbusError):

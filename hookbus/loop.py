@@ -32,10 +32,12 @@ from hookbus.bus import HookBus
 from hookbus.checking import check_ends, check_optimizer, check_trainer
 from hookbus.data import length_of
 from hookbus.defaults import with_defaults
+from hookbus.distributed import local_device
 from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import judge
 from hookbus.hook import Hook
 from hookbus.metrics import Metrics
+from hookbus.ranks import join
 from hookbus.rng import seed_everything
 from hookbus.run import Mode, Run
 from hookbus.scheduling import SchedulerSteps
@@ -121,6 +123,7 @@ class Trainer:
     ) -> None:
         _check_model(model)
         self.device = _device(device)
+        self.ranks = join(self.device)
         self.model = model.to(self.device)
         self.optimizer = _optimizer(optimizer, model)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
@@ -308,6 +311,7 @@ class Trainer:
             validate=None if self.val_loader is None else self._validate,
             test=None if self.test_loader is None else self._test,
             work_dir=self._claim(mode, resume),
+            ranks=self.ranks,
             continues=earlier,
         )
         run.train_loader, run.val_loader, run.test_loader = self.train_loader, self.val_loader, self.test_loader
@@ -404,9 +408,9 @@ def _limit(name: str, value: int | None) -> int | None:
 def _device(device: str | torch.device) -> torch.device:
     if device == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return accelerator if accelerator is not None else torch.device("cpu")
+        return local_device(accelerator if accelerator is not None else torch.device("cpu"))
     try:
-        return torch.empty(0, device=device).device
+        return torch.empty(0, device=local_device(torch.device(device))).device
     except (AssertionError, RuntimeError, TypeError) as error:  # torch raises each of them
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError([f"device: {device!r} cannot be used here: {reason}. 'auto' takes what there is."]) from None

@@ -20,6 +20,7 @@ from hookbus.errors import RequestError
 from hookbus.looping import Looping
 from hookbus.metrics import Metrics, MetricStore, Window
 from hookbus.optimizer import OptimizerEvents
+from hookbus.ranks import Ranks
 from hookbus.requests import Kind, Outcome, Queue, Record, Request, Saver
 from hookbus.services import Services
 from hookbus.validations import Evaluator, Validations
@@ -48,6 +49,7 @@ class Run(Counts):
         metrics: the numbers; `run.log` writes into it.
         weights: raw and averaged weights.
         best: by metric, the best result so far.
+        ranks: the processes of this run, and the one way to talk to the others.
         looping: the place in the training data; hooks change that data through `looping.before_reading`.
         model, optimizer, scheduler, scaler: what is trained, and how; None where the loop has none.
         trainer: the Trainer, None in a custom loop.
@@ -72,7 +74,7 @@ class Run(Counts):
     __slots__ = (
         "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "device",
         "exception", "held", "id", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer",
-        "optimizer_events", "outcome", "pending", "queue", "records", "sanity_checking", "scaler", "scheduler",
+        "optimizer_events", "outcome", "pending", "queue", "ranks", "records", "sanity_checking", "scaler", "scheduler",
         "seed", "services", "should_skip_iter", "stops", "test_loader", "train_loader", "trainer", "unclaimed",
         "val_loader", "validating", "validations", "weights", "work_dir",
     )  # fmt: skip
@@ -97,6 +99,7 @@ class Run(Counts):
         work_dir: WorkDir | None = None,
         counts_steps: bool = False,
         keeps_brackets: bool = False,
+        ranks: Ranks | None = None,
         continues: Run | None = None,
     ) -> None:
         self.bus, self.mode, self.trainer = bus, mode, trainer
@@ -120,6 +123,7 @@ class Run(Counts):
         self.clock.counts_iterations = optimizer is None and not counts_steps
         self.work_dir = work_dir
         self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
+        self.ranks: Ranks = ranks or Ranks()
         self.optimizer_events = OptimizerEvents(self)
         self.brackets = Brackets(bus.fire)
         self.services = Services(self)

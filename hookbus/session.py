@@ -17,6 +17,7 @@ from hookbus.distributed import is_main
 from hookbus.ending import agreed_outcome, end, fail, write_status
 from hookbus.errors import CheckpointError, ConfigError, RequestError
 from hookbus.hook import Hook
+from hookbus.ranks import join
 from hookbus.requests import Kind
 from hookbus.run import Run
 from hookbus.validations import Evaluator
@@ -100,6 +101,7 @@ def custom_run(
         work_dir=claim_for(work_dir, resume_from(resume), overwrite),
         counts_steps=counts_steps,
         keeps_brackets=True,
+        ranks=join(device),
         continues=None if fresh or bus.current.outcome == "running" else bus.current,
     )
     run.train_loader, run.val_loader = train_loader, val_loader

@@ -1,8 +1,22 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from hookbus.distributed import is_main, rank, world_size
+from hookbus.distributed import is_main, is_one_of_several, local_device, rank, world_size
+
+MEETING = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in MEETING:
+        monkeypatch.delenv(name, raising=False)
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(
@@ -16,9 +30,40 @@ from hookbus.distributed import is_main, rank, world_size
 def test_which_process_this_is_stands_in_the_environment(
     variables: dict[str, str], expected: tuple[int, int, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    _set(monkeypatch, variables)
 
     assert (rank(), world_size(), is_main()) == expected
+
+
+class TestWhetherThereAreOthersToMeet:
+    def test_there_are_where_all_is_said_that_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _set(monkeypatch, MEETING)
+
+        assert is_one_of_several()
+
+    @pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+    def test_there_are_none_where_a_part_is_missing(self, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        _set(monkeypatch, {name: value for name, value in MEETING.items() if name != missing})
+
+        assert not is_one_of_several()
+
+    def test_one_process_meets_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _set(monkeypatch, {**MEETING, "RANK": "0", "WORLD_SIZE": "1"})
+
+        assert not is_one_of_several()
+
+
+class TestTheDeviceOfAProcess:
+    def test_it_is_that_of_its_number_on_the_host(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _set(monkeypatch, MEETING)
+
+        assert local_device(torch.device("cuda")) == torch.device("cuda", 1)
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+    def test_one_that_is_complete_stays(self, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        _set(monkeypatch, MEETING)
+
+        assert local_device(torch.device(device)) == torch.device(device)
+
+    def test_one_process_takes_what_is_current(self) -> None:
+        assert local_device(torch.device("cuda")) == torch.device("cuda")

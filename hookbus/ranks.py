@@ -1,0 +1,291 @@
+"""The one gateway through which the processes of a run talk to each other.
+
+Only the bus and hooks of all ranks go through it, at moments that every rank reaches: a call that one rank leaves out
+lets the others wait. With `HOOKBUS_DEBUG_RANKS=1` the ranks first tell each other what they are about to do, and where;
+a difference is then an error that shows both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from hookbus import distributed
+from hookbus.errors import RankError, RequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+    from torch.distributed import ProcessGroup, Store
+
+__all__ = ["DEBUG", "Op", "ProcessRanks", "Ranks", "join"]
+
+T = TypeVar("T")
+Op = Literal["sum", "max", "min"]
+
+DEBUG = "HOOKBUS_DEBUG_RANKS"
+"""The variable of the environment that has ranks compare what they are about to do."""
+
+DEBUG_TIMEOUT = timedelta(seconds=20)
+"""How long a rank waits, with `DEBUG`, for the others to come to the same place."""
+
+FAILED = "hookbus/failed"
+"""Where the first rank that fails says why."""
+
+
+class Ranks:
+    """The processes of a run, where there is one: what is given comes back.
+
+    Attributes:
+        rank: the number of this process, from 0.
+        world_size: the number of processes.
+    """
+
+    rank = 0
+    world_size = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def gather(self, name: str, value: T) -> list[T]:
+        """The values of every rank.
+
+        Args:
+            name: what it is called, the same on every rank.
+            value: this rank's, which has to pickle.
+
+        Returns:
+            One value per rank, by rank.
+
+        Raises:
+            RankError: another rank has failed, or does something else.
+            RequestError: a hook of the main rank alone has called this.
+        """
+        self._enter(name, "gather")
+        return self._gather(name, value)
+
+    def reduce(self, name: str, tensor: Tensor, op: Op = "sum") -> Tensor:
+        """Element by element, the sum, greatest or least of the tensors of every rank.
+
+        Args:
+            name: what it is called, the same on every rank.
+            tensor: this rank's; of the same shape and type everywhere. It stays as it is.
+            op: "sum", "max" or "min".
+
+        Returns:
+            A new tensor, the same on every rank.
+
+        Raises:
+            RankError, RequestError: as `gather`.
+        """
+        self._enter(name, f"reduce by {op} a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}")
+        return self._reduce(name, tensor.detach().clone(), op)
+
+    def broadcast(self, name: str, value: T) -> T:
+        """The value of rank 0.
+
+        Args:
+            name: what it is called, the same on every rank.
+            value: this rank's; that of rank 0 has to pickle.
+
+        Raises:
+            RankError, RequestError: as `gather`.
+        """
+        self._enter(name, "broadcast")
+        return self._broadcast(name, value)
+
+    def barrier(self, name: str) -> None:
+        """Return once every rank is here.
+
+        Args:
+            name: what it is called, the same on every rank.
+
+        Raises:
+            RankError, RequestError: as `gather`.
+        """
+        self._enter(name, "barrier")
+        self._barrier(name)
+
+    # -- failures ----------------------------------------------------------------------------
+
+    def announce(self, error: BaseException) -> None:
+        """Tell the others why this rank ends. The first one that does so is the one that is believed."""
+
+    def explained(self, error: BaseException) -> BaseException:
+        """What to raise in the place of an error: what torch says of a lost connection does not tell who failed."""
+        return error
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _enter(self, name: str, what: str) -> None:
+        hook = _of_main_rank_alone(sys._getframe(2))
+        if hook is not None:
+            raise RequestError(
+                f"{hook} works on the main rank alone and asked all ranks for {name!r} ({what}), which the others would "
+                'never answer. Let it work on every rank: ranks = "all".'
+            )
+
+    def _gather(self, name: str, value: T) -> list[T]:
+        return [value]
+
+    def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
+        return tensor
+
+    def _broadcast(self, name: str, value: T) -> T:
+        return value
+
+    def _barrier(self, name: str) -> None:
+        pass
+
+
+class ProcessRanks(Ranks):
+    """The processes of a run, where there are several.
+
+    Args:
+        store: where ranks leave word for each other; None where the loop has started the processes' group by itself.
+
+    Attributes:
+        world: torch's group of all processes.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.world = dist.group.WORLD
+        self._group: ProcessGroup = dist.new_group(backend="gloo")
+        self._store = store
+        self._compares = os.environ.get(DEBUG, "") not in ("", "0")
+
+    def announce(self, error: BaseException) -> None:
+        """See `Ranks`."""
+        if self._store is not None:
+            with suppress(RuntimeError):  # whoever keeps the store may be gone
+                self._store.compare_set(FAILED, "", f"rank {self.rank} has failed: {_first_line(error)}")
+
+    def explained(self, error: BaseException) -> BaseException:
+        """See `Ranks`."""
+        if not _is_of_torch(error):
+            return error
+        return RankError(f"rank {self.rank} ends with the others: {self._word_of_others() or _first_line(error)}")
+
+    def _word_of_others(self) -> str:
+        with suppress(RuntimeError):
+            if self._store is not None and self._store.check([FAILED]):
+                return self._store.get(FAILED).decode()
+        return ""
+
+    def _enter(self, name: str, what: str) -> None:
+        super()._enter(name, what)
+        if self._compares:
+            self._compare(f"{what}, {name!r}, at {_place(sys._getframe(2))}")
+
+    def _compare(self, own: str) -> None:
+        """See that every rank is about to do the same."""
+        import torch.distributed as dist
+
+        with self._talking(own):
+            dist.monitored_barrier(self._group, DEBUG_TIMEOUT, wait_all_ranks=True)
+        said = self._gather(own, own)
+        if len(set(said)) > 1:
+            shown = "\n".join(f"  rank {rank}: {each}" for rank, each in enumerate(said))
+            raise RankError(f"The ranks are about to do different things, and would wait for each other:\n{shown}")
+
+    @contextmanager
+    def _talking(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            found = self.explained(error)
+            found.add_note(f"while the ranks were at {name!r}")
+            raise found from None
+
+    def _gather(self, name: str, value: T) -> list[T]:
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.world_size
+        with self._talking(name):
+            dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
+        import torch.distributed as dist
+
+        how = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op]
+        with self._talking(name):
+            dist.all_reduce(tensor, op=how, group=self._group if tensor.device.type == "cpu" else None)
+        return tensor
+
+    def _broadcast(self, name: str, value: T) -> T:
+        import torch.distributed as dist
+
+        held: list[Any] = [value if self.is_main else None]
+        with self._talking(name):
+            dist.broadcast_object_list(held, src=0, group=self._group)
+        return held[0]  # type: ignore[no-any-return]
+
+    def _barrier(self, name: str) -> None:
+        import torch.distributed as dist
+
+        with self._talking(name):
+            dist.barrier(group=self._group)
+
+
+_joined: list[ProcessRanks] = []
+"""The gateway of this process, once there is one."""
+
+
+def join(device: device | str | None = None) -> Ranks:
+    """The processes of this run. Where torchrun has started several, this one meets the others, once.
+
+    A group that the loop has started by itself is used as it is.
+
+    Args:
+        device: what tensors on it are sent through, besides the CPU's own; None for the CPU alone.
+
+    Raises:
+        RankError: the others do not come.
+    """
+    if not distributed.is_one_of_several():
+        return Ranks()
+    import torch.distributed as dist
+
+    store = None if dist.is_initialized() else distributed.start_group(device)
+    if not _joined or _joined[0].world is not dist.group.WORLD:
+        _joined[:] = [ProcessRanks(store)]
+    return _joined[0]
+
+
+# -- inside ------------------------------------------------------------------------------------------
+
+
+def _of_main_rank_alone(frame: FrameType | None) -> str | None:
+    """The hook of the main rank alone in whose method a frame, or one of its callers, is running."""
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if getattr(type(owner), "ranks", None) == "main":
+            return f"hook {getattr(owner, 'name', type(owner).__name__)!r}"
+        frame = frame.f_back
+    return None
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_of_torch(error: BaseException) -> bool:
+    """Whether an error says that the ranks have lost each other."""
+    import torch.distributed as dist
+
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,110 @@
+"""Real processes: a script or a command under torchrun's own module, with gloo on this machine and a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+WORKER = Path(__file__).parent / "worker.py"
+
+LIMIT = 60
+"""Seconds after which a launch is ended; each worker shows before where it hangs."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What is left of a launch.
+
+    Attributes:
+        returncode: of torchrun.
+        agent: what torchrun itself printed.
+        logs: where the output of the workers is.
+        answers: what `answer(value)` left, by rank.
+    """
+
+    returncode: int
+    agent: str
+    logs: Path
+    answers: dict[int, Any]
+
+    def output(self, rank: int, attempt: int = 0) -> str:
+        """What a rank printed, standard output first."""
+        files = sorted(self.logs.glob(f"*/attempt_{attempt}/{rank}/std*.log"), reverse=True)
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    @property
+    def story(self) -> str:
+        """Everything that was printed, for messages of failed tests."""
+        files = sorted(self.logs.glob("*/attempt_*/*/std*.log"))
+        told = [f"--- {file.relative_to(self.logs)}\n{file.read_text(errors='replace')}" for file in files]
+        return "\n".join([f"torchrun returned {self.returncode}", *told, "--- torchrun", self.agent])
+
+
+Launch = Callable[..., Launched]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """Run a script, or a module, in several processes.
+
+    `launch(script, *arguments)` runs the text of a script, `launch("-m", "hookbus", "train", ...)` a module. More
+    settings: `ranks` (2), `options` for torchrun, `environment`, `succeeds` (True) for a launch that has to return 0.
+    """
+    number = iter(range(100))
+
+    def launch(
+        what: str,
+        *arguments: str,
+        ranks: int = 2,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        succeeds: bool = True,
+        limit: int = LIMIT,
+    ) -> Launched:
+        place = tmp_path / f"launch-{next(number)}"
+        answers, logs = place / "answers", place / "logs"
+        answers.mkdir(parents=True)
+        if what != "-m":
+            script = place / "script.py"
+            script.write_text(dedent(what))
+            what = str(script)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        torchrun += ["--log-dir", str(logs), "--redirects", "3", *options]
+        command = [sys.executable, *torchrun, str(WORKER), str(limit - 5), what, *arguments]
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "ANSWERS": str(answers), **(environment or {})}
+        done = _run(command, tmp_path, variables, limit)
+        found = {int(file.stem): json.loads(file.read_text()) for file in answers.glob("*.json")}
+        launched = Launched(done.returncode, done.stdout, logs, found)
+        if succeeds:
+            assert launched.returncode == 0, launched.story
+        return launched
+
+    return launch
+
+
+def _run(
+    command: Sequence[str], directory: Path, variables: Mapping[str, str], limit: int
+) -> subprocess.CompletedProcess[str]:
+    """A command with a time limit; what it printed is one text."""
+    process = subprocess.Popen(
+        command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        printed, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its workers
+        try:
+            printed, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            printed, _ = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, printed)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.distributed.conftest import Launch
+
+pytestmark = pytest.mark.slow
+
+TALKING = """
+    import torch
+    from hookbus.ranks import join
+
+    ranks = join()
+    tensor = torch.tensor([1 + RANK, -RANK])
+    answer(
+        {
+            "who": [ranks.rank, ranks.world_size, ranks.is_main],
+            "gather": ranks.gather("names", {"name": "ab"[RANK]}),
+            "sum": ranks.reduce("sum", tensor).tolist(),
+            "max": ranks.reduce("max", tensor, "max").tolist(),
+            "min": ranks.reduce("min", tensor, op="min").tolist(),
+            "kept": tensor.tolist(),
+            "broadcast": ranks.broadcast("path", f"of rank {RANK}"),
+            "barrier": ranks.barrier("end"),
+            "same": join() is ranks,
+        }
+    )
+"""
+
+
+def test_every_rank_gets_the_same_answers(launch: Launch) -> None:
+    done = launch(TALKING)
+
+    for rank in (0, 1):
+        assert done.answers[rank] == {
+            "who": [rank, 2, rank == 0],
+            "gather": [{"name": "a"}, {"name": "b"}],
+            "sum": [3, -1],
+            "max": [2, 0],
+            "min": [1, -1],
+            "kept": [1 + rank, -rank],
+            "broadcast": "of rank 0",
+            "barrier": None,
+            "same": True,
+        }
+
+
+def test_a_group_that_the_loop_has_started_is_used(launch: Launch) -> None:
+    started = """
+        import torch.distributed as dist
+        from hookbus.ranks import join
+
+        dist.init_process_group("gloo")
+        answer(join().gather("numbers", RANK))
+        dist.destroy_process_group()
+    """
+
+    assert launch(started).answers == {0: [0, 1], 1: [0, 1]}
+
+
+COMPARING = {"HOOKBUS_DEBUG_RANKS": "1"}
+
+
+class TestWithTheDebugVariable:
+    def test_the_same_calls_go_through(self, launch: Launch) -> None:
+        done = launch(TALKING, environment=COMPARING)
+
+        assert done.answers[1]["gather"] == [{"name": "a"}, {"name": "b"}]
+
+    def test_a_mismatch_shows_both_sides(self, launch: Launch) -> None:
+        different = """
+            import torch
+            from hookbus.errors import RankError
+            from hookbus.ranks import join
+
+            ranks = join()
+            try:
+                if RANK == 0:
+                    ranks.barrier("end")
+                else:
+                    ranks.reduce("loss", torch.zeros(2, 3))
+            except RankError as error:
+                answer(str(error))
+        """
+        done = launch(different, environment=COMPARING)
+
+        assert done.answers[0] == done.answers[1]
+        script = next(Path(done.logs).parent.glob("script.py"))
+        assert done.answers[0].splitlines() == [
+            "The ranks are about to do different things, and would wait for each other:",
+            f"  rank 0: barrier, 'end', at {script}:9",
+            f"  rank 1: reduce by sum a tensor of shape (2, 3), torch.float32, 'loss', at {script}:11",
+        ]
+
+
+def test_the_others_are_told_who_has_failed(launch: Launch) -> None:
+    failing = """
+        from hookbus.errors import RankError
+        from hookbus.ranks import join
+
+        ranks = join()
+        if RANK == 1:
+            error = ValueError("no disk there")
+            ranks.announce(error)
+            raise error
+        try:
+            ranks.barrier("end")
+        except RankError as error:
+            answer([str(error), error.__notes__])
+            raise SystemExit(1)
+    """
+    done = launch(failing, succeeds=False)
+
+    assert done.answers[0] == [
+        "rank 0 ends with the others: rank 1 has failed: ValueError: no disk there",
+        ["while the ranks were at 'end'"],
+    ]
+    assert done.output(1).count("ValueError: no disk there") == 1
