@@ -28,7 +28,7 @@ def say_closing(run: Run, file: Path, overrides: Sequence[str], asked_for: str |
         overrides: what was said beside it on the command line.
         asked_for: the work directory that was asked for; the run may have had to go into another one.
     """
-    if run.work_dir is None:
+    if run.work_dir is None or not run.ranks.is_main:
         return
     directory = run.work_dir.path
     moved = [] if asked_for is None or Path(asked_for) == directory else [f"work_dir={directory}"]

@@ -80,7 +80,7 @@ class Table:
         if name not in self.points:
             raise AttributeError(name)
         listeners = self.listeners(name, run)
-        first, last = first_for(name, run), finally_for(name)
+        first, last = first_for(name, run), finally_for(name, run)
         if name in REACH_ALL:
             last = [f"_report({name!r})", *last]
         if not (listeners or first or last):

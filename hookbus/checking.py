@@ -63,7 +63,7 @@ def check_ends(trainer: Trainer) -> None:
     """
     clock, table = Clock(), trainer.bus.table
     clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
-    clock.epoch_length = length_of(trainer.train_loader)
+    clock.epoch_length = length_of(trainer.train_loader, trainer.part)
     for name, point in trainer.bus.points.items():
         for listener in table.listeners(name, trainer.bus.current):
             try:

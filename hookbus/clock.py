@@ -32,6 +32,7 @@ class Clock:
         epoch_length: the number of batches of the training loader, None where it is not known.
         limit_reached: whether the last iteration was the `max_iters`-th.
         counts_iterations: True where no optimizer is known: each iteration counts as one step.
+        agreed_seconds: whole seconds on which several processes have agreed; None where this one decides alone.
         counts_seconds: whether a schedule counts seconds, so that each iteration has to look at the time.
         steps_before: the updates that were made before the iteration in progress or just completed.
         seconds_before, seconds_seen: whole seconds when the iteration before it, and this one, looked at the time.
@@ -44,6 +45,7 @@ class Clock:
         "_seconds",
         "_steps_at_last_iter",
         "_ticking_since",
+        "agreed_seconds",
         "batch",
         "batch_samples",
         "counts_iterations",
@@ -99,6 +101,7 @@ class Clock:
         self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = self.epoch_first_second = 0
         self.steps_before = self.seconds_before = self.seconds_seen = self.epoch_seconds_before = 0
         self.counts_seconds = False
+        self.agreed_seconds: int | None = None
         self.max_epochs: int | None = None
         self.max_iters: int | None = None
         self.epoch_length: int | None = None
@@ -120,7 +123,7 @@ class Clock:
             self.epoch_first_iter = self.iters_done
             self.epoch_first_step = self.steps_done
             self.epoch_first_sample = self.samples_done
-            self.epoch_seconds_before, self.epoch_first_second = self.epoch_first_second, int(self.seconds)
+            self.epoch_seconds_before, self.epoch_first_second = self.epoch_first_second, self.whole_seconds
 
     def end_epoch(self) -> None:
         """The epoch ends; it counts unless it was cut. A second call changes nothing."""
@@ -182,10 +185,10 @@ class Clock:
         """A schedule counts seconds: those from here on belong to the iterations in which they pass."""
         if not self.counts_seconds:
             self.counts_seconds = True
-            self.seconds_before = self.seconds_seen = int(self.seconds)
+            self.seconds_before = self.seconds_seen = self.whole_seconds
 
     def _look_at_time(self) -> None:
-        self.seconds_before, self.seconds_seen = self.seconds_seen, int(self.seconds)
+        self.seconds_before, self.seconds_seen = self.seconds_seen, self.whole_seconds
 
     def start(self) -> None:
         """Training time runs from here."""
@@ -204,6 +207,11 @@ class Clock:
         """Seconds of training so far, those before a resume included."""
         running = 0.0 if self._ticking_since is None else self.timer() - self._ticking_since
         return self._seconds + running
+
+    @property
+    def whole_seconds(self) -> int:
+        """The same as schedules see it: whole seconds, equal in all processes."""
+        return int(self.seconds) if self.agreed_seconds is None else self.agreed_seconds
 
     @property
     def at_limit(self) -> bool:
@@ -234,7 +242,7 @@ class Clock:
             case "sample":
                 return self.samples_done
             case "seconds":
-                return int(self.seconds) + 1
+                return self.whole_seconds + 1
 
     def limit(self, unit: Unit) -> int | None:
         """The last number of the run, None where it is not known."""

@@ -69,6 +69,13 @@ class LoaderConfig(_Section):
     prefetch_factor: int | None = Field(default=None, ge=1, description="Batches that each process loads ahead.")
 
 
+class DDPConfig(_Section):
+    """How gradients are averaged over several processes: options of torch's DistributedDataParallel."""
+
+    find_unused_parameters: bool = Field(default=False, description="Look for parameters that the loss does not reach.")
+    broadcast_buffers: bool = Field(default=True, description="Take the main process's buffers before each forward.")
+
+
 class TrainingConfig(_Section):
     """How long and how training runs."""
 
@@ -81,6 +88,13 @@ class TrainingConfig(_Section):
         default="fp32", description="fp32, or autocast to a smaller type."
     )
     clip_grad_norm: float | None = Field(default=None, gt=0, description="The largest norm of all gradients together.")
+    distributed: Literal["ddp", "none"] = Field(
+        default="ddp", description="How several processes train; none: model and data see to it themselves."
+    )
+    ddp: DDPConfig = Field(default=DDPConfig(), description="Options of DistributedDataParallel.")
+    agree_every: int = Field(
+        default=1, ge=1, description="Iterations between two moments at which processes compare what hooks ask for."
+    )
     validate_first: bool = Field(default=False, description="One validation before training, which counts for nothing.")
 
     @model_validator(mode="after")

@@ -27,11 +27,12 @@ from torch.utils.data import (
     default_convert,
 )
 
+from hookbus.dividing import Part
 from hookbus.errors import LoopError
 from hookbus.rng import get_rng_state, preserved_rng, set_rng_state
 from hookbus.seeding import Plan, Preparation, PreparedDataset, SeededCollate, SeededDataset, WorkerStart, mix, prepared
 
-__all__ = ["Feed", "Splits", "datasets_in", "feed_of", "length_of"]
+__all__ = ["Feed", "Splits", "can_be_divided", "datasets_in", "feed_of", "length_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,24 @@ class Feed(Protocol):
         """Take back what `state_dict` gave."""
 
 
-def feed_of(loader: Iterable[Any], seed: int, preparations: Sequence[Preparation] = ()) -> Feed:
+def feed_of(
+    loader: Iterable[Any], seed: int, preparations: Sequence[Preparation] = (), part: Part | None = None
+) -> Feed:
     """The best way to read a loader.
 
     Args:
         loader: a DataLoader, or any iterable that can be iterated once per epoch.
         seed: decides order and augmentation, together with the epoch.
         preparations: what is done to its data set before the samples of each iteration are read.
+        part: which batches are this process's; None for all. A loader that is no map-style DataLoader, and one whose
+            sampler knows of processes (it has `num_replicas`), gives each process a part by itself.
 
     Raises:
         LoopError: there are preparations, and they cannot reach the workers of this loader.
     """
     keeps_place = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     if not keeps_place and _can_be_rebuilt(loader):
-        return SeededFeed(loader, seed, preparations)  # type: ignore[arg-type]
+        return SeededFeed(loader, seed, preparations, part)  # type: ignore[arg-type]
     workers: int = getattr(loader, "num_workers", 0)
     if preparations and workers:
         raise LoopError(
@@ -106,12 +111,26 @@ def datasets_in(dataset: Any) -> list[Any]:
     return [dataset, *(found for each in inner for found in datasets_in(each))]
 
 
-def length_of(loader: Any) -> int | None:
-    """The number of batches of a loader; None where it does not know."""
+def length_of(loader: Any, part: Part | None = None) -> int | None:
+    """The number of batches of a loader; None where it does not know.
+
+    Args:
+        loader: the loader.
+        part: which of them are this process's; None for all.
+    """
     try:
-        return len(loader)
+        length = len(loader)
     except (TypeError, NotImplementedError):
         return None
+    return part.length(_source_of(loader), length) if part is not None and can_be_divided(loader) else length
+
+
+def can_be_divided(loader: Any) -> bool:
+    """Whether a loader can be read in parts by several processes, and does not do so by itself."""
+    if hasattr(loader, "state_dict") or not _can_be_rebuilt(loader):
+        return False
+    samplers = (_source_of(loader), getattr(_source_of(loader), "sampler", None))
+    return not any(hasattr(each, "num_replicas") for each in samplers)
 
 
 class SeededFeed:
@@ -119,16 +138,23 @@ class SeededFeed:
 
     exact = True
 
-    def __init__(self, loader: DataLoader[Any], seed: int, preparations: Sequence[Preparation] = ()) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        seed: int,
+        preparations: Sequence[Preparation] = (),
+        part: Part | None = None,
+    ) -> None:
         self._loader, self._seed = loader, seed
+        part = part if can_be_divided(loader) else None
         if loader.persistent_workers and hasattr(loader.dataset, "set_epoch"):
             preparations = [TellsEpoch(), *preparations]
-        self.length = length_of(loader)
+        self.length = length_of(loader, part)
         self._generator = torch.Generator()
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed = collates or not _is_deterministic(loader.dataset)
         batched = loader.batch_sampler is not None
-        self._plan = Plan(_source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations))
+        self._plan = Plan(_source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations), part=part)
         dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
         dataset = PreparedDataset(dataset, preparations) if preparations else dataset
         self._rebuilt = self._rebuild(

@@ -14,7 +14,7 @@ from hookbus.errors import RankError
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
 __all__ = ["is_main", "is_one_of_several", "local_device", "rank", "start_group", "world_size"]
 
@@ -72,13 +72,14 @@ def start_group(device: torch.device | str | None = None) -> Store:
     """
     import torch
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
     backend, device = "cpu:gloo", torch.device(device or "cpu")
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
         backend += f",{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
-        store, number, size = next(dist.rendezvous("env://"))
+        store, number, size = next(rendezvous("env://"))
         dist.init_process_group(backend, store=store, rank=number, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise RankError(

@@ -65,7 +65,7 @@ def end(run: Run) -> None:
 
 def write_status(run: Run) -> None:
     """Keep `status.json` true: it tells of the training, not of validations and tests of its own."""
-    if run.work_dir is None or run.mode != "train":
+    if run.work_dir is None or run.mode != "train" or not run.ranks.is_main:
         return
     run.work_dir.write_status(
         outcome=run.outcome,

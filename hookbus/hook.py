@@ -111,6 +111,9 @@ class Hook:
         unit: "iter", "step" or "epoch": what the common key `frequency` counts.
         ranks: "all", or "main" for hooks that work on the main process only.
         schedules_validation: True for hooks that decide when to validate; the Trainer then leaves it to them.
+        makes_requests: False for hooks that never ask for a validation, a save or a stop. Several processes compare
+            such wishes at every boundary if a hook can have any; those of an observer are not expected.
+        skips_iterations: True for hooks that may ask in one of several processes to leave an iteration out.
         needs_work_dir: True for hooks that can do nothing without a work directory.
         state_version: raise it when the layout of `state_dict()` changes.
         config: the validated settings.
@@ -124,6 +127,8 @@ class Hook:
     unit: ClassVar[Literal["iter", "step", "epoch"]] = "iter"
     ranks: ClassVar[Literal["all", "main"]] = "all"
     schedules_validation: ClassVar[bool] = False
+    makes_requests: ClassVar[bool] = True
+    skips_iterations: ClassVar[bool] = False
     needs_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 

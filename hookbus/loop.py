@@ -37,13 +37,16 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import judge
 from hookbus.hook import Hook
 from hookbus.metrics import Metrics
+from hookbus.parallel import Distributed, check_distributed, make_steps, part_of
 from hookbus.ranks import join
 from hookbus.rng import seed_everything
 from hookbus.run import Mode, Run
 from hookbus.scheduling import SchedulerSteps
 from hookbus.scores import scores_from
+from hookbus.seeding import seed_of_rank
 from hookbus.session import claim_for, graceful_interrupts, living, refuse_second, resume_from
-from hookbus.steps import Precision, Steps, move
+from hookbus.steps import Precision, move
+from hookbus.weights import inside_ddp
 from hookbus.workdir import WorkDir
 
 if TYPE_CHECKING:
@@ -75,6 +78,10 @@ class Trainer:
         accumulate: micro-batches per update. Groups go on over the end of an epoch.
         precision: "fp32", "bf16" or "fp16".
         clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
+        distributed: how several processes train, where torchrun has started them: "ddp", or "none" for a model and
+            loaders that see to it themselves.
+        ddp: options of torch's DistributedDataParallel.
+        agree_every: with so many iterations between do processes compare what hooks of each of them ask for.
         validate_first: one validation before training, which counts for nothing but is shown.
         device: "auto", or a device.
         seed: seeds every random stream when training begins; default: left as they are.
@@ -112,6 +119,9 @@ class Trainer:
         accumulate: int = 1,
         precision: Precision = "fp32",
         clip_grad_norm: float | None = None,
+        distributed: Distributed = "ddp",
+        ddp: Mapping[str, Any] | None = None,
+        agree_every: int = 1,
         validate_first: bool = False,
         device: str | torch.device = "auto",
         seed: int | None = None,
@@ -124,7 +134,9 @@ class Trainer:
         _check_model(model)
         self.device = _device(device)
         self.ranks = join(self.device)
-        self.model = model.to(self.device)
+        check_distributed(distributed)
+        self.agree_every = _agree_every(agree_every)
+        self.model = inside_ddp(model.to(self.device))
         self.optimizer = _optimizer(optimizer, model)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
@@ -135,9 +147,13 @@ class Trainer:
         self.load_from, self.load_weights = load_from, load_weights
         self.validate_first, self.seed, self.config = validate_first, seed, config
         self.scores = scores_from(metrics)
-        self.steps = Steps(
+        self.part = part_of(distributed, self.ranks)
+        self.steps = make_steps(
+            distributed,
+            self.ranks,
             model,
-            self.optimizer,
+            ddp,
+            optimizer=self.optimizer,
             loss_fn=loss_fn,
             step_fn=step_fn,
             accumulate=accumulate,
@@ -294,7 +310,7 @@ class Trainer:
             check_files(self)
         resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
         if earlier is None and self.seed is not None:
-            seed_everything(self.seed)
+            seed_everything(seed_of_rank(self.seed, self.ranks.rank))
         run = Run(
             self.bus,
             mode=mode,
@@ -311,11 +327,12 @@ class Trainer:
             validate=None if self.val_loader is None else self._validate,
             test=None if self.test_loader is None else self._test,
             work_dir=self._claim(mode, resume),
-            ranks=self.ranks,
+            ranks=join(self.device),
             continues=earlier,
         )
         run.train_loader, run.val_loader, run.test_loader = self.train_loader, self.val_loader, self.test_loader
-        run.clock.epoch_length = length_of(self.train_loader)
+        run.looping.part, run.decisions.every = self.part, self.agree_every
+        run.clock.epoch_length = length_of(self.train_loader, self.part)
         run.validations.on_results = self.scheduler.after_validation
         for name, service in self._services.items():
             run.provide(name, service)
@@ -327,10 +344,10 @@ class Trainer:
     def _claim(self, mode: Mode, resume: str | Path) -> WorkDir | None:
         """The directory of the trainings of this trainer; before the first of them, that in which one may be."""
         if self._directory is not None:
-            return claim_for(self._directory, "auto", overwrite=False)
+            return claim_for(self._directory, "auto", False, self.ranks)
         if mode != "train":
-            return claim_for(self.work_dir, "auto", overwrite=False)
-        work_dir = claim_for(self.work_dir, resume, self.overwrite)
+            return claim_for(self.work_dir, "auto", False, self.ranks)
+        work_dir = claim_for(self.work_dir, resume, self.overwrite, self.ranks)
         self._directory = work_dir.path if work_dir is not None else None
         return work_dir
 
@@ -403,6 +420,12 @@ def _limit(name: str, value: int | None) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise ConfigError([f"{name}: {value!r} is not a whole number of at least 0."])
     return value
+
+
+def _agree_every(count: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError([f"agree_every: {count!r} is not a whole number of at least 1."])
+    return count
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus.errors import LoopError
+from hookbus.errors import LoopError, RankError
 
 if TYPE_CHECKING:
     from hookbus.data import Feed
+    from hookbus.dividing import Part
     from hookbus.run import Run
     from hookbus.seeding import Preparation
 
@@ -24,6 +25,7 @@ class Looping:
 
     Attributes:
         leaving_epoch: whether the epoch is to end here, as if its loader had ended.
+        part: which part of the data this process reads; None for all of it.
     """
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
@@ -34,6 +36,7 @@ class Looping:
         self._state = dict(state)
         self._to_skip = self._done_of_epoch()
         self.leaving_epoch = False
+        self.part: Part | None = None
 
     def before_reading(self, prepare: Preparation) -> None:
         """Have the training data changed while it is read, in whatever process reads it; `run.batches` sees to it.
@@ -105,6 +108,7 @@ class Looping:
             run.logger.warning("The training loader cannot be positioned: reading %s batches again.", index)
         batches = feed.batches(clock.epoch, index, clock.iters_done)
         clock.epoch_length = feed.length
+        self._see_that_lengths_agree()
         for batch in batches:
             yield index, batch
             index += 1
@@ -141,6 +145,26 @@ class Looping:
         self._to_skip -= skipped
         return skipped
 
+    def _see_that_lengths_agree(self) -> None:
+        """A rank that has no more batches would let the others wait for its gradients."""
+        ranks, length = self._run.ranks, self._run.clock.epoch_length
+        lengths = ranks.gather("batches per epoch", length) if self.part is not None else [length]
+        if len(set(lengths)) > 1:
+            raise RankError(
+                f"The training loaders of the ranks give {', '.join(map(str, lengths))} batches, and all ranks need "
+                "the same number: let the sampler leave out, or repeat, what is too much."
+            )
+
+    def _say_who_divides(self, loader: Iterable[Any]) -> None:
+        from hookbus.data import can_be_divided
+
+        if self.part is not None and not can_be_divided(loader):
+            self._run.logger.info(
+                "The training loader is read as it is by each of the %s processes: see that it gives each of them a "
+                "part of its own.",
+                self.part.world_size,
+            )
+
     def _done_of_epoch(self) -> int:
         clock = self._run.clock
         return clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
@@ -156,7 +180,9 @@ class Looping:
         if self._feed is None or self._source is not loader:
             from hookbus.data import feed_of
 
-            self._feed, self._source = feed_of(loader, self._run.seed, self._preparations), loader
+            self._feed = feed_of(loader, self._run.seed, self._preparations, self.part)
+            self._source = loader
+            self._say_who_divides(loader)
             self._feed.load_state_dict(self._state)
             self._state = {}
         return self._feed

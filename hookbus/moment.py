@@ -114,7 +114,7 @@ class PointMoment:
     def _seconds(self) -> tuple[int, int]:
         clock = self.clock
         if self._closes_epoch:
-            return clock.epoch_first_second + 1, int(clock.seconds)
+            return clock.epoch_first_second + 1, clock.whole_seconds
         if self._opens_epoch:
             return clock.epoch_seconds_before + 1, clock.epoch_first_second
         return clock.seconds_before + 1, clock.seconds_seen

@@ -63,10 +63,11 @@ def first_for(point: str, run: Run) -> list[str]:
     return FIRST.get(point, [])
 
 
-def finally_for(point: str) -> list[str]:
-    """What is done after the listeners of a point."""
-    settles = [f"if _run.pending: _settle(_run, {point!r})"] if point in SETTLING else []
-    return [*FINALLY.get(point, []), *settles, *SETTLED.get(point, [])]
+def finally_for(point: str, run: Run) -> list[str]:
+    """What is done after the listeners of a point. Where ranks agree on requests, they do so at every boundary."""
+    settles = [f"_settle(_run, {point!r})" if run.decisions.active else f"if _run.pending: _settle(_run, {point!r})"]
+    skips = ["_run.decisions.agree_to_skip()"] if point in run.decisions.skipping else []
+    return [*skips, *FINALLY.get(point, []), *(settles if point in SETTLING else []), *SETTLED.get(point, [])]
 
 
 def fill_for(point: Point) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FrameType
@@ -20,7 +20,8 @@ from hookbus.errors import RankError, RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor, device
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import Store
 
 __all__ = ["DEBUG", "Op", "ProcessRanks", "Ranks", "join"]
 
@@ -45,8 +46,8 @@ class Ranks:
         world_size: the number of processes.
     """
 
-    rank = 0
-    world_size = 1
+    def __init__(self) -> None:
+        self.rank, self.world_size = distributed.rank(), 1
 
     @property
     def is_main(self) -> bool:
@@ -112,14 +113,30 @@ class Ranks:
         self._enter(name, "barrier")
         self._barrier(name)
 
-    # -- failures ----------------------------------------------------------------------------
+    def by_main(self, name: str, work: Callable[[], T]) -> T | None:
+        """What the main rank finds: it alone does the work.
 
-    def announce(self, error: BaseException) -> None:
-        """Tell the others why this rank ends. The first one that does so is the one that is believed."""
+        Args:
+            name: what it is called, the same on every rank.
+            work: done on rank 0; what it returns has to pickle.
 
-    def explained(self, error: BaseException) -> BaseException:
-        """What to raise in the place of an error: what torch says of a lost connection does not tell who failed."""
-        return error
+        Returns:
+            What it returned, on every rank. None in a process that is not the main one and knows no others.
+
+        Raises:
+            RankError: the work has failed, and this is not the rank that did it.
+            Exception: what the work raised, on rank 0.
+        """
+        return work() if self.is_main else None
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """While this lasts, a rank that fails tells the others, and those that it lets wait fail with it.
+
+        Raises:
+            RankError: another rank has failed; what torch says of that, a lost connection, does not tell which.
+        """
+        yield
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -127,8 +144,8 @@ class Ranks:
         hook = _of_main_rank_alone(sys._getframe(2))
         if hook is not None:
             raise RequestError(
-                f"{hook} works on the main rank alone and asked all ranks for {name!r} ({what}), which the others would "
-                'never answer. Let it work on every rank: ranks = "all".'
+                f"{hook} works on the main rank alone and asked all ranks for {name!r} ({what}), which the others "
+                'would never answer. Let it work on every rank: ranks = "all".'
             )
 
     def _gather(self, name: str, value: T) -> list[T]:
@@ -152,6 +169,7 @@ class ProcessRanks(Ranks):
 
     Attributes:
         world: torch's group of all processes.
+        parted: whether the run in progress has failed, so that no other rank can be asked any more.
     """
 
     def __init__(self, store: Store | None = None) -> None:
@@ -161,16 +179,44 @@ class ProcessRanks(Ranks):
         self.world = dist.group.WORLD
         self._group: ProcessGroup = dist.new_group(backend="gloo")
         self._store = store
+        self.parted = False
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
 
-    def announce(self, error: BaseException) -> None:
+    def by_main(self, name: str, work: Callable[[], T]) -> T | None:
         """See `Ranks`."""
-        if self._store is not None:
+        found, failure = None, None
+        if self.is_main:
+            try:
+                found = work()
+            except Exception as error:
+                failure = error
+        found, said = self.broadcast(name, (found, None if failure is None else _first_line(failure)))
+        if failure is not None:
+            raise failure
+        if said is not None:
+            raise RankError(f"rank {self.rank} ends with the others: rank 0 has failed: {said}")
+        return found
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """See `Ranks`."""
+        try:
+            yield
+        except BaseException as error:
+            self.parted = True
+            found = self._explained(error)
+            if found is not error:
+                raise found from None
+            self._announce(error)
+            raise
+
+    def _announce(self, error: BaseException) -> None:
+        """Tell the others why this rank ends. The first one that does so is the one that is believed."""
+        if self._store is not None and not isinstance(error, RankError):
             with suppress(RuntimeError):  # whoever keeps the store may be gone
                 self._store.compare_set(FAILED, "", f"rank {self.rank} has failed: {_first_line(error)}")
 
-    def explained(self, error: BaseException) -> BaseException:
-        """See `Ranks`."""
+    def _explained(self, error: BaseException) -> BaseException:
         if not _is_of_torch(error):
             return error
         return RankError(f"rank {self.rank} ends with the others: {self._word_of_others() or _first_line(error)}")
@@ -183,6 +229,8 @@ class ProcessRanks(Ranks):
 
     def _enter(self, name: str, what: str) -> None:
         super()._enter(name, what)
+        if self.parted:
+            raise RankError(f"rank {self.rank} cannot ask the others for {name!r}: the run has failed.")
         if self._compares:
             self._compare(f"{what}, {name!r}, at {_place(sys._getframe(2))}")
 
@@ -202,7 +250,7 @@ class ProcessRanks(Ranks):
         try:
             yield
         except RuntimeError as error:
-            found = self.explained(error)
+            found = self._explained(error)
             found.add_note(f"while the ranks were at {name!r}")
             raise found from None
 
@@ -259,6 +307,7 @@ def join(device: device | str | None = None) -> Ranks:
     store = None if dist.is_initialized() else distributed.start_group(device)
     if not _joined or _joined[0].world is not dist.group.WORLD:
         _joined[:] = [ProcessRanks(store)]
+    _joined[0].parted = False
     return _joined[0]
 
 

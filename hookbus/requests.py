@@ -143,10 +143,12 @@ def settle(run: Run, point: str) -> None:
         return
     queue, run.pending = run.queue, False
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
-    if queue.take(Kind.VALIDATE):
-        _validate(run, sanity=point == "before_train")
-    if point in BOUNDARIES:
-        _save_and_stop(run, queue)
+    if run.decisions.reach(point):
+        if queue.take(Kind.VALIDATE):
+            _validate(run, sanity=point == "before_train")
+            run.decisions.reach(point)  # hooks may have asked in it
+        if point in BOUNDARIES:
+            _save_and_stop(run, queue)
     run.pending = run.pending or bool(queue or run.records)
 
 

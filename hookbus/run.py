@@ -15,6 +15,7 @@ from hookbus.best import Best
 from hookbus.brackets import Brackets
 from hookbus.clock import Clock
 from hookbus.counts import Counts
+from hookbus.decisions import Decisions
 from hookbus.distributed import is_main
 from hookbus.errors import RequestError
 from hookbus.looping import Looping
@@ -50,6 +51,7 @@ class Run(Counts):
         weights: raw and averaged weights.
         best: by metric, the best result so far.
         ranks: the processes of this run, and the one way to talk to the others.
+        decisions: what hooks ask for, made the same on all of them.
         looping: the place in the training data; hooks change that data through `looping.before_reading`.
         model, optimizer, scheduler, scaler: what is trained, and how; None where the loop has none.
         trainer: the Trainer, None in a custom loop.
@@ -72,8 +74,8 @@ class Run(Counts):
     """
 
     __slots__ = (
-        "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "device",
-        "exception", "held", "id", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer",
+        "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "decisions",
+        "device", "exception", "held", "id", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer",
         "optimizer_events", "outcome", "pending", "queue", "ranks", "records", "sanity_checking", "scaler", "scheduler",
         "seed", "services", "should_skip_iter", "stops", "test_loader", "train_loader", "trainer", "unclaimed",
         "val_loader", "validating", "validations", "weights", "work_dir",
@@ -124,6 +126,7 @@ class Run(Counts):
         self.work_dir = work_dir
         self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
         self.ranks: Ranks = ranks or Ranks()
+        self.decisions = Decisions(self)
         self.optimizer_events = OptimizerEvents(self)
         self.brackets = Brackets(bus.fire)
         self.services = Services(self)
@@ -272,6 +275,13 @@ class Run(Counts):
 
     def interrupt(self) -> None:
         """Ctrl-C: the run is to end at the next boundary. Called by the signal's handler, in whatever is running."""
+        if self.decisions.active:
+            self.decisions.interrupted = True  # the other ranks hear of it at the boundary, and not before
+        else:
+            self.interrupt_now()
+
+    def interrupt_now(self) -> None:
+        """Ctrl-C is a request from here on."""
         self._ask(Kind.STOP, "", by="Ctrl-C", outcome="interrupted")
 
     def request_stop_epoch(self, reason: str = "") -> None:
@@ -289,7 +299,7 @@ class Run(Counts):
         if asking() is None:
             if self.brackets.closing:
                 self.brackets.close_epoch()
-            if self.queue:
+            if self.queue and not self.decisions.active:
                 self.agree_to_stop(self.queue.take(Kind.STOP))
         return bool(self.stops) or self.clock.limit_reached
 
@@ -331,6 +341,7 @@ class Run(Counts):
 
     def _ask(self, kind: Kind, reason: str, *, by: str | None = None, **details: Any) -> None:
         request = self._request(kind, reason, by or self._asker(), details)
+        self.decisions.check(request.by)
         if self.exception is not None:
             self.report_dropped(request)
             return

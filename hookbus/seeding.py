@@ -22,9 +22,20 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import Dataset, Sampler, Subset, get_worker_info
 
+from hookbus.dividing import Part
 from hookbus.rng import preserved_rng
 
-__all__ = ["Plan", "Preparation", "PreparedDataset", "SeededCollate", "SeededDataset", "WorkerStart", "mix", "prepared"]
+__all__ = [
+    "Plan",
+    "Preparation",
+    "PreparedDataset",
+    "SeededCollate",
+    "SeededDataset",
+    "WorkerStart",
+    "mix",
+    "prepared",
+    "seed_of_rank",
+]
 
 MASK = (1 << 64) - 1
 
@@ -46,6 +57,11 @@ def mix(*numbers: int) -> int:
     return state >> 1
 
 
+def seed_of_rank(seed: int, rank: int) -> int:
+    """The seed of the random streams of a process: that of the run on rank 0, and another one on every other."""
+    return mix(seed, rank) if rank else seed
+
+
 class Plan:
     """A sampler (or batch sampler) that yields what another one would yield, from a place on.
 
@@ -56,10 +72,14 @@ class Plan:
         batched: whether it yields batches of indices.
         keyed: whether indices become keys of a `SeededDataset`.
         numbered: whether these become keys of a `PreparedDataset`.
+        part: which steps are this process's.
     """
 
-    def __init__(self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False) -> None:
+    def __init__(
+        self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False, part: Part | None = None
+    ) -> None:
         self._source, self._batched, self._keyed, self._numbered = source, batched, keyed, numbered
+        self._part = part or Part()
         self._steps: list[Any] = []
 
     def draw(self, epoch: int, skip: int, seed: int, iteration: int = 0) -> int:
@@ -79,7 +99,7 @@ class Plan:
             for generator in _generators_of(self._source):
                 stack.callback(_seeded(generator, seed))
             steps = islice(iter(self._source), len(self._source))
-            drawn = [list(step) if self._batched else step for step in steps]
+            drawn = self._part.of(self._source, [list(step) if self._batched else step for step in steps])
         self._steps = [self._keys(epoch, step) for step in drawn[skip:]]
         if self._numbered:
             self._steps = [self._at((epoch, number), step) for number, step in enumerate(self._steps, iteration)]

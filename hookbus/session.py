@@ -7,20 +7,22 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus import _packages
 from hookbus._emitting import LoopLeft
-from hookbus.distributed import is_main
+from hookbus.decisions import begin_together
 from hookbus.ending import agreed_outcome, end, fail, write_status
 from hookbus.errors import CheckpointError, ConfigError, RequestError
 from hookbus.hook import Hook
-from hookbus.ranks import join
+from hookbus.ranks import Ranks, join
 from hookbus.requests import Kind
 from hookbus.run import Run
 from hookbus.validations import Evaluator
+from hookbus.weights import inside_ddp
 from hookbus.workdir import WorkDir, checked_resume, claim
 
 if TYPE_CHECKING:
@@ -86,9 +88,10 @@ def custom_run(
     """
     refuse_second(bus)
     evaluator, length = _of_the_run(validate), _length_of(train_loader)
+    ranks = join(device)
     run = Run(
         bus,
-        model=model,
+        model=inside_ddp(model),
         optimizer=optimizer,
         scheduler=scheduler,
         scaler=scaler,
@@ -98,10 +101,10 @@ def custom_run(
         epochs=epochs,
         iterations=iterations,
         validate=evaluator,
-        work_dir=claim_for(work_dir, resume_from(resume), overwrite),
+        work_dir=claim_for(work_dir, resume_from(resume), overwrite, ranks),
         counts_steps=counts_steps,
         keeps_brackets=True,
-        ranks=join(device),
+        ranks=ranks,
         continues=None if fresh or bus.current.outcome == "running" else bus.current,
     )
     run.train_loader, run.val_loader = train_loader, val_loader
@@ -124,18 +127,21 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
     """
     bus = run.bus
     try:
-        run.alive = True
-        bus.begin(run)
-        _check_hooks(run)
-        run.optimizer_events.attach()
-        write_status(run)
-        _say_where(run)
-        bus.fire("before_run", mode=run.mode)
-        _record_config(run)
-        if resume != "never":
-            _resume(run, resume)
-        yield run
-        run.outcome = agreed_outcome(run)
+        with run.ranks.together():
+            run.alive = True
+            begin_together(run)
+            bus.begin(run)
+            _check_hooks(run)
+            run.optimizer_events.attach()
+            write_status(run)
+            _say_where(run)
+            bus.fire("before_run", mode=run.mode)
+            _record_config(run)
+            run.decisions.begin()
+            if resume != "never":
+                _resume(run, resume)
+            yield run
+            run.outcome = agreed_outcome(run)
     except BaseException as error:
         fail(run, error)
         raise
@@ -168,8 +174,8 @@ def resume_from(given: object) -> str | Path:
         raise ConfigError([f"resume: {error}"]) from None
 
 
-def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> WorkDir | None:
-    """The work directory of a run; None where it writes nothing, or on other ranks than the main one.
+def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Ranks) -> WorkDir | None:
+    """The work directory of a run, which the main rank takes for all; None where it writes nothing.
 
     Raises:
         ConfigError: resume and overwrite were both asked for.
@@ -179,9 +185,10 @@ def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool) -> W
         raise ConfigError(["resume and overwrite contradict each other: the run either goes on or is removed."])
     if work_dir == "":
         raise ConfigError(["work_dir is empty: name a directory for the files of the run, or say None for none."])
-    if work_dir is None or not is_main():
+    if work_dir is None:
         return None
-    return claim(Path(work_dir), resume=resume == "auto", overwrite=overwrite)
+    take = partial(claim, Path(work_dir), resume=resume == "auto", overwrite=overwrite)
+    return ranks.by_main("the work directory", take)
 
 
 # -- inside ----------------------------------------------------------------------------------
@@ -226,7 +233,7 @@ def _record_config(run: Run) -> None:
     if run.mode != "train" or not run.config:
         return
     to_yaml = getattr(run.config, "to_yaml", None)
-    if run.work_dir is not None and to_yaml is not None:
+    if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
         run.work_dir.write_config(to_yaml())
     run.bus.fire("log_config")
 
@@ -250,10 +257,12 @@ def _resume(run: Run, resume: str | Path) -> None:
         directory = checkpoints_of(run)
         if directory is None:
             raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
-        found = state.find_newest(directory)
-        if found is None:
+        own: list[Any] = []
+        told = run.ranks.by_main("the newest checkpoint", lambda: _newest(directory, own))
+        if told is None:
             return
-        path, checkpoint, troubles = found
+        path, troubles = told
+        checkpoint = own.pop() if own else state.read_checkpoint(path)
         for trouble in troubles:
             run.logger.warning("resume: %s", trouble)
     else:
@@ -265,6 +274,17 @@ def _resume(run: Run, resume: str | Path) -> None:
     run.logger.info(
         "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
     )
+
+
+def _newest(directory: Path, content: list[Any]) -> tuple[Path, list[str]] | None:
+    """The path of the newest checkpoint that is whole, and what is wrong with others; `content` gets what it holds."""
+    from hookbus import state
+
+    found = state.find_newest(directory)
+    if found is None:
+        return None
+    content.append(found[1])
+    return found[0], found[2]
 
 
 def checkpoints_of(run: Run) -> Path | None:
@@ -279,6 +299,9 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
     """Ctrl-C ends the run at the next iteration boundary, with a last checkpoint; a second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
+        return
+    if run.ranks.world_size > 1 and not run.decisions.active:
+        yield  # there is no boundary at which the others could hear of it: it ends this process, and with that all
         return
     earlier = signal.getsignal(signal.SIGINT)
 
@@ -296,5 +319,6 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, earlier)
+    run.decisions.admit_interrupt()
     late = run.queue.take(Kind.STOP)  # Ctrl-C may have come after the last boundary; for others that is too late
     run.agree_to_stop([each for each in late if each.details["outcome"] == "interrupted"])

@@ -10,6 +10,7 @@
 | hooks | by instance name: state, version of its layout, package, config |
 | rng | the random streams |
 | loop | clock, metric windows, best scores, place in the data |
+| ranks | of several processes, what each has for itself: see `hookbus.parts` |
 
 A checkpoint is data: plain values and tensors, read with `weights_only=True`, so no code can be in it.
 """
@@ -29,6 +30,7 @@ import torch
 import hookbus
 from hookbus import files
 from hookbus.errors import CheckpointError, HookWarning
+from hookbus.parts import add_parts, with_own_part
 from hookbus.plain import without_numpy
 from hookbus.reading import content_of, existing, load_into
 from hookbus.remembering import load_hooks, states_of_hooks
@@ -73,6 +75,7 @@ def collect(run: Run) -> dict[str, Any]:
     checkpoint["hooks"] = states_of_hooks(run)
     checkpoint["rng"] = get_rng_state()
     checkpoint["loop"] = run.state_dict()
+    add_parts(checkpoint, run)
     return checkpoint
 
 
@@ -83,6 +86,7 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: the checkpoint does not fit the run; the message says what does not.
     """
     check_resumable(checkpoint)
+    checkpoint = with_own_part(checkpoint, run)
     if run.model is not None:
         _load_model(run, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):

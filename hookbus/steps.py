@@ -92,7 +92,7 @@ class Steps:
             LoopError: there is no loss to train on.
         """
         self._begin(run)
-        outputs = self._propagate(run, batch, 1.0)
+        outputs = self.propagate(run, batch, 1.0)
         if not run.should_skip_iter:
             self._count(run)
         return {name: _detached(value) for name, value in outputs.items()}
@@ -117,7 +117,7 @@ class Steps:
         self._begin(run)
         found = []
         for part, weight in zip(parts, weights, strict=True):
-            outputs = self._propagate(run, part, weight)
+            outputs = self.propagate(run, part, weight)
             found.append({name: _detached(value) for name, value in outputs.items()})
             if run.should_skip_iter:
                 self.optimizer.zero_grad()
@@ -131,8 +131,20 @@ class Steps:
         if run.accumulated == 0:
             self.optimizer.zero_grad()
 
-    def _propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
-        """Forward and backward, unless a hook leaves the iteration out in between."""
+    def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+        """Forward and backward, unless a hook leaves the iteration out in between.
+
+        Args:
+            run: the run.
+            batch: what the model is called with.
+            weight: what the loss counts for.
+
+        Returns:
+            The outputs, with their graph.
+
+        Raises:
+            LoopError: there is no loss to train on.
+        """
         calls = run.bus.calls
         outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
         loss = outputs.get("loss")

@@ -16,7 +16,7 @@ from hookbus.errors import HookError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Provider", "Weights", "unwrapped"]
+__all__ = ["Provider", "Weights", "inside_ddp", "unwrapped"]
 
 StateDict = dict[str, "Tensor"]
 
@@ -139,6 +139,11 @@ class Weights:
     def finish(self) -> bool:
         """Training is over and its files are written. Returns whether the weights were exchanged."""
         return self._put_back is not None and self._put_back()
+
+
+def inside_ddp(model: Any) -> Any:
+    """The model that hooks see: the one inside torch's DistributedDataParallel, where there is that wrapper."""
+    return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

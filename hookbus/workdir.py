@@ -42,7 +42,7 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class WorkDir:
-    """A directory that this process holds.
+    """The directory of a run. The process that has claimed it holds it; the others only know where it is.
 
     Attributes:
         path: where it is.
@@ -50,13 +50,18 @@ class WorkDir:
         left: what others have put beside the files of a run that was removed, and is left alone.
     """
 
-    def __init__(self, path: Path, lock: int, moved_from: Path | None = None, left: Iterable[Path] = ()) -> None:
+    def __init__(
+        self, path: Path, lock: int | None = None, moved_from: Path | None = None, left: Iterable[Path] = ()
+    ) -> None:
         self.path = path
         self.moved_from = moved_from
         self.left = list(left)
         self._made = _made_in(path)
-        self._lock: int | None = lock
+        self._lock = lock
         self._started = time.time()
+
+    def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
+        return WorkDir, (self.path,)
 
     def directory(self, name: str) -> Path:
         """A directory inside, made on first use."""

@@ -28,12 +28,15 @@ class TestInOneProcess:
             assert not found.requires_grad
         assert given.tolist() == [1.0, 2.0]
 
+    def test_the_main_rank_works_for_itself(self) -> None:
+        assert Ranks().by_main("path", lambda: "here") == "here"
+
     def test_an_error_stays_what_it_is(self) -> None:
         error = RuntimeError("gloo: connection closed")
-        ranks = Ranks()
-        ranks.announce(error)
 
-        assert ranks.explained(error) is error
+        with pytest.raises(RuntimeError) as caught, Ranks().together():
+            raise error
+        assert caught.value is error
 
 
 class Asking(Hook):

@@ -20,6 +20,7 @@ import torch
 from hookbus import Hook, HookBus, Trainer
 from hookbus.config import load_config
 from hookbus.errors import CheckpointError, ConfigError, OrderError, RequestError, WorkDirError
+from hookbus.ranks import Ranks
 from hookbus.run import Run
 from hookbus.session import claim_for, graceful_interrupts
 from hookbus.testing import RecordingBus
@@ -287,7 +288,7 @@ class TestWorkDir:
     def test_going_on_and_removing_contradict_each_other(self, tmp_path: Path) -> None:
         for resume in ("auto", tmp_path / "a.pth"):
             with pytest.raises(ConfigError, match="resume and overwrite contradict each other"):
-                claim_for(tmp_path / "x", resume, overwrite=True)
+                claim_for(tmp_path / "x", resume, True, Ranks())
         assert list(tmp_path.iterdir()) == []
 
     def test_is_emptied_of_an_earlier_run_when_told_and_what_others_put_there_is_left(

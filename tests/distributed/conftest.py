@@ -80,7 +80,8 @@ def launch(tmp_path: Path) -> Launch:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         torchrun += ["--log-dir", str(logs), "--redirects", "3", *options]
         command = [sys.executable, *torchrun, str(WORKER), str(limit - 5), what, *arguments]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "ANSWERS": str(answers), **(environment or {})}
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "ANSWERS": str(answers), "PYTHONPATH": str(WORKER.parent)}
+        variables |= environment or {}
         done = _run(command, tmp_path, variables, limit)
         found = {int(file.stem): json.loads(file.read_text()) for file in answers.glob("*.json")}
         launched = Launched(done.returncode, done.stdout, logs, found)
