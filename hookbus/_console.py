@@ -37,12 +37,12 @@ def reported() -> Iterator[None]:
         except ConfigError as error:
             for problem in error.problems:
                 errors().print(escape(problem), soft_wrap=True, highlight=False)
+            _show_notes(error)
             raise typer.Exit(2) from None
         except HookbusError as error:
             for line in str(error).splitlines():
                 complain(line)
-            for note in getattr(error, "__notes__", ()):
-                errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
+            _show_notes(error)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             errors().print("[yellow]interrupted[/]")
@@ -105,6 +105,12 @@ def _came_from_output(error: OSError) -> bool:
     """Whether it was raised where tables and results are written."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer", "click")
+
+
+def _show_notes(error: Exception) -> None:
+    """Which hook raised it, and where."""
+    for note in getattr(error, "__notes__", ()):
+        errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -18,10 +18,11 @@ from hookbus._packages import package_of
 from hookbus.beginnings import file_checks
 from hookbus.clock import Clock
 from hookbus.data import feed_of, length_of
-from hookbus.errors import ConfigError, HookbusError, LoopError, RequestError, WorkDirError
+from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.evaluation import begin_scores, evaluating, named_loaders, update_scores
 from hookbus.hook import Hook
 from hookbus.moment import PointMoment
+from hookbus.preconditions import check_hooks
 from hookbus.rng import preserved_rng
 from hookbus.steps import move
 from hookbus.workdir import see
@@ -155,12 +156,9 @@ def _describe_limit(trainer: Trainer) -> str:
 
 
 def _check_hooks(trainer: Trainer) -> str:
-    """See that their order can be told, and that there are validations for those that ask for them."""
+    """See that their order can be told, and that each finds what it needs."""
     trainer.bus.explain()
-    for name, hook in trainer.bus.hooks.items():
-        asks = isinstance(hook, Hook) and hook.schedules_validation and hook.validates_with is None
-        if asks and trainer.val_loader is None:
-            raise RequestError(f"hook {name!r} will ask for validations, and there is no val_loader.")
+    check_hooks(trainer.new_run("train"))
     return f"hooks: {', '.join(trainer.bus.hooks) or 'none'}"
 
 

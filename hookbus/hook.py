@@ -197,6 +197,19 @@ class Hook:
         """Override to decide whether the per-iteration listeners are due; `step` is the index from 0."""
         return True
 
+    def check(self, run: Run) -> None:
+        """Override to see that the hook can do its work in a run, before anything is done; nothing may be changed.
+
+        Called when a run begins, before `before_run`, and by `hookbus check`, each time for all hooks, so that all that
+        is wrong is told at once.
+
+        Args:
+            run: with all that it has: `run.model`, `run.optimizer`, `run.train_loader`, its limits.
+
+        Raises:
+            HookbusError: it cannot. The message says what would be right; the hook's name is added.
+        """
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the hook: plain Python values and tensors."""
         return {}
@@ -284,7 +297,9 @@ def _sentence(error: Any, model: type[BaseModel]) -> str:
     loc, kind, value = error["loc"], error["type"], error.get("input")
     if kind == "extra_forbidden":
         known = _fields_at(model, loc[:-1])
-        return f"unknown key.{did_you_mean(str(loc[-1]), known)}"
+        homes = _homes_of(str(loc[-1]), model)
+        belongs = f" It is a key of {' or of '.join(homes)}." if homes else did_you_mean(str(loc[-1]), known)
+        return f"unknown key.{belongs}"
     if kind == "missing":
         return "required, but not given."
     message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
@@ -298,6 +313,13 @@ def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
         annotations = [each.model_fields[key].annotation for each in models if key in each.model_fields]
         models = [found for annotation in annotations for found in _models_in(annotation)] or models
     return [name for each in models for name in each.model_fields]
+
+
+def _homes_of(key: str, model: type[BaseModel]) -> list[str]:
+    """Where a key that is out of place would be known: at the top, or in one of the sections."""
+    sections = {name: _models_in(field.annotation) for name, field in model.model_fields.items()}
+    found = [name for name, inner in sections.items() if any(key in each.model_fields for each in inner)]
+    return (["the top level"] if key in model.model_fields else []) + found
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

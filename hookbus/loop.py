@@ -311,6 +311,20 @@ class Trainer:
         resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
         if earlier is None and self.seed is not None:
             seed_everything(seed_of_rank(self.seed, self.ranks.rank))
+        run = self.new_run(mode, self._claim(mode, resume), earlier)
+        with living(run, resume):
+            if resume == self._still_to_resume:
+                self._still_to_resume = "never"
+            yield run
+
+    def new_run(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
+        """A run of this trainer that has not begun.
+
+        Args:
+            mode: "train", "val" or "test".
+            work_dir: where its files go; None for a run that writes none.
+            earlier: the run that it goes on from.
+        """
         run = Run(
             self.bus,
             mode=mode,
@@ -326,7 +340,7 @@ class Trainer:
             iterations=self.iterations,
             validate=None if self.val_loader is None else self._validate,
             test=None if self.test_loader is None else self._test,
-            work_dir=self._claim(mode, resume),
+            work_dir=work_dir,
             ranks=join(self.device),
             continues=earlier,
         )
@@ -336,10 +350,7 @@ class Trainer:
         run.validations.on_results = self.scheduler.after_validation
         for name, service in self._services.items():
             run.provide(name, service)
-        with living(run, resume):
-            if resume == self._still_to_resume:
-                self._still_to_resume = "never"
-            yield run
+        return run
 
     def _claim(self, mode: Mode, resume: str | Path) -> WorkDir | None:
         """The directory of the trainings of this trainer; before the first of them, that in which one may be."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus import _packages
 from hookbus._emitting import LoopLeft
 from hookbus.decisions import begin_together
 from hookbus.ending import agreed_outcome, end, fail, write_status
 from hookbus.errors import CheckpointError, ConfigError, RequestError
-from hookbus.hook import Hook
+from hookbus.preconditions import check_hooks
 from hookbus.ranks import Ranks, join
 from hookbus.requests import Kind
 from hookbus.run import Run
@@ -131,7 +130,7 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
             run.alive = True
             begin_together(run)
             bus.begin(run)
-            _check_hooks(run)
+            check_hooks(run)
             run.optimizer_events.attach()
             write_status(run)
             _say_where(run)
@@ -236,18 +235,6 @@ def _record_config(run: Run) -> None:
     if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
         run.work_dir.write_config(to_yaml())
     run.bus.fire("log_config")
-
-
-def _check_hooks(run: Run) -> None:
-    """See at the start what could only go wrong."""
-    if run.mode != "train":
-        return
-    for name, hook in run.bus.hooks.items():
-        if isinstance(hook, Hook) and hook.schedules_validation and not run.validations.can_make("val"):
-            raise RequestError(
-                f"hook {name!r} ({_packages.package_of(hook)}) will ask for validations, and this run has no way to "
-                "make one: give val_loader= to the Trainer, or validate= to bus.run."
-            )
 
 
 def _resume(run: Run, resume: str | Path) -> None:

@@ -113,6 +113,8 @@ class TestMistakes:
             ("training: {epochs: 0}", "1:20: training.epochs: should be greater than or equal to 1, but it is 0."),
             ("training: {epochs: 1, iterations: 1}", "1:11: training: give one limit, either epochs or iterations."),
             ("training: {}", "1:11: training: give one limit, either epochs or iterations."),
+            ("training: {seed: 1}", "1:12: training.seed: unknown key. It is a key of the top level."),
+            ("epochs: 1", "1:1: epochs: unknown key. It is a key of training."),
             ("training: {epoch: 1}", "1:12: training.epoch: unknown key. Did you mean 'epochs'?"),
             ("order: nestd", "1:8: order: should be 'nested' or 'ascending', but it is 'nestd'."),
             ("order: 2", "1:8: order: should be 'nested' or 'ascending', but it is 2."),

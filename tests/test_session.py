@@ -90,7 +90,7 @@ class TestBeginning:
 
         bus = RecordingBus([Evaluates(name="judge")])
         expected = (
-            r"hook 'judge' \(module .*test_session\) will ask for validations, .*val_loader= .*validate= to bus.run"
+            r"hook 'judge' \(module .*test_session\): it will ask for validations, .*val_loader= .*validate= to bus.run"
         )
         with pytest.raises(RequestError, match=expected), bus.run():
             pytest.fail("the loop has begun")

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus.errors import ConfigError, HookError, did_you_mean
 from hookbus.files import commit
+from hookbus.weights import unwrapped
 from hookbus_gradient_flow.chart import draw
 from hookbus_gradient_flow.config import GradientFlowConfig
 from hookbus_gradient_flow.flow import Gradient, Reading, measure
@@ -45,20 +46,27 @@ class GradientFlowHook(Hook):
         self._read_at = -1
         self._told: set[tuple[Kind, str]] = set()
 
+    def check(self, run: Run) -> None:
+        """See that each target stands for a parameter."""
+        if run.model is None:
+            raise HookError("it reads the gradients of a model: give model= to the run.")
+        parameters = dict(unwrapped(run.model).named_parameters())
+        _, unknown = resolve(parameters, self.config.targets)
+        if unknown:
+            raise ConfigError(
+                f"the target {target!r} stands for no parameter of the model."
+                f"{did_you_mean(target, paths_of(parameters))}"
+                for target in unknown
+            )
+
     def before_train(self, run: Run, model: nn.Module) -> None:
         """Find the parameters and the folder.
 
         Raises:
-            ConfigError: a target stands for no parameter, or there is no place for `save_dir`.
+            ConfigError: there is no place for `save_dir`.
         """
         parameters = dict(model.named_parameters())
-        names, unknown = resolve(parameters, self.config.targets)
-        if unknown:
-            raise ConfigError(
-                f"hook {self.name!r}: the target {target!r} stands for no parameter of the model."
-                f"{did_you_mean(target, paths_of(parameters))}"
-                for target in unknown
-            )
+        names, _ = resolve(parameters, self.config.targets)
         self._parameters = {name: parameters[name] for name in names}
         self._directory = self._find_directory(run)
         self._reading, self._read_at, self._told = None, -1, set()

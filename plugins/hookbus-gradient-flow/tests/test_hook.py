@@ -165,10 +165,11 @@ class TestTargets:
     def test_that_stand_for_nothing_end_the_run_with_the_names_that_are_near(self):
         with pytest.raises(ConfigError) as caught:
             fake_training([GradientFlowHook(targets=["2", "0.wieght", "head"])])
+        hook = "hook 'gradient_flow' (hookbus-gradient-flow 0.1.0)"
         assert caught.value.problems == [
-            "hook 'gradient_flow': the target '0.wieght' stands for no parameter of the model. "
+            f"{hook}: the target '0.wieght' stands for no parameter of the model. "
             "Did you mean '0.weight' or '2.weight'?",
-            "hook 'gradient_flow': the target 'head' stands for no parameter of the model. "
+            f"{hook}: the target 'head' stands for no parameter of the model. "
             "There are: 0, 0.bias, 0.weight, 2, 2.bias, 2.weight.",
         ]
 

@@ -26,20 +26,20 @@ class NumClassCheckHook(Hook):
     Config = NumClassCheckConfig
     config: NumClassCheckConfig
 
-    def before_run(self, run: Run) -> None:
+    def check(self, run: Run) -> None:
         """Compare.
 
         Raises:
             ConfigError: numbers differ, or class names are a text instead of a list.
         """
         if run.model is None:
-            raise HookError(f"hook {self.name!r} compares the data with the model: give model= to the run.")
+            raise HookError("it compares the data with the model: give model= to the run.")
         found = heads(unwrapped(run.model), self.config.exclude)
         problems = [
             problem for title, dataset in _datasets(run, self.name) for problem in _compare(title, dataset, found)
         ]
         if problems:
-            raise ConfigError(f"hook {self.name!r}: {problem}" for problem in problems)
+            raise ConfigError(problems)
 
 
 def _datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:

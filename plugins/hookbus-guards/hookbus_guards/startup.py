@@ -33,18 +33,21 @@ class StartupCheckHook(Hook):
     config: StartupCheckConfig
     _num_classes: int | None = None
 
-    def before_train(self, run: Run) -> None:
+    def check(self, run: Run) -> None:
         """Look at what is there already.
 
         Raises:
             LoopError: a loader has no batch.
             ConfigError: the optimizer lacks a parameter.
         """
-        self._num_classes = self._known_classes(run) if self.config.labels else None
         if self.config.loaders:
             _check_loaders(run)
         if self.config.optimizer and run.model is not None and run.optimizer is not None:
             _check_optimizer(unwrapped(run.model), run.optimizer)
+
+    def before_train(self, run: Run) -> None:
+        """Find out how many classes there are."""
+        self._num_classes = self._known_classes(run) if self.config.labels else None
 
     @hookimpl(when=lambda config: between(1, config.label_batches))
     def before_train_iter(self, run: Run, batch: Any) -> None:

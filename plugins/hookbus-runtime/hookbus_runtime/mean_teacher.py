@@ -31,24 +31,22 @@ class MeanTeacherHook(Hook):
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._wrapped = -1  # the index of the iteration whose step was wrapped
 
-    def before_train(self, run: Run) -> None:
-        """Find both in the model, and copy the student where the training begins.
-
-        Raises:
-            HookError: the model has them not, or they are not of the same make.
-        """
-        self._wrapped = -1
-        model = None if run.model is None else unwrapped(run.model)
+    def check(self, run: Run) -> None:
+        """See that the model has both, and that they are of the same make."""
         try:
-            self._pairs = pairs(*self._both(model), buffers=not self.config.skip_buffer)
-            everything = pairs(*self._both(model), buffers=True)
+            pairs(*self._both(run), buffers=True)
         except (AttributeError, ValueError) as error:
             raise HookError(
-                f"hook {self.name!r} moves {self.config.teacher!r} of the model towards {self.config.student!r}: "
-                f"{error}. Give the model both as modules of the same make, or say teacher and student."
+                f"it moves {self.config.teacher!r} of the model towards {self.config.student!r}: {error}. Give the "
+                "model both as modules of the same make, or say teacher and student."
             ) from None
+
+    def before_train(self, run: Run) -> None:
+        """Find both in the model, and copy the student where the training begins."""
+        self._wrapped = -1
+        self._pairs = pairs(*self._both(run), buffers=not self.config.skip_buffer)
         if run.iters_done == 0:
-            follow(everything, 1)
+            follow(pairs(*self._both(run), buffers=True), 1)
 
     @hookimpl(wrapper=True)
     def train_step(self, run: Run) -> Generator[None, Any, Any]:
@@ -74,7 +72,8 @@ class MeanTeacherHook(Hook):
                 'step = bus.action("train_step", my_step), and step(batch) in the loop.'
             )
 
-    def _both(self, model: nn.Module | None) -> tuple[nn.Module, nn.Module]:
-        if model is None:
+    def _both(self, run: Run) -> tuple[nn.Module, nn.Module]:
+        if run.model is None:
             raise ValueError("there is no model")
+        model = unwrapped(run.model)
         return model.get_submodule(self.config.teacher), model.get_submodule(self.config.student)

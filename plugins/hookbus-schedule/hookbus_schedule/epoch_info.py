@@ -16,17 +16,13 @@ __all__ = ["SetEpochInfoHook"]
 class SetEpochInfoHook(Hook):
     """Calls `model.set_epoch(epoch)` before each training epoch, with the index from 0; after a resume as well."""
 
-    def before_train(self, run: Run) -> None:
-        """See that the model wants to know.
-
-        Raises:
-            HookError: it has no such method.
-        """
+    def check(self, run: Run) -> None:
+        """See that the model wants to know."""
         model = None if run.model is None else unwrapped(run.model)
         if not callable(getattr(model, "set_epoch", None)):
             raise HookError(
-                f"hook {self.name!r} tells the model the epoch, and {type(model).__name__} has no method "
-                "set_epoch(epoch): write one, or leave the hook out."
+                f"it tells the model the epoch, and {type(model).__name__} has no method set_epoch(epoch): write one, "
+                "or leave the hook out."
             )
 
     def before_train_epoch(self, epoch: int, model: nn.Module) -> None:

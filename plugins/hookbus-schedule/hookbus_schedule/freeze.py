@@ -31,17 +31,15 @@ class FreezeHook(Hook):
         self._frozen: list[nn.Parameter] = []
         self._layers: list[nn.Module] = []
 
-    def before_train(self, run: Run) -> None:
-        """Freeze, unless the time for that is over.
-
-        Raises:
-            HookError: there is no model.
-            ConfigError: a name means nothing in it.
-        """
+    def check(self, run: Run) -> None:
+        """See that there is a model, and that each name means something in it."""
         if run.model is None:
-            raise HookError(f"hook {self.name!r} freezes modules of a model: give model= to the run.")
-        model = unwrapped(run.model)
-        _check_names(self.config.modules, model)
+            raise HookError("it freezes modules of a model: give model= to the run.")
+        _check_names(self.config.modules, unwrapped(run.model))
+
+    def before_train(self, run: Run, model: nn.Module) -> None:
+        """Freeze, unless the time for that is over."""
+        model = unwrapped(model)
         if self._is_over(run.epochs_done, run.iters_done):
             return
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}

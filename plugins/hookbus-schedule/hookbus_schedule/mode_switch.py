@@ -30,20 +30,17 @@ class YOLOXModeSwitchHook(Hook):
         self._border = Border()
         self._switched = False
 
-    def before_train(self, run: Run) -> None:
-        """Find out when, and see that the data can be switched.
+    def check(self, run: Run) -> None:
+        """See that the end of the run is known, and that the data set has a method for this."""
+        border = self._border_of(run)
+        if run.train_loader is not None and border != Border():
+            SkipTypes(border, self.config.skip_type_keys).check(run.train_loader)
 
-        Raises:
-            ConfigError: the end of the run is not known, or the data set has no method for this.
-        """
-        self._border = last_part(run, self.config.num_last_epochs, self.config.num_last_iters)
-        self._switched = False
-        if self._border == Border():
-            return
-        switch = SkipTypes(self._border, self.config.skip_type_keys)
-        if run.train_loader is not None:
-            switch.check(run.train_loader)
-        run.looping.before_reading(switch)
+    def before_train(self, run: Run) -> None:
+        """Find out when, and have the data switched while it is read."""
+        self._border, self._switched = self._border_of(run), False
+        if self._border != Border():
+            run.looping.before_reading(SkipTypes(self._border, self.config.skip_type_keys))
 
     def before_train_iter(self, run: Run, model: Any) -> None:
         """Switch the model, where it is time and not done yet."""
@@ -60,6 +57,9 @@ class YOLOXModeSwitchHook(Hook):
             ", ".join(self.config.skip_type_keys),
             switched,
         )
+
+    def _border_of(self, run: Run) -> Border:
+        return last_part(run, self.config.num_last_epochs, self.config.num_last_iters)
 
 
 def _use_l1(model: nn.Module) -> int:

@@ -29,16 +29,20 @@ class ParamSchedulerHook(Hook):
         self._loaded: list[dict[str, Any]] | None = None  # a state that waits for the schedulers
         self._missed: set[str] = set()
 
+    def check(self, run: Run) -> None:
+        """See that there is something to step, and that nobody else steps it."""
+        if run.mode == "train":
+            _check_owner(run, self.config)
+
     def before_run(self, run: Run) -> None:
         """Build the schedulers, before a checkpoint brings their state.
 
         Raises:
-            ConfigError: one cannot be built, there is none, or somebody else steps it.
+            ConfigError: one cannot be built.
         """
         if run.mode != "train":
             return
         self._missed = set()
-        _check_owner(run, self.config, self.name)
         if self._schedulers is None or run.iters_done == 0:
             self._schedulers = self._made(run)
         if self._loaded is not None:
@@ -127,18 +131,18 @@ class ParamSchedulerHook(Hook):
             warnings.warn(f"hook {self.name!r} waits for its metric. {problem} Set monitor.", HookWarning, stacklevel=2)
 
 
-def _check_owner(run: Run, config: ParamSchedulerConfig, hook: str) -> None:
+def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
     own = run.scheduler
     if run.trainer is not None and own is not None:
         if not config.schedulers or any(each.scheduler is own for each in config.schedulers):
             raise ConfigError(
                 [
-                    f"hook {hook!r}: the Trainer steps its scheduler ({type(own).__name__}) itself, so it would be "
+                    f"the Trainer steps its scheduler ({type(own).__name__}) itself, so it would be "
                     "stepped twice. Leave the hook out, or give the scheduler to the hook alone."
                 ]
             )
     elif own is None and not config.schedulers:
-        raise ConfigError([f"hook {hook!r} has nothing to step: say schedulers, or give scheduler= to bus.run."])
+        raise ConfigError(["there is nothing to step: say schedulers, or give scheduler= to bus.run."])
 
 
 def _optimizer_of(run: Run, given: SchedulerConfig) -> Any:

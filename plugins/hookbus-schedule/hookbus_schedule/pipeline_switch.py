@@ -26,17 +26,15 @@ class PipelineSwitchHook(Hook):
         self._border = Border(self.config.switch_epoch, self.config.switch_iter)
         self._switched = False
 
-    def before_train(self, run: Run) -> None:
-        """See that the data can be switched.
-
-        Raises:
-            ConfigError: the data set has no pipeline.
-        """
-        self._switched = False
-        switch = SwitchPipeline(self._border, self.config.switch_pipeline)
+    def check(self, run: Run) -> None:
+        """See that the data set has a pipeline."""
         if run.train_loader is not None:
-            switch.check(run.train_loader)
-        run.looping.before_reading(switch)
+            self._switch().check(run.train_loader)
+
+    def before_train(self, run: Run) -> None:
+        """Have the data switched while it is read."""
+        self._switched = False
+        run.looping.before_reading(self._switch())
 
     def before_train_iter(self, run: Run) -> None:
         """Say so, when it is done."""
@@ -46,3 +44,6 @@ class PipelineSwitchHook(Hook):
         run.looping.see_that_it_reads(self.name)
         numbers = run.clock.number("epoch"), run.clock.number("iter")
         run.logger.info("%s: another pipeline from epoch %s, iteration %s on.", self.name, *numbers)
+
+    def _switch(self) -> SwitchPipeline:
+        return SwitchPipeline(self._border, self.config.switch_pipeline)

@@ -23,28 +23,19 @@ class YOLOXLrUpdaterHook(Hook):
     Config = YOLOXLrUpdaterConfig
     config: YOLOXLrUpdaterConfig
 
+    def check(self, run: Run) -> None:
+        """See that there is a rate to set, and that nobody else does."""
+        if run.optimizer is None:
+            raise HookError("it sets the learning rate of an optimizer: give optimizer= to the run.")
+        if run.scheduler is not None:
+            other = type(run.scheduler).__name__
+            raise ConfigError([f"it sets the learning rate, and so does the run's {other}: leave one of them out."])
+
     def before_run(self, run: Run) -> None:
         """Note the first rates, before a checkpoint brings its own."""
         if run.mode == "train" and run.optimizer is not None:
             for group in run.optimizer.param_groups:
                 group.setdefault("initial_lr", float(group["lr"]))
-
-    def before_train(self, run: Run) -> None:
-        """See that there is a rate to set, and that nobody else does.
-
-        Raises:
-            HookError: there is no optimizer.
-            ConfigError: the run has a scheduler as well.
-        """
-        if run.optimizer is None:
-            raise HookError(f"hook {self.name!r} sets the learning rate of an optimizer: give optimizer= to the run.")
-        if run.scheduler is not None:
-            raise ConfigError(
-                [
-                    f"hook {self.name!r} sets the learning rate, and so does the run's {type(run.scheduler).__name__}: "
-                    "leave one of them out."
-                ]
-            )
 
     def before_train_iter(self, run: Run) -> None:
         """Set it.

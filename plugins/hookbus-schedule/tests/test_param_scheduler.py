@@ -249,7 +249,7 @@ class TestOwnership:
 
     @pytest.mark.parametrize("loop", [by_trainer, by_hand])
     def test_nothing_to_step_is_an_error(self, loop: Any) -> None:
-        with pytest.raises(ConfigError, match="has nothing to step: say schedulers, or give scheduler="):
+        with pytest.raises(ConfigError, match="there is nothing to step: say schedulers, or give scheduler="):
             loop(ParamSchedulerHook())
 
     def test_a_second_training_goes_on(self) -> None:

@@ -30,15 +30,14 @@ class SyncRandomSizeHook(Hook):
         """(height, width) in pixels of the iteration in progress."""
         return self._sizes(self.run).at(self.run.iter)
 
-    def before_train(self, run: Run) -> None:
-        """See that the data can have another size, and have it changed while it is read.
-
-        Raises:
-            ConfigError: the data set has no method for this.
-        """
-        self._reads = False
+    def check(self, run: Run) -> None:
+        """See that the data set has a method for this."""
         if run.train_loader is not None:
             targets_in(run.train_loader)
+
+    def before_train(self, run: Run) -> None:
+        """Have the size changed while the data is read."""
+        self._reads = False
         run.looping.before_reading(Resize(self._sizes(run)))
 
     def before_train_iter(self, run: Run) -> None:
