@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hookbus.distributed import is_main, rank
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
 __all__ = ["complain", "console", "errors", "paragraph", "print_json", "reported", "table_of"]
@@ -36,7 +37,7 @@ def reported() -> Iterator[None]:
             yield
         except ConfigError as error:
             for problem in error.problems:
-                errors().print(escape(problem), soft_wrap=True, highlight=False)
+                errors().print(escape(f"{_who()}{problem}"), soft_wrap=True, highlight=False)
             _show_notes(error)
             raise typer.Exit(2) from None
         except HookbusError as error:
@@ -67,7 +68,7 @@ def console() -> Console:
 
 def complain(message: str) -> None:
     """Say what went wrong."""
-    errors().print(f"[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    errors().print(f"{_who()}[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
 
 
 def table_of(*columns: str) -> Table:
@@ -101,6 +102,11 @@ def errors() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def _who() -> str:
+    """The beginning of a line of a process that is not the main one."""
+    return "" if is_main() else f"rank {rank()}: "
+
+
 def _came_from_output(error: OSError) -> bool:
     """Whether it was raised where tables and results are written."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -114,16 +120,19 @@ def _show_notes(error: Exception) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    errors().print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+    errors().print(f"{_who()}[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
 
 
 @contextmanager
 def _messages_shown() -> Iterator[None]:
-    """While this lasts, messages that nobody else shows appear on standard error."""
+    """While this lasts, messages that nobody else shows appear on standard error; of several processes, the main one's.
+
+    The others show errors and warnings alone.
+    """
     logger, handler = logging.getLogger("hookbus"), _Messages()
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if is_main() else logging.ERROR)
     logger.propagate = False
     try:
         yield

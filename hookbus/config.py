@@ -73,7 +73,7 @@ class DDPConfig(_Section):
     """How gradients are averaged over several processes: options of torch's DistributedDataParallel."""
 
     find_unused_parameters: bool = Field(default=False, description="Look for parameters that the loss does not reach.")
-    broadcast_buffers: bool = Field(default=True, description="Take the main process's buffers before each forward.")
+    forward_sync_buffers: bool = Field(default=True, description="Take the main process's buffers before each forward.")
 
 
 class TrainingConfig(_Section):

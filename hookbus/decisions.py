@@ -8,10 +8,9 @@ other, and every rank goes on with all of it. Nothing is compared where no hook 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hookbus._packages import package_of
 from hookbus.errors import RankError, RequestError
@@ -75,8 +74,8 @@ class Decisions:
         self.active, self._begun = any(can for can, _ in told), True
         self.skipping = frozenset(point for _, points in told for point in points)
         moment = PointMoment(run.clock, POINTS[ITERATION])
-        listeners = run.bus.table.listeners(ITERATION, run)
-        self._schedules = [(each.schedule, moment) for each in listeners if each.schedule and _can_ask(each.plugin)]
+        askers = [each for each in run.bus.table.listeners(ITERATION, run) if _can_ask(each.plugin)]
+        self._schedules = [(each.schedule, moment) for each in askers if each.schedule is not None]
         run.bus.changed()
 
     def check(self, asker: str) -> None:
@@ -207,9 +206,9 @@ def _described(name: str, hook: object) -> str:
     text = f"{name}: {type(hook).__name__} of {package_of(hook)}"
     if not isinstance(hook, Hook):
         return text
-    settings: Mapping[str, Any] = hook.config.model_dump(exclude_unset=True, mode="json")
-    shown = "".join(f", {key}={value!r}" for key, value in settings.items())
-    return f"{text}, priority {hook.priority}{shown}"
+    priority = hook.priority if hook.config.priority is None else hook.config.priority
+    settings = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"}, mode="json")
+    return ", ".join([text, f"priority {int(priority)}", *(f"{key}={value!r}" for key, value in settings.items())])
 
 
 def _difference(rank: int, own: list[str], other_rank: int, other: list[str]) -> str:

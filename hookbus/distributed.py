@@ -74,11 +74,12 @@ def start_group(device: torch.device | str | None = None) -> Store:
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    backend, device = "cpu:gloo", torch.device(device or "cpu")
+    backend, device = "gloo", torch.device(device or "cpu")
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
-        backend += f",{device.type}:{dist.get_default_backend_for_device(device)}"
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
+        store: Store
         store, number, size = next(rendezvous("env://"))
         dist.init_process_group(backend, store=store, rank=number, world_size=size)
     except (RuntimeError, ValueError) as error:

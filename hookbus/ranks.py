@@ -7,6 +7,7 @@ a difference is then an error that shows both sides.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -180,6 +181,8 @@ class ProcessRanks(Ranks):
         self._group: ProcessGroup = dist.new_group(backend="gloo")
         self._store = store
         self.parted = False
+        if not self.is_main:
+            logging.getLogger("hookbus").setLevel(logging.ERROR)  # the main rank tells what all of them do
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
 
     def by_main(self, name: str, work: Callable[[], T]) -> T | None:

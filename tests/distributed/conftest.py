@@ -54,7 +54,18 @@ Launch = Callable[..., Launched]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    """Run a script, or a module, in several processes.
+    """Run a script, or a module, in several processes: see `launcher`."""
+    return launcher(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def launch_once(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """The same for several tests, which look at what one launch has left."""
+    return launcher(tmp_path_factory.mktemp("launches"))
+
+
+def launcher(directory: Path) -> Launch:
+    """A function that runs a script, or a module, in several processes.
 
     `launch(script, *arguments)` runs the text of a script, `launch("-m", "hookbus", "train", ...)` a module. More
     settings: `ranks` (2), `options` for torchrun, `environment`, `succeeds` (True) for a launch that has to return 0.
@@ -70,7 +81,7 @@ def launch(tmp_path: Path) -> Launch:
         succeeds: bool = True,
         limit: int = LIMIT,
     ) -> Launched:
-        place = tmp_path / f"launch-{next(number)}"
+        place = directory / f"launch-{next(number)}"
         answers, logs = place / "answers", place / "logs"
         answers.mkdir(parents=True)
         if what != "-m":
@@ -82,7 +93,7 @@ def launch(tmp_path: Path) -> Launch:
         command = [sys.executable, *torchrun, str(WORKER), str(limit - 5), what, *arguments]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "ANSWERS": str(answers), "PYTHONPATH": str(WORKER.parent)}
         variables |= environment or {}
-        done = _run(command, tmp_path, variables, limit)
+        done = _run(command, directory, variables, limit)
         found = {int(file.stem): json.loads(file.read_text()) for file in answers.glob("*.json")}
         launched = Launched(done.returncode, done.stdout, logs, found)
         if succeeds:

@@ -104,19 +104,50 @@ def test_the_others_are_told_who_has_failed(launch: Launch) -> None:
 
         ranks = join()
         if RANK == 1:
-            error = ValueError("no disk there")
-            ranks.announce(error)
-            raise error
-        try:
-            ranks.barrier("end")
-        except RankError as error:
-            answer([str(error), error.__notes__])
-            raise SystemExit(1)
+            try:
+                with ranks.together():
+                    raise ValueError("no disk there")
+            except ValueError:
+                raise SystemExit(0)  # torchrun would end the other rank if this one failed
+        else:
+            try:
+                with ranks.together():
+                    ranks.barrier("end")
+            except RankError as error:
+                said = [str(error), error.__notes__]
+            try:
+                ranks.barrier("once more")
+            except RankError as error:
+                answer([*said, str(error)])
     """
-    done = launch(failing, succeeds=False)
+    done = launch(failing)
 
     assert done.answers[0] == [
         "rank 0 ends with the others: rank 1 has failed: ValueError: no disk there",
         ["while the ranks were at 'end'"],
+        "rank 0 cannot ask the others for 'once more': the run has failed.",
     ]
-    assert done.output(1).count("ValueError: no disk there") == 1
+
+
+def test_what_the_main_rank_finds_is_there_on_all(launch: Launch) -> None:
+    asking = """
+        from hookbus.ranks import join
+
+        ranks, found = join(), []
+        found.append(ranks.by_main("path", lambda: f"found by rank {RANK}"))
+        try:
+            ranks.by_main("path", lambda: 1 // 0)
+        except Exception as error:
+            found += [type(error).__name__, str(error)]
+        answer(found)
+    """
+    failure = "integer division or modulo by zero"
+
+    assert launch(asking).answers == {
+        0: ["found by rank 0", "ZeroDivisionError", failure],
+        1: [
+            "found by rank 0",
+            "RankError",
+            f"rank 1 ends with the others: rank 0 has failed: ZeroDivisionError: {failure}",
+        ],
+    }
