@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter_ns
@@ -31,22 +31,26 @@ class Spent(dict[tuple[str, str], int]):
         self.total = 0
         self._inside = 0  # what was measured already inside of the call in progress
 
-    def measure(self, hook: str, point: str, call: Callable[[], T]) -> T:
-        """Call something for a hook, and add the time that it takes."""
+    def measure(self, key: tuple[str, str], call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call something for a hook, and add the time that it takes to an entry."""
         before, self._inside = self._inside, 0
         began = perf_counter_ns()
         try:
-            return call()
+            return call(*args, **kwargs)
         finally:
             elapsed = perf_counter_ns() - began
             own, self._inside = elapsed - self._inside, before + elapsed
-            self[hook, point] = self.get((hook, point), 0) + own
+            self[key] = self.get(key, 0) + own
             self.total += own
 
 
 @contextmanager
-def timed(bus: HookBus) -> Iterator[Spent]:
+def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
     """Measure the time that listeners take, and what is done after an event because a hook has asked for it.
+
+    Args:
+        bus: whose listeners are measured.
+        without: instance names of hooks that are not.
 
     Yields:
         The times, growing while the context is open.
@@ -54,11 +58,11 @@ def timed(bus: HookBus) -> Iterator[Spent]:
     spent, outer = Spent(), bus.table.around_work
 
     def wrap(listener: Listener) -> Callable[..., Any]:
-        call, hook, point, measure = listener.call, listener.hook, listener.point, spent.measure
-        return lambda *args, **kwargs: measure(hook, point, partial(call, *args, **kwargs))
+        call, key, measure = listener.call, (listener.hook, listener.point), spent.measure
+        return call if listener.hook in without else lambda *args, **kwargs: measure(key, call, *args, **kwargs)
 
     def work_for(hook: str, what: str, work: Callable[[], Any]) -> Any:
-        return spent.measure(hook, what, work if outer is None else partial(outer, hook, what, work))
+        return spent.measure((hook, what), work if outer is None else partial(outer, hook, what, work))
 
     bus.table.around_work = work_for
     try:

@@ -99,6 +99,24 @@ def test_what_is_done_for_a_hook_after_the_event_counts_for_it_too(monkeypatch: 
     assert bus.table.around_work is None
 
 
+def test_a_hook_may_be_left_alone() -> None:
+    bus: Any = HookBus([Working(name="a"), working := Working(name="b")])
+    with timed(bus, without=["b"]) as spent:
+        assert bus.table.listeners("before_train", bus.current)[1].call == working.before_train
+        bus.fire("before_train")
+    assert list(spent) == [("a", "before_train")]
+
+
+def test_a_listener_gets_the_arguments_of_its_point_whatever_they_are_called() -> None:
+    seen: list[dict[str, Any]] = []
+    bus: Any = HookBus()
+    bus.declare("after_render", args=("key", "call"))
+    bus.on("after_render")(lambda **given: seen.append(given))
+    with timed(bus):
+        bus.fire("after_render", key=1, call=2)
+    assert seen == [{"run": bus.current, "key": 1, "call": 2}]
+
+
 def test_two_may_look_at_once() -> None:
     seen: list[str] = []
     bus: Any = HookBus([Working()])
