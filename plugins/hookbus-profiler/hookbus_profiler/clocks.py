@@ -19,16 +19,27 @@ class Clock(Protocol):
     def mark(self) -> Any:
         """A mark of now. Waits for nothing."""
 
-    def between(self, first: Any, second: Any) -> float | None:
-        """Seconds from one mark to a later one; None where that is not known yet. Waits for nothing."""
+    def is_past(self, mark: Any) -> bool:
+        """Whether a mark has been reached, and with it all that were made before. Waits for nothing."""
+
+    def wait(self, mark: Any) -> None:
+        """Wait until a mark has been reached."""
+
+    def between(self, first: Any, second: Any) -> float:
+        """Seconds from one mark to a later one; both have been reached."""
 
 
 class HostClock:
     """The clock of the host."""
 
-    def mark(self) -> float:
-        """Seconds that never go back."""
-        return time.perf_counter()
+    mark = staticmethod(time.perf_counter)
+
+    def is_past(self, mark: float) -> bool:
+        """Always: now is past as soon as it is read."""
+        return True
+
+    def wait(self, mark: float) -> None:
+        """There is nothing to wait for."""
 
     def between(self, first: float, second: float) -> float:
         """Seconds from one mark to a later one."""
@@ -51,9 +62,17 @@ class DeviceClock:
         event.record()
         return event
 
-    def between(self, first: torch.Event, second: torch.Event) -> float | None:
-        """Seconds from one event to a later one; None where the device has not got there yet."""
-        return first.elapsed_time(second) / 1000 if second.query() else None
+    def is_past(self, mark: torch.Event) -> bool:
+        """Whether the device has got there."""
+        return bool(mark.query())
+
+    def wait(self, mark: torch.Event) -> None:
+        """Wait until the device has got there."""
+        mark.synchronize()
+
+    def between(self, first: torch.Event, second: torch.Event) -> float:
+        """Seconds from one event to a later one, by the clock of the device."""
+        return float(first.elapsed_time(second)) / 1000
 
 
 def clock_for(device: torch.device) -> Clock:

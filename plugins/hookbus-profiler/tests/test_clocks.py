@@ -10,7 +10,10 @@ def test_the_host_tells_seconds_at_once():
     clock = HostClock()
     first = clock.mark()
     time.sleep(0.01)
-    assert clock.between(first, clock.mark()) >= 0.01
+    second = clock.mark()
+    assert clock.is_past(second)
+    clock.wait(second)
+    assert 0.01 <= clock.between(first, second) <= time.perf_counter() - first
 
 
 def test_a_device_is_measured_by_its_own_clock_and_the_cpu_by_that_of_the_host():
@@ -19,7 +22,7 @@ def test_a_device_is_measured_by_its_own_clock_and_the_cpu_by_that_of_the_host()
 
 
 class FakeEvent:
-    """An event of a device that gets there when the test says so."""
+    """An event of a device that gets there when it is waited for."""
 
     reached = False
 
@@ -30,14 +33,19 @@ class FakeEvent:
         return 250.0
 
     def synchronize(self):
-        raise AssertionError("the host waits for the device")
+        self.reached = True
 
 
-def test_an_event_is_read_only_when_the_device_has_got_there():
-    clock, first, second = DeviceClock(torch.device("cuda")), FakeEvent(), FakeEvent()
-    assert clock.between(first, second) is None
-    second.reached = True
-    assert clock.between(first, second) == 0.25
+def test_whether_a_device_has_got_to_an_event_is_asked_without_waiting():
+    clock, event = DeviceClock(torch.device("cuda")), FakeEvent()
+    assert not clock.is_past(event)
+    assert not event.reached
+    clock.wait(event)
+    assert clock.is_past(event)
+
+
+def test_events_of_a_device_are_apart_by_its_own_milliseconds():
+    assert DeviceClock(torch.device("cuda")).between(FakeEvent(), FakeEvent()) == 0.25
 
 
 @pytest.mark.gpu

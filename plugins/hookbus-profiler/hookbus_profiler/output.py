@@ -1,0 +1,73 @@
+"""Where the results of the profiling go: traces, operators and the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from hookbus import Run
+from hookbus.distributed import is_main, rank
+from hookbus.files import commit
+from hookbus_profiler.config import ProfilerConfig
+from hookbus_profiler.report import Report
+from hookbus_profiler.session import Cycle
+from hookbus_profiler.traces import Traces, operators
+
+__all__ = ["Output"]
+
+
+class Output:
+    """The files and the words of one training; in a run that writes no files, the words alone.
+
+    Args:
+        run: the training.
+        config: what is wanted.
+        name: who speaks.
+    """
+
+    def __init__(self, run: Run, config: ProfilerConfig, name: str) -> None:
+        self._run, self._config, self._name = run, config, name
+        directory = run.get("experiment_dir")
+        self._directory = None if directory is None else Path(directory) / "profiler"
+        self._traces: Traces | None = None
+        if self._directory is not None:
+            run.own(self._directory)
+            suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
+            wanted = config.export_chrome_trace or config.export_tensorboard
+            self._traces = Traces(self._directory, suffix if wanted else None, config.max_megabytes * 1e6)
+
+    def deliver(self, cycle: Cycle, number: int) -> None:
+        """A cycle was recorded: write it, and hand it to who wants it.
+
+        Args:
+            cycle: it is over.
+            number: of the cycle, from 1.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        run = self._run
+        if self._traces is not None:
+            problem = self._traces.write(cycle.profile, f"rank{rank()}-cycle{number}-iteration{run.iters_done}")
+            if problem is not None:
+                run.logger.warning("%s: %s", self._name, problem)
+        else:
+            run.logger.info("%s: the most expensive operators\n%s", self._name, operators(cycle.profile))
+        if self._config.on_trace_ready is not None:
+            self._config.on_trace_ready(cycle.profile)
+
+    def keep(self, report: Report) -> None:
+        """Write the report of the main process.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._directory is not None and is_main():
+            text = report.text().encode()
+            commit(self._directory / "report.txt", lambda file: file.write(text))
+
+    def show(self, report: Report) -> None:
+        """Print the report of the main process."""
+        if is_main():
+            (self._run.get("console") or Console(highlight=False)).print(report)

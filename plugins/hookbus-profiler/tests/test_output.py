@@ -1,0 +1,100 @@
+import pytest
+import torch
+
+from hookbus import Hook, HookBus
+from hookbus.testing import fake_training
+from hookbus_profiler.config import ProfilerConfig
+from hookbus_profiler.output import Output
+from hookbus_profiler.report import Report
+from hookbus_profiler.session import Cycle
+from hookbus_profiler.split import Times
+
+
+def recorded():
+    cycle = Cycle(0, 1)
+    torch.ones(2, 2) @ torch.ones(2, 2)
+    cycle.step()
+    cycle.stop()
+    return cycle
+
+
+@pytest.fixture
+def report():
+    times = Times(iterations=1)
+    times.parts["forward"] = 1.0
+    return Report(times)
+
+
+class Using(Hook):
+    """Uses the output of its run at the end, as the test says."""
+
+    def __init__(self, use, **settings):
+        super().__init__()
+        self.use, self.settings = use, settings
+
+    def before_train(self, run):
+        self.output = Output(run, ProfilerConfig(**self.settings), "profiler")
+
+    def after_train(self):
+        self.use(self.output)
+
+
+def use_output(use, work_dir=None, **settings):
+    fake_training(bus=HookBus([Using(use, **settings)]), epochs=1, batches=2, work_dir=work_dir)
+
+
+def files(work_dir):
+    return sorted(path.name for path in (work_dir / "profiler").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "traces"),
+    [
+        ({}, ["rank0-cycle7-iteration2.pt.trace.json.gz"]),
+        ({"export_tensorboard": False}, ["rank0-cycle7-iteration2.json.gz"]),
+        ({"export_chrome_trace": False}, ["rank0-cycle7-iteration2.pt.trace.json.gz"]),
+        ({"export_tensorboard": False, "export_chrome_trace": False}, []),
+    ],
+)
+def test_a_trace_is_written_as_it_is_wanted_and_the_operators_always(tmp_path, settings, traces):
+    use_output(lambda output: output.deliver(recorded(), 7), tmp_path, **settings)
+    assert files(tmp_path) == sorted([*traces, "rank0-cycle7-iteration2.operators.txt"])
+
+
+def test_without_a_work_dir_the_operators_are_told_and_nothing_is_written(tmp_path, caplog, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO", "hookbus")
+    use_output(lambda output: output.deliver(recorded(), 1))
+    assert "profiler: the most expensive operators" in caplog.text
+    assert "aten::mm" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_handler_gets_the_profiler_after_the_trace_was_written(tmp_path):
+    seen = []
+    use_output(
+        lambda output: output.deliver(recorded(), 1),
+        tmp_path,
+        on_trace_ready=lambda profile: seen.append((len(files(tmp_path)), profile.key_averages()[0].count)),
+    )
+    assert seen == [(2, 1)]
+
+
+def test_the_report_is_a_file(tmp_path, report):
+    use_output(lambda output: output.keep(report), tmp_path)
+    assert (tmp_path / "profiler/report.txt").read_text() == report.text()
+
+
+def test_the_report_is_printed(capsys, report):
+    use_output(lambda output: output.show(report))
+    assert "The model itself takes 100.0 % of the time" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "use", [lambda output, report: output.keep(report), lambda output, report: output.show(report)]
+)
+def test_of_another_process_than_the_main_one_the_report_is_not_kept(tmp_path, report, capsys, monkeypatch, use):
+    monkeypatch.setattr("hookbus_profiler.output.is_main", lambda: False)
+    use_output(lambda output: use(output, report), tmp_path)
+    assert not (tmp_path / "profiler").exists()
+    assert capsys.readouterr().out == ""
