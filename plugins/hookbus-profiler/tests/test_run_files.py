@@ -1,64 +1,95 @@
-"""The examples that people bring with them run as they stand."""
+"""The examples that people bring with them run as they stand, on the scanned digits."""
 
+import gzip
 import json
-import sys
-from textwrap import dedent
+from pathlib import Path
+from textwrap import dedent, indent
 
 import pytest
 
+from hookbus import Hook
 from hookbus.loop import Trainer
 
-PARTS = """
-    import torch
+DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits.yaml"
+EXAMPLES = {
+    "profiler": """
+        - type: ProfilerHook
+          profile_iters: 100
+          schedule:
+            wait: 10
+            warmup: 10
+            active: 80
+          record_shapes: true
+          profile_memory: true
+          export_chrome_trace: true
+    """,
+    "memory_profiler": """
+        - type: MemoryProfilerHook
+          interval: 100
+          warn_threshold: 10.0
+    """,
+    "iter_timer": """
+        - type: IterTimerHook
+          interval: 50
+    """,
+}
 
 
-    def net():
-        return torch.nn.Linear(3, 2)
+class Writer(Hook):
+    """Keeps the names that are recorded, by update."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = {}
+
+    def log_scalars(self, values, step):
+        self.names.setdefault(step, set()).update(values)
 
 
-    def points():
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(120, 3, generator=generator)
-        return torch.utils.data.TensorDataset(x, (x.sum(1) > 0).long())
-"""
-RUN = """
-    work_dir: run
-    model: {type: "parts:net"}
-    dataset: {type: "parts:points", batch_size: 1}
-    loss: cross_entropy
-    training: {epochs: 1}
-    default_hooks: false
-    hooks:
-      - type: ProfilerHook
-        profile_iters: 100
-        schedule:
-          wait: 10
-          warmup: 10
-          active: 80
-        record_shapes: true
-        profile_memory: true
-        export_chrome_trace: true
-"""
-
-
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    (tmp_path / "parts.py").write_text(dedent(PARTS))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "parts", raising=False)
-    yield tmp_path
-    sys.modules.pop("parts", None)
+def train(directory, *hooks):
+    """Five epochs of 23 iterations, with hooks as they are written."""
+    before_hooks = DIGITS.read_text().partition("\nhooks:")[0]
+    text = "".join(indent(dedent(EXAMPLES[hook]).strip() + "\n", "  ") for hook in hooks)
+    (directory / "run.yaml").write_text(f"{before_hooks}\nhooks:\n{text}")
+    trainer = Trainer.from_file(directory / "run.yaml", [f"work_dir={directory / 'run'}", "training.epochs=5"])
+    trainer.register_hook(writer := Writer())
+    run = trainer.fit()
+    assert (run.outcome, run.iters_done) == ("finished", 115)
+    return writer.names
 
 
 @pytest.mark.slow
-def test_a_hundred_iterations_of_which_eighty_are_traced(directory):
-    (directory / "run.yaml").write_text(dedent(RUN))
-    Trainer.from_file("run.yaml").fit()
-    assert sorted(path.name for path in (directory / "run/profiler").iterdir()) == [
-        "rank0-cycle1-iteration100.operators.txt",
-        "rank0-cycle1-iteration100.pt.trace.json.gz",
-        "report.txt",
-    ]
-    assert json.loads((directory / "run/status.json").read_text())["outcome"] == "finished"
-    assert "Where the time goes: 9 iterations" in (directory / "run/profiler/report.txt").read_text()
+@pytest.mark.timeout(600)
+class TestAnExample:
+    def test_of_the_profiler_traces_eighty_of_a_hundred_iterations(self, tmp_path):
+        train(tmp_path, "profiler")
+        directory = tmp_path / "run" / "profiler"
+        trace = directory / "rank0-cycle1-iteration100.pt.trace.json.gz"
+
+        assert {path.name for path in directory.iterdir()} == {
+            "rank0-cycle1-iteration100.operators.txt", trace.name, "report.txt"
+        }  # fmt: skip
+        events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+        assert sum(event.get("name", "").startswith("ProfilerStep#") for event in events) == 80
+        assert any("Input Dims" in event.get("args", {}) for event in events)
+        assert "aten::convolution" in (directory / "rank0-cycle1-iteration100.operators.txt").read_text()
+        report = (directory / "report.txt").read_text()
+        assert report.startswith("Where the time goes: 9 iterations of ")
+        assert "GFLOP per iteration" in report
+
+    def test_of_the_memory_profiler_records_once_in_a_hundred(self, tmp_path):
+        names = train(tmp_path, "memory_profiler")
+
+        assert [step for step, found in names.items() if "memory/process_gb" in found] == [100]
+
+    def test_of_the_iteration_timer_records_every_fifty_and_at_the_end_of_epochs(self, tmp_path):
+        names = train(tmp_path, "iter_timer")
+
+        assert [step for step, found in names.items() if "time/eta" in found] == [23, 46, 50, 92, 100, 115]
+
+    def test_is_the_same_together_with_the_others(self, tmp_path):
+        names = train(tmp_path, *EXAMPLES)
+
+        assert {"memory/process_gb", "time/iter", "time/data", "throughput/samples_per_second"} <= names[100]
+        report = (tmp_path / "run" / "profiler" / "report.txt").read_text()
+        assert report.startswith("Where the time goes: 9 iterations of ")
