@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 __all__ = ["Cgroup", "Usage"]
+
+T = TypeVar("T", "Usage", float)
 
 MICROSECONDS = 1_000_000
 NANOSECONDS = 1_000_000_000
@@ -31,41 +33,45 @@ class Usage(NamedTuple):
 class Cgroup:
     """The control group of this process; each answer is None where there is no limit, or none that can be read.
 
+    Which groups have a limit is looked up once, when it is made: opening a file takes longer than reading it. The limits
+    themselves, and what is used of them, are read anew each time.
+
     Args:
         root: where the control groups are mounted.
         own: the file that says in which groups this process is.
     """
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> None:
-        self._paths = _paths(own)
-        self._root = root
+        self._root, self._paths = root, _paths(own)
+        self._memory_of = _memory_v1 if "memory" in self._paths else _memory_v2
+        self._swap_of = _swap_v1 if "memory" in self._paths else _swap_v2
+        self._cpus_of = _cpus_v1 if "cpu" in self._paths else _cpus_v2
+        self._memory = _those_with(self._memory_of, self._groups("memory"))
+        self._swap = _those_with(self._swap_of, self._groups("memory"))
+        self._cpus = _those_with(self._cpus_of, self._groups("cpu"))
+        self._accounts = self._groups("cpuacct" if "cpuacct" in self._paths else "cpu")
 
     def memory(self) -> Usage | None:
         """The tightest limit of memory here or above; files that the kernel can drop at once do not count as used."""
-        if "memory" in self._paths:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            names = ("memory.max", "memory.current", "inactive_file")
-        return _tightest(self._groups("memory"), lambda group: _memory_of(group, *names))
+        return _tightest(self._memory_of, self._memory)
 
     def swap(self) -> Usage | None:
         """The tightest limit of swap here or above."""
-        of_group = _swap_v1 if "memory" in self._paths else _swap_v2
-        return _tightest(self._groups("memory"), of_group)
+        return _tightest(self._swap_of, self._swap)
 
     def cpus(self) -> float | None:
         """How many CPUs' time may be used, a fraction included."""
-        of_group = _cpus_v1 if "cpu" in self._paths else _cpus_v2
-        limits = [found for group in self._groups("cpu") if (found := of_group(group)) is not None]
-        return min(limits, default=None)
+        return _tightest(self._cpus_of, self._cpus)
 
     def cpu_seconds(self) -> float | None:
         """CPU time that was used so far, in seconds; only growth has a meaning."""
+        if not self._accounts:
+            return None
         if "cpuacct" in self._paths:
-            used = next((_number(group / "cpuacct.usage") for group in self._groups("cpuacct")), None)
-            return None if used is None else used / NANOSECONDS
-        used = next((_field(group / "cpu.stat", "usage_usec") for group in self._groups("cpu")), None)
-        return None if used is None else used / MICROSECONDS
+            used, unit = _number(self._accounts[0] / "cpuacct.usage"), NANOSECONDS
+        else:
+            used, unit = _field(self._accounts[0] / "cpu.stat", "usage_usec"), MICROSECONDS
+        return None if used is None else used / unit
 
     def _groups(self, controller: str) -> list[Path]:
         """The directories of the group and of those above it, as far as this process can see them."""
@@ -88,12 +94,23 @@ def _paths(own: Path) -> dict[str, str]:
     return {name: path for _, names, path in found for name in names.split(",")}
 
 
-def _tightest(groups: list[Path], of_group: Callable[[Path], Usage | None]) -> Usage | None:
-    found = [usage for group in groups if (usage := of_group(group)) is not None]
-    return min(found, default=None)
+def _those_with(limit_of: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
+    return [group for group in groups if limit_of(group) is not None]
 
 
-def _memory_of(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
+def _tightest(limit_of: Callable[[Path], T | None], groups: list[Path]) -> T | None:
+    return min((limit for group in groups if (limit := limit_of(group)) is not None), default=None)
+
+
+def _memory_v1(group: Path) -> Usage | None:
+    return _usage(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _memory_v2(group: Path) -> Usage | None:
+    return _usage(group, "memory.max", "memory.current", "inactive_file")
+
+
+def _usage(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
     most = _number(group / limit)
     used = _number(group / usage) if most is not None and most < NO_LIMIT else None
     if most is None or used is None:

@@ -5,8 +5,10 @@ Usable without hookbus.
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
+from functools import lru_cache
 from typing import NamedTuple
 
 import psutil
@@ -46,14 +48,23 @@ def swap_memory(cgroup: Cgroup) -> Memory:
 
 def process_memory() -> int:
     """The memory of this process that is in RAM (resident set size), in bytes."""
-    return int(psutil.Process().memory_info().rss)
+    return int(_process(os.getpid()).memory_info().rss)
 
 
-def process_peak() -> int:
-    """The most memory that this process ever had in RAM, in bytes."""
+def process_peak(now: int) -> int:
+    """The most memory that this process ever had in RAM, in bytes.
+
+    Args:
+        now: what it has; the kernel notes the peak with a delay, so that it may lie below.
+    """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # The kernel notes the peak with a delay, so that it may lie below what there is now.
-    return max(peak if sys.platform == "darwin" else peak * 1024, process_memory())
+    return max(peak if sys.platform == "darwin" else peak * 1024, now)
+
+
+@lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    """What psutil finds out about a process when it is first asked, which takes longer than the rest."""
+    return psutil.Process(pid)
 
 
 def _within(host: Memory, limit: Usage | None) -> Memory:

@@ -83,7 +83,7 @@ class MemoryProfilerHook(Hook):
         self._look_at(run, PROCESS, process)
         return {
             "memory/process_gb": process / GB,
-            "memory/process_peak_gb": process_peak() / GB,
+            "memory/process_peak_gb": process_peak(process) / GB,
             "memory/system_used_gb": memory.used / GB,
             "memory/system_available_gb": memory.available / GB,
             "memory/system_percent": memory.percent,
@@ -119,14 +119,14 @@ class MemoryProfilerHook(Hook):
         run.logger.warning("%s: out of memory; a snapshot is in %s.", self.name, " and ".join(map(str, files)))
 
     def _facts(self, run: Run, error: BaseException) -> dict[str, Any]:
-        found = allocation()
+        found, process = allocation(), process_memory()
         return {
             "error": f"{type(error).__name__}: {error}",
             "epoch": run.epoch,
             "iteration": run.iters_done,
             "step": run.steps_done,
-            "process": process_memory(),
-            "process_peak": process_peak(),
+            "process": process,
+            "process_peak": process_peak(process),
             "system": system_memory(self._cgroup)._asdict(),
             "swap": swap_memory(self._cgroup)._asdict(),
             "device": None if found is None else found._asdict(),

@@ -67,6 +67,25 @@ class TestMemory:
     def test_without_a_reading_of_what_is_used_is_none(self, tmp_path):
         assert cgroup_of(tmp_path, "0::/\n", {"memory.max": 1000}).memory() is None
 
+    def test_is_read_anew_each_time(self, tmp_path):
+        cgroup = cgroup_of(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
+        (tmp_path / "cgroup/memory.max").write_text("2000\n")
+        (tmp_path / "cgroup/memory.current").write_text("700\n")
+
+        assert cgroup.memory() == Usage(2000, 700)
+
+    def test_is_none_where_the_group_has_lost_its_limit(self, tmp_path):
+        cgroup = cgroup_of(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
+        (tmp_path / "cgroup/memory.max").write_text("max\n")
+
+        assert cgroup.memory() is None
+
+    def test_is_not_looked_for_again_where_there_was_none(self, tmp_path):
+        cgroup = cgroup_of(tmp_path, "0::/\n", {"memory.max": "max", "memory.current": 600})
+        (tmp_path / "cgroup/memory.max").write_text("1000\n")
+
+        assert cgroup.memory() is None
+
 
 class TestSwap:
     def test_of_v2_has_a_limit_of_its_own(self, tmp_path):
