@@ -1,7 +1,7 @@
 """What watching a training costs: microseconds per iteration of each observer, off, waiting and active.
 
-Off is the same bus without the hook, and taken off the others. A loop of one's own does little but fire the points of
-an iteration, so what is added is the whole cost of being there; it is shown as a share of a step of one millisecond.
+A loop of one's own does little but fire the points of an iteration, so what a hook adds to it is the whole cost of its
+being there; it is shown as a share of a step of one millisecond. Off is `enabled: false`.
 
     python -m benchmarks.bench_observers [--rounds 30]
 """
@@ -14,7 +14,7 @@ import io
 import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -27,16 +27,20 @@ STEP = 1000.0
 """Microseconds of the step that costs are compared with."""
 
 OFTEN, NEVER = 1, 10**9
+OFF: dict[str, object] = {"enabled": False}
 CASES: dict[str, dict[str, dict[str, object]]] = {
     "iter_timer": {"waiting": {"interval": NEVER}, "active": {"interval": OFTEN}},
     "gradient_flow": {"waiting": {"frequency": NEVER}, "active": {"frequency": OFTEN}},
+    "memory_profiler": {"waiting": {"interval": NEVER}, "active": {}},
+    "system_monitor": {"waiting": {"interval": 3600.0, "frequency": NEVER}, "active": {}},
     "profiler": {
         "waiting": {"profile_iters": 1},
         "timing": {"profile_iters": NEVER, "schedule": {"wait": NEVER - 1, "warmup": 0, "active": 1}},
         "active": {"profile_iters": NEVER, "schedule": {"wait": 0, "warmup": 0, "active": NEVER}},
     },
 }
-"""By hook and state, the settings that bring it about; `timing` is the profiler between two traces."""
+"""By hook and state, the settings that bring it about; `timing` is the profiler between two traces. Active is at every
+iteration, and for the two monitors at their default intervals: they are not meant to be there more often."""
 
 
 def one_round(settings: dict[str, object] | None) -> float:
@@ -66,15 +70,20 @@ def loop(bus: HookBus, batch: torch.Tensor, optimizer: torch.optim.Optimizer, it
 
 
 def measured(rounds: int, run: Callable[[dict[str, object] | None], float]) -> dict[tuple[str, str], float]:
-    """By hook and state, the median of what it adds within a round."""
+    """By hook and state, the median over rounds of what it adds to a run without it just before."""
     added: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
-        off = run(None)
-        added.setdefault(("nothing, again", "off"), []).append(run(None) - off)
-        for hook, states in CASES.items():
-            for state, settings in states.items():
-                added.setdefault((hook, state), []).append(run({"type": hook, **settings}) - off)
+        for (hook, state), settings in _cases():
+            without = run(None)
+            added.setdefault((hook, state), []).append(run(settings) - without)
     return {case: statistics.median(each) for case, each in added.items()}
+
+
+def _cases() -> Iterator[tuple[tuple[str, str], dict[str, object] | None]]:
+    yield ("nothing, again", "off"), None
+    for hook, states in CASES.items():
+        for state, settings in {"off": OFF, **states}.items():
+            yield (hook, state), {"type": hook, **settings}
 
 
 def main() -> None:
