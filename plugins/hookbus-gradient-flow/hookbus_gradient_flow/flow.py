@@ -6,7 +6,8 @@ Usable without hookbus.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,7 @@ class Reading:
         names: the parameters that have a gradient.
         missing: those that require one and have none.
         sizes: the number of elements of each of `names`.
+        order: the place in `names` of each row of `numbers`.
         numbers: of shape (number of names, 3): the sum and the largest of the absolute values, and the L2 norm; None
             without names.
     """
@@ -47,14 +49,15 @@ class Reading:
     names: list[str]
     missing: list[str]
     sizes: list[int]
+    order: list[int]
     numbers: Tensor | None
 
     def take(self) -> list[Gradient]:
         """Copy the numbers to the host. Waits for the device."""
-        rows = [] if self.numbers is None else self.numbers.tolist()
+        rows = dict(zip(self.order, [] if self.numbers is None else self.numbers.tolist(), strict=True))
         return [
-            Gradient(name, total / size, peak, norm)
-            for name, size, (total, peak, norm) in zip(self.names, self.sizes, rows, strict=True)
+            Gradient(name, rows[i][0] / size, rows[i][1], rows[i][2])
+            for i, (name, size) in enumerate(zip(self.names, self.sizes, strict=True))
         ]
 
 
@@ -67,16 +70,32 @@ def measure(parameters: Mapping[str, Tensor], scale: Tensor | None = None) -> Re
         scale: a single number by which the gradients were multiplied; None where they were not.
     """
     wanted = {name: each for name, each in parameters.items() if each.requires_grad and each.numel()}
-    there = {name: each.grad for name, each in wanted.items() if each.grad is not None}
+    there = {name: _dense(each.grad) for name, each in wanted.items() if each.grad is not None}
     missing = [name for name in wanted if name not in there]
     sizes = [wanted[name].numel() for name in there]
-    return Reading(list(there), missing, sizes, _numbers(list(there.values()), scale) if there else None)
+    gradients, groups = list(there.values()), _by_kind(there.values())
+    numbers = _numbers([[gradients[i] for i in group] for group in groups], scale) if groups else None
+    return Reading(list(there), missing, sizes, [i for group in groups for i in group], numbers)
 
 
-def _numbers(gradients: Sequence[Tensor], scale: Tensor | None) -> Tensor:
+def _dense(gradient: Tensor) -> Tensor:
+    """Real numbers with the same absolute values, without those of a sparse gradient that are not there."""
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return values.abs() if values.is_complex() else values
+
+
+def _by_kind(gradients: Iterable[Tensor]) -> list[list[int]]:
+    """The places of those of one device and type, which can be measured together."""
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, each in enumerate(gradients):
+        groups.setdefault((each.device, each.dtype), []).append(i)
+    return list(groups.values())
+
+
+def _numbers(groups: Sequence[list[Tensor]], scale: Tensor | None) -> Tensor:
     """Of shape (number of gradients, 3), on the device of the first."""
-    device = gradients[0].device
-    numbers = torch.stack([_on(device, _of_one(each)) for each in gradients])
+    device = groups[0][0].device
+    numbers = torch.cat([_on(device, _of_group(group)) for group in groups])
     return numbers if scale is None else numbers / _on(device, scale)
 
 
@@ -85,9 +104,8 @@ def _on(device: torch.device, value: Tensor) -> Tensor:
     return value if value.device == device else value.to(device)
 
 
-def _of_one(gradient: Tensor) -> Tensor:
-    """The sum and the largest of the absolute values, and the L2 norm; those of 16 bits are added up in 32."""
-    sizes = (gradient.coalesce().values() if gradient.is_sparse else gradient).abs()
-    wide = torch.promote_types(sizes.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(sizes, dtype=wide)
-    return torch.stack([sizes.sum(dtype=wide), sizes.amax().to(wide), norm])
+def _of_group(gradients: list[Tensor]) -> Tensor:
+    """Of shape (number of gradients, 3): the norms of order 1, infinity and 2; 16 bits are added up in 32."""
+    wide = torch.promote_types(gradients[0].dtype, torch.float32)
+    columns = [torch.stack(torch._foreach_norm(gradients, order, wide)) for order in (1, math.inf, 2)]
+    return torch.stack(columns, dim=1)

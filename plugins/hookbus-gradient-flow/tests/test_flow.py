@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookbus_gradient_flow.flow import Gradient, measure
 
@@ -14,6 +15,16 @@ def parameter(gradient, **options):
     made = nn.Parameter(torch.zeros_like(gradient), **options)
     made.grad = gradient
     return made
+
+
+class Operations(TorchDispatchMode):
+    """Counts what is asked of the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 class Reads(TorchFunctionMode):
@@ -61,6 +72,12 @@ def test_sixty_four_bits_are_kept():
     assert [each.max for each in found] == [1e200, 1.0]
 
 
+def test_each_parameter_has_its_own_numbers_whatever_its_type():
+    types = [torch.float32, torch.float64, torch.float16, torch.float64, torch.float32]
+    parameters = {f"w{i}": parameter(torch.tensor([float(i + 1)], dtype=kind)) for i, kind in enumerate(types)}
+    assert measure(parameters).take() == [Gradient(f"w{i}", i + 1.0, i + 1.0, i + 1.0) for i in range(5)]
+
+
 def test_a_sparse_gradient_counts_every_element_of_its_parameter():
     embedding = nn.Embedding(4, 2, sparse=True)
     embedding(torch.tensor([1, 1])).sum().backward()
@@ -86,6 +103,16 @@ def test_a_record_is_read_in_one_piece_and_measuring_reads_nothing():
         assert reads.names == []
         reading.take()
     assert reads.names == ["tolist"]
+
+
+def test_the_device_is_asked_as_little_for_many_parameters_as_for_one():
+    def asked(count):
+        parameters = {f"w{i}": parameter(torch.randn(3)) for i in range(count)}
+        with Operations() as operations:
+            measure(parameters, scale=torch.tensor(2.0))
+        return operations.count
+
+    assert asked(100) == asked(1)
 
 
 def test_nothing_is_kept_of_the_graph_or_of_the_gradients():
