@@ -34,7 +34,7 @@ C = TypeVar("C", bound=type)
 DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
 """The hooks that a Trainer and a run file start from, as far as they are installed."""
 
-PROFILING = ("profiler", "memory_profiler", "iter_timer")
+PROFILING = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
 """The hooks that `hookbus train --profile` adds."""
 
 COMMON = tuple(HookConfig.model_fields)

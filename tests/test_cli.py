@@ -70,9 +70,8 @@ class TestTrain:
 
     def test_profile_adds_the_hooks_that_look_where_they_are_not_in_the_file(self, project: Project) -> None:
         project.write(RUN.replace("\n    hooks:", "\n    hooks:\n      - {type: iter_timer, name: mine}"))
-        classes = {
-            name: type(name, (Counting,), {"seen": []}) for name in ("iter_timer", "profiler", "memory_profiler")
-        }
+        names = ("iter_timer", "profiler", "memory_profiler", "time_tracking")
+        classes = {name: type(name, (Counting,), {"seen": []}) for name in names}
         for name, cls in classes.items():
             HOOKS.register(name)(cls)
         try:
