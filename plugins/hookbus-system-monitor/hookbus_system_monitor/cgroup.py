@@ -33,8 +33,8 @@ class Usage(NamedTuple):
 class Cgroup:
     """The control group of this process; each answer is None where there is no limit, or none that can be read.
 
-    Which groups have a limit is looked up once, when it is made: opening a file takes longer than reading it. The limits
-    themselves, and what is used of them, are read anew each time.
+    Which groups have a limit is looked up once, when it is made: opening a file takes longer than reading it. The
+    limits themselves, and what is used of them, are read anew each time.
 
     Args:
         root: where the control groups are mounted.

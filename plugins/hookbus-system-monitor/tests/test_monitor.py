@@ -207,6 +207,7 @@ class TestTheThread:
 
         assert writer.steps == [1, 2]
 
+    @pytest.mark.slow
     def test_keeps_no_process_alive_that_fails(self, tmp_path):
         script = tmp_path / "script.py"
         script.write_text(
@@ -285,6 +286,7 @@ class TestPictures:
             assert "monitor: show_plots is on, and this run has no place for pictures" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_reads_its_own_devices_and_follows_the_driver(made_up_driver, tmp_path):
     gb = 2**30
     cards = f"count 2 0.total {24 * gb} 0.used {gb} 1.total {8 * gb} 1.used {2 * gb} 1.use.error 3 1.celsius 50"

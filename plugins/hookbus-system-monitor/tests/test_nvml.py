@@ -239,6 +239,7 @@ class TestADriverThatIsGone:
 
 
 class TestAMissingLibrary:
+    @pytest.mark.slow
     def test_is_one_line_of_information_and_used_when_it_comes(self, bare_machine, driver):
         bare_machine.watch(ONE)
         assert bare_machine.reads(5) == [{}] * 5

@@ -98,6 +98,7 @@ class TestASampleThatHangs:
         going_on.set()
         assert sampler.stop()
 
+    @pytest.mark.slow
     def test_keeps_no_process_alive(self):
         script = (
             "import threading\n"
