@@ -10,6 +10,7 @@ from hookbus.errors import HookWarning
 from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus_profiler import ProfilerHook
+from hookbus_profiler.flops import peak_of
 from hookbus_profiler.session import Cycle, is_profiling
 
 CYCLE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
@@ -282,6 +283,78 @@ class TestReport:
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
         assert set(hook.kept.times.parts) <= {"data", "step", "other"}
+
+
+@pytest.mark.gpu
+class TestARealDevice:
+    class Busy(torch.nn.Module):
+        """Keeps the device busy for some milliseconds, while the host goes on."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(64, 64))
+
+        def forward(self, x):
+            torch.cuda._sleep(20_000_000)
+            return (x @ self.weight).sum()
+
+    def train(self, hooks, work_dir=None):
+        model = self.Busy()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = [torch.ones(8, 64, device="cuda")] * 40  # to bring a batch there would wait for the device
+        options = {"work_dir": work_dir, "default_hooks": False, "device": "cuda"}
+        Trainer(model, optimizer, train_loader=loader, epochs=1, hooks=hooks, **options).fit()
+
+    def test_is_measured_by_its_own_clock_and_the_parts_add_up_to_the_whole(self):
+        class Events(Hook):
+            """Marks the end of the first iteration and of the last one in the queue of the device."""
+
+            priority = -1000
+
+            def after_train_iter(self, run):
+                event = torch.cuda.Event(enable_timing=True)
+                event.record()
+                self.first = event if run.iters_done == 1 else self.first
+                self.last = event
+
+        hook, events = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}), Events()
+        self.train([hook, events])
+        torch.cuda.synchronize()
+        whole, times = events.first.elapsed_time(events.last) / 1000, hook.kept.times
+
+        assert times.iterations == 39
+        assert times.seconds == pytest.approx(whole, rel=0.05)
+        assert times.parts["forward"] > 0.8 * whole
+
+    def test_is_not_waited_for_in_any_iteration(self):
+        class Ahead(Hook):
+            """Whether the device had still not come to the last iteration when the host was done with it."""
+
+            priority = -1000
+
+            def before_train_iter(self, run):
+                if run.iter == 39:
+                    self.last = torch.cuda.Event()
+                    self.last.record()
+
+            def after_train_iter(self, run):
+                if run.iter == 39:
+                    self.is_busy = not self.last.query()
+
+        ahead = Ahead()
+        self.train([ProfilerHook(by_epoch=True, profile_iters=1, schedule={"wait": 99}), ahead])
+
+        assert ahead.is_busy
+
+    def test_has_its_kernels_in_the_trace_and_its_name_in_the_report(self, tmp_path):
+        self.train([hook := Kept(profile_iters=10, schedule={**CYCLE, "repeat": 1})], tmp_path)
+        (name,) = traces(tmp_path)
+        events = json.loads(gzip.decompress((tmp_path / "profiler" / name).read_bytes()))["traceEvents"]
+
+        assert any(event.get("cat") == "kernel" for event in events)
+        assert hook.kept.peak == peak_of(torch.cuda.get_device_name())
+        # Forward 2*8*64*64, backward as much again for the weight; the input needs no gradient.
+        assert hook.kept.flops == 2 * (2 * 8 * 64 * 64)
 
 
 def test_the_weights_are_the_same_bit_for_bit_with_the_hook():

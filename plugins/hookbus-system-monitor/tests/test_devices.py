@@ -1,3 +1,4 @@
+import pynvml
 import pytest
 import torch
 
@@ -44,6 +45,30 @@ class TestARealGpu:
             100 * after["gpu0/memory_used_gb"] * GB / torch.cuda.get_device_properties(0).total_memory, rel=0.05
         )
         assert kept.numel() == GB
+
+    def test_has_the_numbers_that_its_driver_gives(self):
+        torch.zeros(1, device="cuda")
+        lines = []
+        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), tell=lines.append, warn=lines.append)
+        provider.read()
+        for _ in range(20):
+            torch.randn(4096, 4096, device="cuda") @ torch.randn(4096, 4096, device="cuda")
+        torch.cuda.synchronize()
+        found = provider.read()
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda_uuids()[0]}")
+        celsius = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+        limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
+        fastest = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        pynvml.nvmlShutdown()
+        provider.close()
+
+        assert found["gpu0/celsius"] == pytest.approx(celsius, abs=10)
+        assert 0 < found["gpu0/watts"] < 1.5 * limit
+        assert 0 < found["gpu0/sm_mhz"] <= fastest
+        assert 0 <= found["gpu0/percent"] <= 100
+        assert found["gpu0/joules"] > 0
+        assert lines == []
 
     def test_holds_what_torch_says_it_holds(self):
         kept = torch.zeros(GB, dtype=torch.uint8, device="cuda")

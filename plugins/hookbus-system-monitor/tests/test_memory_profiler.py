@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import logging
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,3 +159,36 @@ class TestOutOfMemory:
 
         assert lines("WARNING") == []
         assert not list(tmp_path.rglob("out_of_memory*"))
+
+
+@pytest.mark.gpu
+class TestARealDevice:
+    def test_has_its_memory_in_the_records(self):
+        kept = torch.zeros(GB, dtype=torch.uint8, device="cuda")
+        writer = Writer()
+        bus = HookBus([MemoryProfilerHook(interval=6), writer])
+        with bus.run(epochs=1) as run:
+            train(bus, run)
+        ((_, values),) = writer.written
+
+        assert values["memory/gpu_allocated_gb"] == torch.cuda.memory_allocated() / GB
+        assert values["memory/gpu_reserved_gb"] == torch.cuda.memory_reserved() / GB
+        assert values["memory/gpu_peak_gb"] == torch.cuda.max_memory_allocated() / GB
+        assert 0 <= values["memory/gpu_fragmentation_percent"] <= 100
+        assert kept.numel() == GB
+
+    def test_that_is_full_leaves_a_snapshot_with_its_blocks(self, tmp_path, lines):
+        total = torch.cuda.get_device_properties(0).total_memory
+        bus = HookBus([MemoryProfilerHook()])
+
+        def fill(number):
+            torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+
+        with pytest.raises(torch.OutOfMemoryError), bus.run(epochs=1, work_dir=tmp_path) as run:
+            train(bus, run, fill)
+        blocks = tmp_path / "logs" / "out_of_memory_rank0.pickle"
+
+        assert f"out_of_memory_rank0.json and {blocks}" in "".join(lines("WARNING"))
+        assert set(pickle.loads(blocks.read_bytes())) >= {"segments"}
+        facts = json.loads((tmp_path / "logs" / "out_of_memory_rank0.json").read_text())
+        assert facts["device"]["current"] == torch.cuda.memory_allocated()
