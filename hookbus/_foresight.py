@@ -9,6 +9,7 @@ from hookbus.errors import MetricError, RequestError
 from hookbus.evaluation import named_loaders, results_of
 from hookbus.hook import Hook
 from hookbus.metrics import Evaluation, MetricStore, resolve
+from hookbus.ranks import Ranks
 from hookbus.scores import Score
 from hookbus.validations import named_results
 
@@ -48,7 +49,7 @@ class Foresight:
         store.evaluate(evaluation)
         store.note(outputs, None)
         given = [name for hook in self._hooks().values() for name in hook.gives_metrics or ()]
-        found = dict.fromkeys([*evaluation.results(), *_names_of(scores), *given], 0.0)
+        found = dict.fromkeys([*evaluation.results(Ranks()), *_names_of(scores), *given], 0.0)
         self._names |= set(named_results("val", loader, found))
         self._unseen.discard(loader)
 

@@ -32,7 +32,7 @@ from hookbus.errors import LoopError
 from hookbus.rng import get_rng_state, preserved_rng, set_rng_state
 from hookbus.seeding import Plan, Preparation, PreparedDataset, SeededCollate, SeededDataset, WorkerStart, mix, prepared
 
-__all__ = ["Feed", "Splits", "can_be_divided", "datasets_in", "feed_of", "length_of"]
+__all__ = ["Feed", "Splits", "can_be_divided", "can_be_rebuilt", "datasets_in", "feed_of", "length_of", "source_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def feed_of(
         LoopError: there are preparations, and they cannot reach the workers of this loader.
     """
     keeps_place = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-    if not keeps_place and _can_be_rebuilt(loader):
+    if not keeps_place and can_be_rebuilt(loader):
         return SeededFeed(loader, seed, preparations, part)  # type: ignore[arg-type]
     workers: int = getattr(loader, "num_workers", 0)
     if preparations and workers:
@@ -122,14 +122,14 @@ def length_of(loader: Any, part: Part | None = None) -> int | None:
         length = len(loader)
     except (TypeError, NotImplementedError):
         return None
-    return part.length(_source_of(loader), length) if part is not None and can_be_divided(loader) else length
+    return part.length(source_of(loader), length) if part is not None and can_be_divided(loader) else length
 
 
 def can_be_divided(loader: Any) -> bool:
     """Whether a loader can be read in parts by several processes, and does not do so by itself."""
-    if hasattr(loader, "state_dict") or not _can_be_rebuilt(loader):
+    if hasattr(loader, "state_dict") or not can_be_rebuilt(loader):
         return False
-    samplers = (_source_of(loader), getattr(_source_of(loader), "sampler", None))
+    samplers = (source_of(loader), getattr(source_of(loader), "sampler", None))
     return not any(hasattr(each, "num_replicas") for each in samplers)
 
 
@@ -154,7 +154,7 @@ class SeededFeed:
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed = collates or not _is_deterministic(loader.dataset)
         batched = loader.batch_sampler is not None
-        self._plan = Plan(_source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations), part=part)
+        self._plan = Plan(source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations), part=part)
         dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
         dataset = PreparedDataset(dataset, preparations) if preparations else dataset
         self._rebuilt = self._rebuild(
@@ -288,15 +288,16 @@ def _dataset_of(loader: Any) -> Any:
     return getattr(loader, "dataset", loader)
 
 
-def _source_of(loader: DataLoader[Any]) -> Any:
+def source_of(loader: DataLoader[Any]) -> Any:
     """What a DataLoader takes its batches of indices from, or its indices where it makes no batches."""
     return loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
 
 
-def _can_be_rebuilt(loader: object) -> bool:
+def can_be_rebuilt(loader: object) -> bool:
+    """Whether a loader is a map-style DataLoader of known length, which can read its data in another order."""
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         return False
-    return not isinstance(loader.dataset, IterableDataset) and length_of(_source_of(loader)) is not None
+    return not isinstance(loader.dataset, IterableDataset) and length_of(source_of(loader)) is not None
 
 
 def _is_deterministic(dataset: Any) -> bool:

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from hookbus.errors import LoopError
+from hookbus.metrics import to_float
 from hookbus.rng import preserved_rng
-from hookbus.scores import Score, targets_in
+from hookbus.scores import Score, combine, targets_in
+from hookbus.sharing import share_of
 from hookbus.steps import move
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ def judge(
 ) -> None:
     """Judge the model on each loader, and emit the events of it.
 
+    Several processes judge each batch once, together: each has its share of them. A loader that gives no batch is one
+    that gives none to any of them.
+
     Args:
         run: the run.
         kind: what the events and results are called.
@@ -61,7 +66,7 @@ def judge(
     for name, loader in named:
         run.bus.fire(f"before_{kind}_epoch", dataloader_name=name)
         _judge_loader(run, kind, name, loader, scores, device)
-        results = results_of(scores)
+        results = _results_of_all(run, scores)
         for score in scores.values():
             score.reset()
         run.bus.fire(f"after_{kind}_epoch", metrics=results, dataloader_name=name)
@@ -83,6 +88,16 @@ def begin_scores(scores: Mapping[str, Score], device: torch.device) -> None:
 def results_of(scores: Mapping[str, Score]) -> dict[str, Any]:
     """What scores have found; one that gives a mapping has several results."""
     return {found: value for score in scores.items() for found, value in _results(*score)}
+
+
+def _results_of_all(run: Run, scores: Mapping[str, Score]) -> dict[str, Any]:
+    """What scores have found on all processes; computed by the main one, which has judged a batch for certain."""
+    ranks = run.ranks
+    if ranks.world_size == 1:
+        return results_of(scores)
+    combine(scores, ranks)
+    found = {name: to_float(value) for name, value in results_of(scores).items()} if ranks.is_main else {}
+    return ranks.broadcast("results of the metrics", found)
 
 
 def update_scores(scores: Mapping[str, Score], batch: Any, outputs: Any) -> None:
@@ -108,7 +123,7 @@ def _judge_loader(
 ) -> None:
     fire, step, batch_idx = run.bus.fire, getattr(run.bus.calls, f"{kind}_step"), -1
     begin_scores(scores, device)
-    for batch_idx, batch in enumerate(loader):
+    for batch_idx, batch in enumerate(share_of(loader, run.ranks.rank, run.ranks.world_size, run.seed)):
         if device.type != "cpu":
             batch = move(batch, device)
         fire(f"before_{kind}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)
@@ -116,7 +131,7 @@ def _judge_loader(
         if scores:
             update_scores(scores, batch, outputs)
         fire(f"after_{kind}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
-    if batch_idx < 0:
+    if not sum(run.ranks.gather("batches judged", batch_idx + 1)):
         raise LoopError(f"The {kind}_loader{f' {name!r}' if name else ''} gave no batch, so nothing was measured.")
 
 

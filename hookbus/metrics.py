@@ -9,12 +9,16 @@ On the board every metric has one full name: `train/loss`, `val/accuracy`, `val/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hookbus._imports import nearest
 from hookbus.errors import MetricError
-from hookbus.windows import CHUNK, Column, Window, column_of, to_float, to_host, wide
+from hookbus.windows import CHUNK, Column, Window, column_of, exact_sum, to_float, to_host, wide
+
+if TYPE_CHECKING:
+    from hookbus.ranks import Ranks
 
 __all__ = ["Evaluation", "MetricStore", "Metrics", "Window", "is_scalar", "resolve", "to_float"]
 
@@ -108,14 +112,13 @@ class Evaluation:
         total[0] = total[0] + value * weight
         total[1] += weight
 
-    def results(self) -> dict[str, float]:
-        """The means by name; one copy from the device for all."""
+    def results(self, ranks: Ranks) -> dict[str, float]:
+        """The means by name, over the samples of all processes; one copy from the device for all."""
         sums = to_host([total for total, _ in self._totals.values()])
         weights = [weight for _, weight in self._totals.values()]
-        return {
-            name: total / weight if weight else math.nan
-            for name, total, weight in zip(self._totals, sums, weights, strict=True)
-        }
+        own = dict(zip(self._totals, zip(sums, weights, strict=True), strict=True))
+        parts = ranks.gather("means of the validation", own)
+        return {name: _mean([part[name] for part in parts if name in part]) for name in ChainMap(*reversed(parts))}
 
 
 class MetricStore:
@@ -267,6 +270,12 @@ class MetricStore:
             self._by_given_name = {given: each for given, each in self._by_given_name.items() if each is not old}
         self._columns[full] = self._by_given_name[name] = column
         return column
+
+
+def _mean(parts: Sequence[tuple[float, float]]) -> float:
+    """The mean of parts, each a sum and its weight; NaN where nothing weighs."""
+    weight = sum(weight for _, weight in parts)
+    return exact_sum([total for total, _ in parts]) / weight if weight else math.nan
 
 
 def is_scalar(value: Any) -> bool:

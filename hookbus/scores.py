@@ -7,14 +7,21 @@ called once with all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hookbus._imports import cause_of, import_path
 from hookbus.clock import batch_size
+from hookbus.combining import combine_states, has_states
+from hookbus.distributed import world_size
 from hookbus.errors import ConfigError, did_you_mean
+from hookbus.windows import exact_sum, to_float
+
+if TYPE_CHECKING:
+    from hookbus.ranks import Ranks
 
 __all__ = ["Accuracy", "MeanOf", "OverAll", "Score", "called_twice", "scores_from", "targets_in"]
 
@@ -32,6 +39,17 @@ class Score(Protocol):
 
     def reset(self) -> Any:
         """Begin again."""
+
+
+class Combinable(Score, Protocol):
+    """One that says how what several processes have measured goes together."""
+
+    def combine(self, ranks: Ranks) -> object:
+        """Take in what the other processes have measured; called on each of them, before `compute`.
+
+        Args:
+            ranks: the processes. Sums and counts go together, means do not, and one process may have had no batch.
+        """
 
 
 class Accuracy:
@@ -55,6 +73,11 @@ class Accuracy:
         hits = outputs == targets
         self._hits = self._hits + hits.sum()
         self._count += hits.numel()
+
+    def combine(self, ranks: Ranks) -> None:
+        """Add up the counts of all processes, exactly."""
+        counts = ranks.gather("accuracy: hits and count", (int(self._hits), self._count))
+        self._hits, self._count = map(sum, zip(*counts, strict=True))
 
     def compute(self) -> Tensor:
         """Hits by count, as float64 on the device; NaN where there was no sample."""
@@ -84,6 +107,11 @@ class MeanOf:
         self._total = self._total + (value.double() if isinstance(value, Tensor) else float(value)) * weight
         self._weight += weight
 
+    def combine(self, ranks: Ranks) -> None:
+        """Add up the sums of all processes, rounding once."""
+        sums = ranks.gather("metrics: sum and weight", (to_float(self._total), self._weight))
+        self._total, self._weight = exact_sum([total for total, _ in sums]), sum(weight for _, weight in sums)
+
     def compute(self) -> Any:
         """The mean over samples; NaN where there was none."""
         return self._total / self._weight if self._weight else float("nan")
@@ -110,6 +138,13 @@ class OverAll:
         self._outputs.append(outputs.detach())
         self._targets.append(targets.detach())
 
+    def combine(self, ranks: Ranks) -> None:
+        """Take all batches, on the CPU, in the order in which one process would have judged them."""
+        batches = [(o.cpu(), t.cpu()) for o, t in zip(self._outputs, self._targets, strict=True)]
+        rounds = zip_longest(*ranks.gather("metrics: outputs and targets", batches))
+        whole = [batch for batch in chain.from_iterable(rounds) if batch is not None]
+        self._outputs, self._targets = [o for o, _ in whole], [t for _, t in whole]
+
     def compute(self) -> Any:
         """What the function makes of all batches; NaN where there was none."""
         return self._function(torch.cat(self._outputs), torch.cat(self._targets)) if self._outputs else float("nan")
@@ -117,6 +152,22 @@ class OverAll:
     def reset(self) -> None:
         """Begin again, and let go of what was kept."""
         self._outputs, self._targets = [], []
+
+
+def combine(scores: Mapping[str, Score], ranks: Ranks) -> None:
+    """Let scores take in what the other processes have measured; with one process they have it all.
+
+    Args:
+        scores: by name, the same on all processes.
+        ranks: the processes.
+    """
+    if ranks.world_size == 1:
+        return
+    for name, score in scores.items():
+        if has_states(score):
+            combine_states(name, score, ranks)
+        else:
+            score.combine(ranks)  # type: ignore[attr-defined]
 
 
 BUILT_IN: Mapping[str, Callable[[], Score]] = {"accuracy": Accuracy}
@@ -164,10 +215,22 @@ def _score(metric: Any, streaming: bool) -> Score:
     if isinstance(metric, type):
         metric = _built(metric)
     if all(hasattr(metric, name) for name in ("update", "compute", "reset")):
+        _see_that_it_combines(metric)
         return metric  # type: ignore[no-any-return]
     if callable(metric):
         return MeanOf(metric) if streaming else OverAll(metric)
     raise ConfigError([f"metrics: {metric!r} is neither a name, a function nor an object with update and compute."])
+
+
+def _see_that_it_combines(metric: Any) -> None:
+    if world_size() > 1 and not hasattr(metric, "combine") and not has_states(metric):
+        raise ConfigError(
+            [
+                f"metrics: {type(metric).__name__} does not say how the results of {world_size()} processes go "
+                "together. Give it a method combine(ranks), which adds up what ranks.gather(name, value) returns for "
+                "its sums and counts."
+            ]
+        )
 
 
 def _built(cls: type) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,6 +39,7 @@ class Validations:
         self._around: list[Callable[[], AbstractContextManager[Any]]] = []
         self._entered = ExitStack()
         self._evaluation = Evaluation()
+        self._told = False
         self.validated_at = validated_at
         self.on_results: Callable[[Run], object] | None = None
 
@@ -94,7 +96,7 @@ class Validations:
                 run.brackets.open_automatically(f"{kind}_epoch")
             returned = evaluator(run)
             run.brackets.close(f"{kind}_epoch", metrics=returned)
-            run.metrics.results |= named_results(kind, None, returned or {})
+            run.metrics.results |= self._agreed(kind, None, returned or {})
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
             run.brackets.close(kind)
@@ -163,10 +165,29 @@ class Validations:
         """
         store = self._run.metrics
         store.evaluate(None)
-        found, self._evaluation = {**self._evaluation.results(), **(metrics or {})}, Evaluation()
-        named = named_results(kind, name, found)
+        means, self._evaluation = self._evaluation.results(self._run.ranks), Evaluation()
+        named = self._agreed(kind, name, {**means, **(metrics or {})})
         store.results |= named
         return named
+
+    def _agreed(self, kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
+        """Results under their full names; those of the main process hold on all, so that all decide alike."""
+        everywhere = self._run.ranks.gather("results of the loop", dict(named_results(kind, loader, found)))
+        if not self._told and (differing := _differing(everywhere)):
+            self._told = True
+            self._run.logger.warning(
+                "Results differ over the processes, and those of the main one hold on all: %s. What a loop finds by "
+                "itself it has to add up over the processes: sums and counts, with run.ranks.gather.",
+                "; ".join(differing),
+            )
+        return Metrics(everywhere[0])
+
+
+def _differing(everywhere: Sequence[Mapping[str, float]]) -> list[str]:
+    """Results that are not the same everywhere, in words: "val/loss is 1, 4"."""
+    values = {name: [each.get(name, math.nan) for each in everywhere] for name in everywhere[0]}
+    differing = {name: each for name, each in values.items() if len(set(map(repr, each))) > 1}
+    return [f"{name} is {', '.join(f'{value:.6g}' for value in each)}" for name, each in differing.items()]
 
 
 def named_results(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CHUNK", "Column", "Window", "column_of", "to_float", "to_host", "wide"]
+__all__ = ["CHUNK", "Column", "Window", "column_of", "exact_sum", "to_float", "to_host", "wide"]
 
 CHUNK = 64
 """So many values are kept before they are summed."""
@@ -232,9 +232,13 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.to(_widest(tensor.device))
 
 
+def exact_sum(values: Sequence[float]) -> float:
+    """The sum, rounded once; NaN or infinite where a value is."""
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+
+
 def _sums_of(values: Sequence[float]) -> Sums:
-    bad = sum(not math.isfinite(value) for value in values)
-    return [sum(values) if bad else math.fsum(values), len(values), bad]
+    return [exact_sum(values), len(values), sum(not math.isfinite(value) for value in values)]
 
 
 def _widest(device: Any) -> Any:

@@ -17,6 +17,7 @@ from hookbus.errors import MetricError
 from hookbus.hook import Hook
 from hookbus.loop import Trainer
 from hookbus.metrics import Evaluation, Metrics, MetricStore, is_scalar, resolve
+from hookbus.ranks import Ranks
 
 NAMES = ["train/loss", "train/lr", "val/accuracy", "val/loss", "val/top_1"]
 
@@ -119,14 +120,14 @@ class TestEvaluation:
             evaluation.weight = size
             evaluation.add("loss", loss)
 
-        assert evaluation.results() == {"loss": (4 * 1 + 4 * 3 + 1 * 11) / 9}
+        assert evaluation.results(Ranks()) == {"loss": (4 * 1 + 4 * 3 + 1 * 11) / 9}
 
     def test_a_weight_of_its_own_wins(self) -> None:
         evaluation = Evaluation()
         evaluation.add("loss", 1.0, weight=3)
         evaluation.add("loss", 5.0, weight=1)
 
-        assert evaluation.results() == {"loss": 2.0}
+        assert evaluation.results(Ranks()) == {"loss": 2.0}
 
     def test_each_name_has_the_weight_of_the_batches_that_had_it(self) -> None:
         evaluation = Evaluation()
@@ -136,13 +137,13 @@ class TestEvaluation:
         evaluation.add("a", 5.0)
         evaluation.add("b", 7.0)
 
-        assert evaluation.results() == {"a": 4.0, "b": 7.0}
+        assert evaluation.results(Ranks()) == {"a": 4.0, "b": 7.0}
 
     def test_without_a_sample_the_mean_is_nan(self) -> None:
         evaluation = Evaluation()
         evaluation.add("a", 1.0, weight=0)
 
-        assert math.isnan(evaluation.results()["a"])
+        assert math.isnan(evaluation.results(Ranks())["a"])
 
     def test_numbers_in_whatever_shape_go_together(self) -> None:
         evaluation = Evaluation()
@@ -155,7 +156,7 @@ class TestEvaluation:
             evaluation.add("a", value)
         evaluation.add("b", True)
 
-        assert evaluation.results() == {"a": 2.0, "b": 1.0}
+        assert evaluation.results(Ranks()) == {"a": 2.0, "b": 1.0}
 
     def test_a_tensor_that_the_loop_overwrites_counts_as_it_was(self) -> None:
         evaluation = Evaluation()
@@ -164,7 +165,7 @@ class TestEvaluation:
         value.fill_(3.0)
         evaluation.add("a", value)
 
-        assert evaluation.results() == {"a": 2.0}
+        assert evaluation.results(Ranks()) == {"a": 2.0}
 
     def test_no_graph_is_kept(self) -> None:
         evaluation = Evaluation()
@@ -175,7 +176,7 @@ class TestEvaluation:
         gc.collect()
 
         assert alive() is None
-        assert evaluation.results() == {"a": 12.0}
+        assert evaluation.results(Ranks()) == {"a": 12.0}
 
 
 class TestLog:
@@ -222,7 +223,7 @@ class TestLog:
         store.evaluate(None)
 
         assert dict(store.latest()) == {"train/loss": 1.0}
-        assert evaluation.results() == {"loss": 5.0}
+        assert evaluation.results(Ranks()) == {"loss": 5.0}
 
 
 class TestNote:
@@ -307,7 +308,7 @@ class TestNote:
         store.note(None, torch.tensor(4.0))
         store.evaluate(None)
 
-        assert evaluation.results() == {"loss": 3.0, "hits": 3.0}
+        assert evaluation.results(Ranks()) == {"loss": 3.0, "hits": 3.0}
         assert dict(store.latest()) == {}
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hookbus.metrics import MetricStore
 from hookbus.testing import fingerprint
-from hookbus.windows import CHUNK, to_float, to_host, wide
+from hookbus.windows import CHUNK, exact_sum, to_float, to_host, wide
 
 Value = Any
 KINDS: dict[str, Callable[[float], Value]] = {
@@ -382,3 +382,12 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, (list, tuple)) else []
+
+
+class TestExactSum:
+    def test_is_rounded_once(self) -> None:
+        assert exact_sum([1e16, 1.0, -1e16, 1.0]) == 2.0
+
+    def test_of_what_is_not_finite_is_not(self) -> None:
+        assert exact_sum([1.0, math.inf]) == math.inf
+        assert math.isnan(exact_sum([math.inf, -math.inf]))

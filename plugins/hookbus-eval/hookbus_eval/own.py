@@ -29,7 +29,7 @@ class OwnValidation:
         self._scores = scores_from(config.metrics, streaming=config.efficient_test)
 
     def __call__(self, run: Run) -> None:
-        """Validate, and emit the events of it.
+        """Validate, and emit the events of it. Several processes share the batches; `test_fn` has them all on each.
 
         Raises:
             ServiceError: there is no loader of the name that was given.

@@ -1,0 +1,100 @@
+"""Which batches does this process judge? Every so many-th one, so that all processes together judge each batch once.
+
+Batches stay whole and are those of one process: each sample counts once, and what is found about a batch is what one
+process would find. Nothing is padded, so a process may judge a batch less than another, or none at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
+
+from hookbus.data import can_be_rebuilt, source_of
+from hookbus.rng import seed_everything
+from hookbus.seeding import Plan
+
+__all__ = ["Share", "share_of"]
+
+
+def share_of(loader: Iterable[Any], rank: int, world_size: int, seed: int) -> Iterable[Any]:
+    """What one process judges of a loader: the batches `rank`, `rank + world_size`, ...
+
+    A map-style DataLoader reads only those. Of anything else each process reads all, and leaves out what is not its
+    own. A torch DistributedSampler, which pads, makes way for the whole data in order; any other sampler that knows of
+    processes (it has `num_replicas`) shares the data by itself, and its loader is taken as it is.
+
+    Args:
+        loader: the loader that one process would judge, the same on all processes.
+        rank: the number of this process, from 0.
+        world_size: how many there are; with one, the loader itself is returned.
+        seed: what a random order of it follows from, so that it is the same on all.
+    """
+    if world_size == 1:
+        return loader
+    if not can_be_rebuilt(loader):
+        return _left_out(loader, rank, world_size, seed)
+    assert isinstance(loader, DataLoader)
+    batched, source = loader.batch_sampler is not None, _whole_source_of(loader)
+    if source is None:
+        return loader
+    return _reading(loader, Share(source, batched=batched, first=rank, every=world_size, seed=seed))
+
+
+class Share(Sampler[Any]):
+    """Every so many-th step of a sampler or batch sampler, from one on.
+
+    Args:
+        source: yields indices or batches of them, and knows its length.
+        batched: whether it yields batches.
+        first: the first step, from 0.
+        every: so many steps from one to the next.
+        seed: what its order follows from, where that is random.
+    """
+
+    def __init__(self, source: Any, *, batched: bool, first: int, every: int, seed: int) -> None:
+        self._source, self._first, self._every, self._seed = source, first, every, seed
+        self._plan = Plan(source, batched=batched, keyed=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._plan.draw(0, 0, self._seed)
+        return islice(iter(self._plan), self._first, None, self._every)
+
+    def __len__(self) -> int:
+        return len(range(self._first, len(self._source), self._every))
+
+
+def _left_out(loader: Iterable[Any], rank: int, world_size: int, seed: int) -> Iterator[Any]:
+    seed_everything(seed)
+    return islice(iter(loader), rank, None, world_size)
+
+
+def _whole_source_of(loader: DataLoader[Any]) -> Any:
+    """What yields the indices of the whole data; None where the loader's own knows of processes."""
+    source = source_of(loader)
+    sampler = source if loader.batch_sampler is None else getattr(source, "sampler", source)
+    if isinstance(sampler, DistributedSampler):
+        whole: Any = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
+        return whole if sampler is source else BatchSampler(whole, source.batch_size, source.drop_last)
+    return None if hasattr(sampler, "num_replicas") else source
+
+
+def _reading(loader: DataLoader[Any], share: Share) -> DataLoader[Any]:
+    """The loader, reading a share. Its workers end with it: it is made anew for each validation."""
+    arguments: dict[str, Any] = (
+        {"sampler": share, "batch_size": None} if loader.batch_sampler is None else {"batch_sampler": share}
+    )
+    if loader.num_workers:
+        arguments |= {"prefetch_factor": loader.prefetch_factor, "timeout": loader.timeout}
+    return DataLoader(
+        loader.dataset,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        **arguments,
+    )

@@ -1,0 +1,204 @@
+"""Validations of several processes against those of one: every sample once, counts exactly, sums within a bound."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hookbus.errors import ConfigError
+from hookbus.scores import scores_from
+
+if TYPE_CHECKING:
+    from tests.distributed.conftest import Launch
+
+pytestmark = pytest.mark.slow
+
+WORLD = 3
+
+COUNTS = [0, 1, WORLD - 1, WORLD, WORLD + 1, 5, 7, 11, 13, 29]
+"""Nothing, one, a sample less than processes, as many, one more, and primes."""
+
+
+def alone(script: str) -> Any:
+    """What a script answers in one process: this one."""
+    answers: list[Any] = []
+    exec(dedent(script), {"answer": answers.append, "RANK": 0})
+    return json.loads(json.dumps(answers[0]))
+
+
+JUDGING = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    from hookbus import Hook, Trainer
+    from hookbus.errors import LoopError
+
+    class Ids(Hook):
+        def before_val_epoch(self):
+            self.seen = []
+
+        def after_val_iter(self, run, batch, batch_idx):
+            assert batch_idx == len(self.seen)
+            self.seen.append(batch[0][:, 0].tolist())
+            run.log(first=batch[0][0, 0])
+
+    class Bent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([0.1, 0.3]))
+
+        def forward(self, x):
+            return (x * self.weight).sin()
+
+    def loader_of(count, batch_size):
+        ids = torch.arange(count)
+        return DataLoader(TensorDataset(torch.stack([ids, ids / 7], 1), ids % 2), batch_size)
+
+    def trainer(loader, *hooks, **options):
+        model = Bent()
+        return Trainer(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), nn.functional.cross_entropy, val_loader=loader,
+            hooks=hooks, default_hooks=False, work_dir=None, device="cpu", **options
+        )
+"""
+
+EACH_ONCE = """
+    def largest(outputs, targets):
+        return outputs.abs().max()
+
+    def judge(count, batch_size):
+        ids = Ids()
+        try:
+            found = dict(trainer(loader_of(count, batch_size), ids, metrics=["accuracy", largest]).validate())
+        except LoopError as error:
+            found = str(error)
+        return found, ids.seen
+
+    answer([judge(count, size) for count in COUNTS for size in (1, 2)])
+"""
+
+
+def test_every_sample_is_judged_once_and_the_results_are_those_of_one_process(launch: Launch) -> None:
+    script = JUDGING + EACH_ONCE.replace("COUNTS", str(COUNTS))
+    of_one, together = alone(script), launch(script, ranks=WORLD).answers
+
+    cases = [(count, size) for count in COUNTS for size in (1, 2)]
+    for case, (count, size) in enumerate(cases):
+        (expected, batches), found = of_one[case], [together[rank][case] for rank in range(WORLD)]
+        assert [seen for _, seen in found] == [batches[rank::WORLD] for rank in range(WORLD)]
+        assert Counter(each for _, seen in found for batch in seen for each in batch) == Counter(range(count))
+        assert all(results == found[0][0] for results, _ in found)
+        if not count:
+            assert found[0][0] == expected == "The val_loader gave no batch, so nothing was measured."
+            continue
+        assert found[0][0]["val/accuracy"] == expected["val/accuracy"]
+        assert found[0][0].keys() == expected.keys() == {f"val/{n}" for n in ("accuracy", "loss", "largest", "first")}
+        for name, value in expected.items():
+            # n additions of positive numbers, each rounded: the relative error is less than n 2^-53, here on both sides
+            assert abs(found[0][0][name] - value) <= count * 2**-52 * value, (name, count, size)
+
+
+OF_ALL = """
+    from hookbus_eval import DistEvalHook
+
+    def in_order(outputs, targets):
+        return float((outputs[:, 0] * torch.arange(len(outputs))).sum())
+
+    def whole(model, loader):
+        return {"samples": sum(len(batch) for batch, _ in loader)}
+
+    loaders = {"a": loader_of(7, 2), "b": loader_of(1, 2)}
+    by_steps = trainer(None, DistEvalHook(dataloader=loaders, metrics={"in_order": in_order}))
+    by_function = trainer(None, DistEvalHook(dataloader=loaders, test_fn=whole))
+    answer([dict(by_steps.validate()), dict(by_function.validate())])
+"""
+
+STATES = """
+    from torchmetrics import Metric, MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassPrecision, MulticlassRecall
+
+    class Everything(Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("total", torch.tensor(0), "sum")
+            self.add_state("least", torch.tensor(float("inf")), "min")
+            self.add_state("level", torch.tensor(0.0), "mean")
+            self.add_state("rows", [], None)
+            self.add_state("joined", [], "cat")
+
+        def update(self, outputs, targets):
+            self.total += len(targets)
+            self.least = torch.minimum(self.least, outputs.min())
+            self.level = torch.tensor(3.0)
+            self.rows += list(outputs)
+            self.joined.append(targets)
+
+        def compute(self):
+            joined = torch.cat(self.joined) if isinstance(self.joined, list) else self.joined
+            return {
+                "total": self.total, "least": self.least, "level": self.level,
+                "rows": torch.stack(self.rows).sum(), "joined": (joined * 10).sum(),
+            }
+
+    def judge(count):
+        metrics = {
+            "accuracy": MulticlassAccuracy(2, average="micro"), "auroc": MulticlassAUROC(2), "all": Everything(),
+            "both": MetricCollection([MulticlassPrecision(2), MulticlassRecall(2)]),
+        }
+        judging = trainer(loader_of(count, 2), metrics=metrics)
+        return [dict(judging.validate()), dict(judging.validate())]
+
+    answer([judge(count) for count in (2, 3, 13)])
+"""
+
+
+def test_a_function_of_all_outputs_sees_them_in_the_order_of_one_process(launch: Launch) -> None:
+    of_one, together = alone(JUDGING + OF_ALL), launch(JUDGING + OF_ALL).answers
+
+    assert of_one[0].keys() == {"val/a/loss", "val/b/loss", "val/a/in_order", "val/b/in_order"}
+    for rank in (0, 1):
+        assert together[rank][0]["val/a/in_order"] == of_one[0]["val/a/in_order"]
+        assert together[rank][0]["val/b/in_order"] == of_one[0]["val/b/in_order"] == 0.0
+        assert together[rank][1] == of_one[1] == {"val/a/samples": 7.0, "val/b/samples": 1.0}
+
+
+def test_metrics_of_torchmetrics_go_together_also_where_a_process_has_judged_nothing(launch: Launch) -> None:
+    of_one, together = alone(JUDGING + STATES), launch(JUDGING + STATES).answers
+
+    for rank in (0, 1):
+        for expected, found in zip(of_one, together[rank], strict=True):
+            for validation in (0, 1):
+                assert found[validation] == pytest.approx(expected[validation], rel=1e-6)
+
+
+class TestTheLoopsOwnResults:
+    def test_are_those_of_the_main_process_on_all_and_it_is_said(self, launch: Launch) -> None:
+        script = """
+            from hookbus import HookBus
+
+            bus = HookBus()
+            with bus.run(validate=lambda: {"score": 1.0 + RANK, "same": 2.0}) as run:
+                answer([dict(run.validate()), dict(run.validate())])
+        """
+        done = launch(script)
+
+        assert done.answers[0] == done.answers[1] == [{"val/score": 1.0, "val/same": 2.0}] * 2
+        assert done.output(0).count("Results differ over the processes") == 1
+        assert "those of the main one hold on all: val/score is 1, 2." in done.output(0)
+
+
+def test_a_metric_that_cannot_go_together_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counts:
+        def update(self, outputs: Any, targets: Any) -> None: ...
+        def compute(self) -> float: ...
+        def reset(self) -> None: ...
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    message = r"Counts does not say how the results of 2 processes go together. Give it a method combine\(ranks\)"
+    with pytest.raises(ConfigError, match=message):
+        scores_from([Counts()])
