@@ -8,6 +8,7 @@ other, and every rank goes on with all of it. Nothing is compared where no hook 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -207,8 +208,14 @@ def _described(name: str, hook: object) -> str:
     if not isinstance(hook, Hook):
         return text
     priority = hook.priority if hook.config.priority is None else hook.config.priority
-    settings = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"}, mode="json")
+    given = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"})
+    settings = json.loads(json.dumps(given, default=_kind))
     return ", ".join([text, f"priority {int(priority)}", *(f"{key}={value!r}" for key, value in settings.items())])
+
+
+def _kind(value: object) -> str:
+    """What an object of Python is called in every process: its text may hold an address."""
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def _difference(rank: int, own: list[str], other_rank: int, other: list[str]) -> str:
