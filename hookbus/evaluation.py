@@ -63,6 +63,8 @@ def judge(
     """
     if not (named := named_loaders(loaders)):
         raise LoopError(f"The {kind}_loader is an empty mapping, so nothing was measured.")
+    if run.trainer is not None:
+        run.trainer.steps.begin_judging(run.ranks)
     for name, loader in named:
         run.bus.fire(f"before_{kind}_epoch", dataloader_name=name)
         _judge_loader(run, kind, name, loader, scores, device)
@@ -118,12 +120,28 @@ def update_scores(scores: Mapping[str, Score], batch: Any, outputs: Any) -> None
         score.update(output, targets)
 
 
+def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
+    """What this process judges: all, where it is the only one or its Trainer leaves loaders to the user."""
+    ranks = run.ranks
+    if ranks.world_size == 1 or (run.trainer is not None and run.trainer.part is None):
+        return loader
+    share = share_of(loader, ranks.rank, ranks.world_size, run.seed)
+    if share is None:
+        run.validations.tell_once(
+            "The %s to be judged is read as it is by each of the %s processes: see that it gives each of them a part "
+            "of its own, or samples count more than once.",
+            type(loader).__name__,
+            ranks.world_size,
+        )
+    return loader if share is None else share
+
+
 def _judge_loader(
     run: Run, kind: str, name: str | None, loader: Iterable[Any], scores: Mapping[str, Score], device: torch.device
 ) -> None:
     fire, step, batch_idx = run.bus.fire, getattr(run.bus.calls, f"{kind}_step"), -1
     begin_scores(scores, device)
-    for batch_idx, batch in enumerate(share_of(loader, run.ranks.rank, run.ranks.world_size, run.seed)):
+    for batch_idx, batch in enumerate(_share_of(run, loader)):
         if device.type != "cpu":
             batch = move(batch, device)
         fire(f"before_{kind}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)

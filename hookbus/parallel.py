@@ -82,6 +82,14 @@ class DDPSteps(Steps):
         with self._wrapper.no_sync():
             return super().propagate(run, batch, weight)
 
+    def begin_judging(self, ranks: Ranks) -> None:
+        """Take over the main rank's buffers, as every forward in training does: what is judged is what is saved."""
+        buffers = dict(self._bare.named_buffers())
+        if buffers and self._wrapper.broadcast_buffers:
+            held = ranks.broadcast("buffers", {name: buffer.cpu() for name, buffer in buffers.items()})
+            for name, buffer in buffers.items():
+                buffer.detach().copy_(held[name])
+
     def eval_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Judge one batch with the model itself: no other process is asked, so some may have fewer batches."""
         self.model = self._bare

@@ -6,40 +6,38 @@ process would find. Nothing is padded, so a process may judge a batch less than 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
 
 from hookbus.data import can_be_rebuilt, source_of
-from hookbus.rng import seed_everything
 from hookbus.seeding import Plan
 
 __all__ = ["Share", "share_of"]
 
 
-def share_of(loader: Iterable[Any], rank: int, world_size: int, seed: int) -> Iterable[Any]:
+def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[Any] | None:
     """What one process judges of a loader: the batches `rank`, `rank + world_size`, ...
 
-    A map-style DataLoader reads only those. Of anything else each process reads all, and leaves out what is not its
-    own. A torch DistributedSampler, which pads, makes way for the whole data in order; any other sampler that knows of
-    processes (it has `num_replicas`) shares the data by itself, and its loader is taken as it is.
+    A torch DistributedSampler, which pads, makes way for the whole data in order.
 
     Args:
         loader: the loader that one process would judge, the same on all processes.
         rank: the number of this process, from 0.
-        world_size: how many there are; with one, the loader itself is returned.
+        world_size: how many there are.
         seed: what a random order of it follows from, so that it is the same on all.
+
+    Returns:
+        A loader that reads no other batches. None where there can be none, so that the loader has to give each process
+        a part of its own: it is no map-style DataLoader, or its sampler knows of processes (it has `num_replicas`).
     """
-    if world_size == 1:
-        return loader
     if not can_be_rebuilt(loader):
-        return _left_out(loader, rank, world_size, seed)
-    assert isinstance(loader, DataLoader)
+        return None
     batched, source = loader.batch_sampler is not None, _whole_source_of(loader)
     if source is None:
-        return loader
+        return None
     return _reading(loader, Share(source, batched=batched, first=rank, every=world_size, seed=seed))
 
 
@@ -64,11 +62,6 @@ class Share(Sampler[Any]):
 
     def __len__(self) -> int:
         return len(range(self._first, len(self._source), self._every))
-
-
-def _left_out(loader: Iterable[Any], rank: int, world_size: int, seed: int) -> Iterator[Any]:
-    seed_everything(seed)
-    return islice(iter(loader), rank, None, world_size)
 
 
 def _whole_source_of(loader: DataLoader[Any]) -> Any:

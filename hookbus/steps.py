@@ -17,6 +17,7 @@ from hookbus.errors import ConfigError, LoopError
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from hookbus.ranks import Ranks
     from hookbus.run import Run
 
 __all__ = ["Precision", "Steps", "move"]
@@ -168,6 +169,13 @@ class Steps:
         if run.accumulated >= self.accumulate:
             run.accumulated = 0  # before the update: what one that fails leaves behind is no part of the next group
             self._update(run)
+
+    def begin_judging(self, ranks: Ranks) -> None:
+        """See that all processes judge the same model. Called before each validation and test.
+
+        Args:
+            ranks: the processes.
+        """
 
     def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
         """Judge one batch: the outputs, the loss among them where there is one."""

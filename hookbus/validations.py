@@ -39,7 +39,7 @@ class Validations:
         self._around: list[Callable[[], AbstractContextManager[Any]]] = []
         self._entered = ExitStack()
         self._evaluation = Evaluation()
-        self._told = False
+        self._told: set[str] = set()
         self.validated_at = validated_at
         self.on_results: Callable[[Run], object] | None = None
 
@@ -170,12 +170,22 @@ class Validations:
         store.results |= named
         return named
 
+    def tell_once(self, message: str, *values: object) -> None:
+        """Log a warning, unless it was logged before.
+
+        Args:
+            message: with a place for each value.
+            values: what it is about, this time.
+        """
+        if message not in self._told:
+            self._told.add(message)
+            self._run.logger.warning(message, *values)
+
     def _agreed(self, kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
         """Results under their full names; those of the main process hold on all, so that all decide alike."""
         everywhere = self._run.ranks.gather("results of the loop", dict(named_results(kind, loader, found)))
-        if not self._told and (differing := _differing(everywhere)):
-            self._told = True
-            self._run.logger.warning(
+        if differing := _differing(everywhere):
+            self.tell_once(
                 "Results differ over the processes, and those of the main one hold on all: %s. What a loop finds by "
                 "itself it has to add up over the processes: sums and counts, with run.ranks.gather.",
                 "; ".join(differing),

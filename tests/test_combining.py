@@ -29,8 +29,13 @@ class Told(Ranks):
 
 @pytest.mark.parametrize(
     ("score", "expected"),
-    [(MeanMetric(), True), (MetricCollection([MeanMetric()]), True), (MinMaxMetric(MeanMetric()), True)]
-    + [(Accuracy(), False), (nn.Linear(1, 1), False)],
+    [
+        (MeanMetric(), True),
+        (MetricCollection([MeanMetric()]), True),
+        (MinMaxMetric(MeanMetric()), True),
+        (Accuracy(), False),
+        (nn.Linear(1, 1), False),
+    ],
 )
 def test_what_has_states_is_known_by_what_is_in_it(score: object, expected: bool) -> None:
     assert has_states(score) is expected

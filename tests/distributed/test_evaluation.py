@@ -175,6 +175,44 @@ def test_metrics_of_torchmetrics_go_together_also_where_a_process_has_judged_not
                 assert found[validation] == pytest.approx(expected[validation], rel=1e-6)
 
 
+class TestTheModel:
+    def test_that_is_judged_is_the_one_that_is_saved(self, launch: Launch) -> None:
+        """The last batch of each process has changed the statistics that it holds."""
+        script = """
+            import toys
+            from torch import nn
+            from torch.nn.functional import cross_entropy
+
+            net = nn.Sequential(nn.BatchNorm1d(4), toys.net())
+            inputs, targets = toys.data(11)[:]
+            run = toys.trainer(net.double(), val_loader=toys.loader(3, 11)).fit()
+            net.eval()
+            answer([run.metrics.results["val/loss"], float(cross_entropy(net(inputs), targets))])
+        """
+        done = launch(script)
+
+        loss, saved = done.answers[0]
+        assert loss == pytest.approx(saved, rel=1e-12)
+        assert done.answers[1][0] == loss
+
+    def test_of_processes_that_train_apart_is_judged_on_all_data(self, launch: Launch) -> None:
+        script = """
+            import toys
+            from hookbus import Hook
+
+            class Count(Hook):
+                samples = 0
+
+                def after_val_iter(self, batch):
+                    self.samples += len(batch[0])
+
+            count = Count()
+            toys.trainer(val_loader=toys.loader(3, 11), hooks=[count], distributed="none").validate()
+            answer(count.samples)
+        """
+        assert launch(script).answers == {0: 11, 1: 11}
+
+
 class TestTheLoopsOwnResults:
     def test_are_those_of_the_main_process_on_all_and_it_is_said(self, launch: Launch) -> None:
         script = """
@@ -189,6 +227,22 @@ class TestTheLoopsOwnResults:
         assert done.answers[0] == done.answers[1] == [{"val/score": 1.0, "val/same": 2.0}] * 2
         assert done.output(0).count("Results differ over the processes") == 1
         assert "those of the main one hold on all: val/score is 1, 2." in done.output(0)
+
+    def test_are_of_loaders_that_give_each_process_a_part_and_it_is_said(self, launch: Launch) -> None:
+        script = """
+            import toys, torch
+
+            torch.manual_seed(0)
+            whole = list(toys.loader(3, 11))
+            own = whole[RANK::2]
+            trainer = toys.trainer(val_loader=own, metrics=["accuracy"])
+            answer([dict(trainer.validate()), dict(toys.trainer(val_loader=whole, metrics=["accuracy"]).validate())])
+        """
+        done = launch(script)
+
+        parts, twice = done.answers[0]
+        assert done.answers[1][0] == parts == pytest.approx(twice, rel=1e-12)
+        assert "The list to be judged is read as it is by each of the 2 processes: see that" in done.output(0)
 
 
 def test_a_metric_that_cannot_go_together_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
