@@ -41,6 +41,11 @@ class CheckInvalidLossConfig(HookConfig):
         """Whether the loss is looked at before the backward."""
         return self.before_step or self.policy == "skip"
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a loss that is not finite has no backward, and the iteration goes on to its end all the same."""
+        return self.looks_first and self.policy != "raise"
+
 
 class NumClassCheckConfig(HookConfig):
     """Which modules may have another number of classes than the data."""

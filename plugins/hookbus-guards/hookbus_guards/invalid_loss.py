@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from hookbus import Hook, Run, every, hookimpl
-from hookbus.distributed import world_size
-from hookbus.errors import ConfigError, HookError, LoopError
+from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
 from hookbus_guards.terms import describe, loss_terms, read
 
@@ -38,13 +39,6 @@ class CheckInvalidLossHook(Hook):
         if run.iters_done == 0:
             self._begin()
         self._looked_at = -1
-        if self.config.looks_first and self.config.policy != "raise" and world_size() > 1:
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: a process that leaves its part of a step out lets the others wait for it, so "
-                    "with several processes policy skip, and stop with before_step, do not work. Say policy: raise."
-                ]
-            )
 
     @hookimpl(when=every("interval"))
     def after_forward(self, run: Run, outputs: Any, loss: Any) -> None:
@@ -97,10 +91,23 @@ class CheckInvalidLossHook(Hook):
             )
         good, value = read(terms)
         if good:
-            self.last_good, self._in_a_row = (run.clock.number("iter"), value), 0
-            return True
-        self._act(run, self._message(run, outputs, loss))
-        return False
+            self.last_good = run.clock.number("iter"), value
+        message = self._of_all(run, "" if good else self._message(run, outputs, loss))
+        if message:
+            self._act(run, message)
+        else:
+            self._in_a_row = 0
+        return not message
+
+    def _of_all(self, run: Run, message: str) -> str:
+        """What is wrong on any process, where all of them leave the micro-batch out or none does."""
+        ranks = run.ranks
+        if ranks.world_size == 1 or not self.config.leaves_out:
+            return message
+        if not ranks.reduce("guards: is a loss not finite", torch.tensor(int(bool(message))), "max"):
+            return ""
+        found = ranks.gather("guards: losses that are not finite", message)
+        return next(f"Rank {rank}: {each}" for rank, each in enumerate(found) if each)
 
     def _act(self, run: Run, message: str) -> None:
         self._in_a_row += 1
