@@ -1,8 +1,17 @@
-"""Hooks for hookbus about what must be the same on every process: sizes, sampler seeds, norms, buffers."""
+"""Hooks for hookbus about what must be the same on every process: sizes, sampler seeds, norms, buffers, numbers."""
 
-from hookbus_sync.config import SyncRandomSizeConfig
+from hookbus_sync.config import SyncMetricsConfig, SyncRandomSizeConfig
+from hookbus_sync.metrics import SyncMetricsHook
 from hookbus_sync.random_size import SyncRandomSizeHook
 from hookbus_sync.sampler_seed import DistSamplerSeedHook
 from hookbus_sync.tensors import SyncBuffersHook, SyncNormHook
 
-__all__ = ["DistSamplerSeedHook", "SyncBuffersHook", "SyncNormHook", "SyncRandomSizeConfig", "SyncRandomSizeHook"]
+__all__ = [
+    "DistSamplerSeedHook",
+    "SyncBuffersHook",
+    "SyncMetricsConfig",
+    "SyncMetricsHook",
+    "SyncNormHook",
+    "SyncRandomSizeConfig",
+    "SyncRandomSizeHook",
+]

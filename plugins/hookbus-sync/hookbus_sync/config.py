@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from hookbus import HookConfig
 
-__all__ = ["SyncRandomSizeConfig"]
+__all__ = ["SyncMetricsConfig", "SyncRandomSizeConfig"]
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -30,3 +30,11 @@ class SyncRandomSizeConfig(HookConfig):
         if value[0] > value[1]:
             raise ValueError(f"{value!r} is empty: write the smaller number first.")
         return value
+
+
+class SyncMetricsConfig(HookConfig):
+    """Which numbers are exchanged."""
+
+    metrics: list[str] = Field(
+        default=["loss"], min_length=1, description="What the step returns and is to be the mean over all processes."
+    )

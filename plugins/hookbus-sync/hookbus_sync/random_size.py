@@ -19,6 +19,7 @@ class SyncRandomSizeHook(Hook):
     """Lets the training data have a new size every so many iterations, the same on every process and after a resume."""
 
     Config = SyncRandomSizeConfig
+    makes_requests = False
     config: SyncRandomSizeConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -16,6 +16,8 @@ class DistSamplerSeedHook(Hook):
     The Trainer does so by itself, so there it has nothing to do.
     """
 
+    makes_requests = False
+
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._sampler: Any = None
