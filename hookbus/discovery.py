@@ -73,6 +73,7 @@ PUBLISHED = {
     "hookbus-sync": {
         "dist_sampler_seed": "DistSamplerSeedHook",
         "sync_buffers": "SyncBuffersHook",
+        "sync_metrics": "SyncMetricsHook",
         "sync_norm": "SyncNormHook",
         "sync_random_size": "SyncRandomSizeHook",
     },
