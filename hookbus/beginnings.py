@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hookbus import files
 from hookbus.errors import CheckpointError
-from hookbus.reading import check_fit, outline_of
+from hookbus.reading import check_fit, existing, outline_of, verify_checkpoint
 from hookbus.session import checkpoints_of
 from hookbus.state import check_resumable, find_newest, weights_in
 from hookbus.workdir import read_status, why_unwritable
@@ -65,8 +65,8 @@ def _files_of(trainer: Trainer) -> list[tuple[str, str | Path]]:
 
 def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
     """See that a checkpoint that is asked for is there and whole, and fits."""
-    if files.read_sidecar(Path(path)) is not None:
-        files.verify(Path(path))
+    if Path(path).is_dir() or files.read_sidecar(Path(path)) is not None:
+        verify_checkpoint(existing(path))
     _check_outline(trainer, key, path)
     return f"{key}: {path}"
 

@@ -13,6 +13,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     import xxhash
 
 __all__ = [
+    "TEMPORARY",
     "Sidecar",
+    "check_of",
     "commit",
+    "flush",
     "hash_file",
     "is_of",
     "link",
@@ -119,7 +123,7 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
         replaced = (replace(old, previous=()), *old.previous) if old else ()
         _write_sidecar(path, replace(sidecar, previous=(*sidecar.previous, *replaced)))
     os.replace(temporary, path)
-    _flush_directory(path.parent)
+    flush(path.parent)
     if sidecar is not None and old is not None:
         with suppress(OSError):  # the file is in its place, and vouched for: this only forgets the older one
             _write_sidecar(path, sidecar)
@@ -136,7 +140,10 @@ def remove(path: Path) -> None:
 def remove_leftovers(directory: Path) -> None:
     """Delete what processes that died have left half-written. Nobody may be writing into the directory."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
-        leftover.unlink(missing_ok=True)
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -158,7 +165,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
     """The sidecar of a file; None where there is none or where it is damaged."""
     try:
         fields = json.loads(_sidecar_path(path).read_text())
-        return _sidecar(fields) if fields.pop("check") == _check_of(fields) else None
+        return _sidecar(fields) if fields.pop("check") == check_of(fields) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -206,6 +213,22 @@ def hash_file(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def check_of(fields: Mapping[str, Any]) -> str:
+    """A hash of what a sidecar or a manifest says, in hex, so that damage to itself is noticed."""
+    digest = _digest()
+    digest.update(json.dumps(fields, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Have the disk hold what was written to a file, or the names that were made or changed in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Hashing:
@@ -258,18 +281,11 @@ def _copy(source: Path, target: Path) -> None:
 
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     fields = asdict(sidecar)
-    write_json(_sidecar_path(path), {**fields, "check": _check_of(fields)})
+    write_json(_sidecar_path(path), {**fields, "check": check_of(fields)})
 
 
 def _sidecar(fields: dict[str, Any]) -> Sidecar:
     return Sidecar(**{**fields, "previous": tuple(map(_sidecar, fields["previous"]))})
-
-
-def _check_of(fields: dict[str, Any]) -> str:
-    """A hash of what a sidecar says, so that damage to the sidecar itself is noticed."""
-    digest = _digest()
-    digest.update(json.dumps(fields, sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 def _visible(path: Path) -> Sidecar | None:
@@ -285,14 +301,6 @@ def _held(path: Path, sidecar: Sidecar) -> Sidecar:
 
 def _sidecar_path(path: Path) -> Path:
     return path.with_name(path.name + SIDECAR)
-
-
-def _flush_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest() -> xxhash.xxh3_128:

@@ -20,24 +20,27 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import hookbus
 from hookbus import files
-from hookbus.errors import CheckpointError, HookWarning
+from hookbus.errors import CheckpointError
+from hookbus.generations import generation_named
+from hookbus.layouts import spread_like
 from hookbus.parts import add_parts, with_own_part
 from hookbus.plain import without_numpy
-from hookbus.reading import content_of, existing, load_into
+from hookbus.reading import content_of, existing, load_into, put_content, verify_checkpoint
 from hookbus.remembering import load_hooks, states_of_hooks
 from hookbus.rng import get_rng_state, set_rng_state
 from hookbus.weights import unwrapped
 
 if TYPE_CHECKING:
+    from hookbus.layouts import Layout
     from hookbus.run import Run
 
 __all__ = [
@@ -86,7 +89,7 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: the checkpoint does not fit the run; the message says what does not.
     """
     check_resumable(checkpoint)
-    checkpoint = with_own_part(checkpoint, run)
+    checkpoint = spread_like(with_own_part(checkpoint, run), run.model, run.optimizer)
     if run.model is not None:
         _load_model(run, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
@@ -112,8 +115,8 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
     Raises:
         CheckpointError: a key does not fit, or there are no averaged weights.
     """
-    weights = weights_in(checkpoint, averaged=averaged)
     assert run.model is not None
+    weights = spread_like(weights_in(checkpoint, averaged=averaged), run.model, None)
     if strict:
         _load_model(run, weights)
         return
@@ -130,58 +133,49 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
 def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int) -> files.Sidecar:
     """Write a checkpoint so that it is either there and whole, or not there.
 
-    torch's own checksum is left out: the sidecar's is faster, and is looked at when reading.
-
     Raises:
         OSError: it could not be written; an older file under this name is untouched.
     """
-
-    def write(file: IO[bytes]) -> None:
-        crc32 = torch.serialization.get_crc32_options()
-        torch.serialization.set_crc32_options(False)
-        try:
-            torch.save(dict(checkpoint), file)
-        except RuntimeError as error:  # what torch says of a file that it could not finish hides why
-            raise next((cause for cause in _causes(error) if isinstance(cause, OSError)), error) from None
-        finally:
-            torch.serialization.set_crc32_options(crc32)
-
-    return files.commit(path, write, generation, checkpoint.get("loop", {}).get("id", ""))
+    run = checkpoint.get("loop", {}).get("id", "")
+    return files.commit(path, partial(put_content, checkpoint), generation, run)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions during whose handling an exception was raised."""
-    cause = error.__context__
-    while cause is not None:
-        yield cause
-        cause = cause.__context__
-
-
-def read_checkpoint(path: Path | str, *, map_location: Any = "cpu") -> dict[str, Any]:
+def read_checkpoint(
+    path: Path | str, *, map_location: Any = "cpu", layout: Layout | None = None, verified: bool = False
+) -> dict[str, Any]:
     """Read a checkpoint: verified against its sidecar, and without running any code from it.
 
     A file without a sidecar, such as one from another program, is read with a warning.
 
     Args:
-        path: the file.
+        path: the file, or the directory of a generation.
         map_location: where its tensors go.
+        layout: how the tensors of a generation are spread over processes; None for whole ones. Those of a file that
+            is a checkpoint by itself are whole.
+        verified: it was verified already, such as by the main process for all.
 
     Raises:
         CheckpointError: there is no such file, or it is not a checkpoint.
         CheckpointDamaged: its bytes are not those that were saved.
     """
     path = existing(path)
-    if files.read_sidecar(path) is None:
-        warnings.warn(
-            f"{path}: it has no sidecar {path.name}.json, so damage would not be noticed.", HookWarning, stacklevel=2
-        )
-    else:
-        files.verify(path)
-    return content_of(path, map_location=map_location)
+    if not verified:
+        verify_checkpoint(path)
+    content = {} if path.is_dir() else content_of(path, map_location=map_location)
+    directory = path if path.is_dir() else generation_named(path, content)
+    if directory is None:
+        return content
+    from hookbus.sharded import read_generation  # takes long to import
+
+    return read_generation(directory, map_location=map_location, layout=layout)
 
 
-def find_newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
+def find_newest(directory: Path, *, map_location: Any = "cpu") -> tuple[Path, dict[str, Any], list[str]] | None:
     """The newest checkpoint of a directory that is whole.
+
+    Args:
+        directory: where they are.
+        map_location: where its tensors go; "meta" for an outline.
 
     Returns:
         Its path, its content, and a sentence for each file that was passed over; None where there is no file.
@@ -197,7 +191,7 @@ def find_newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]] | Non
     ]
     for path in vouched:
         try:
-            return path, read_checkpoint(path), troubles + _missing(directory)
+            return path, read_checkpoint(path, map_location=map_location), troubles + _missing(directory)
         except CheckpointError as error:
             troubles.append(str(error))
     if troubles:
