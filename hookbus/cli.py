@@ -1,4 +1,4 @@
-"""The command line: hookbus train | test | hooks | explain | check | schema | points | doctor.
+"""The command line: hookbus train | test | hooks | explain | check | schema | points | doctor | consolidate.
 
 Exit codes: 0 done, 1 error, 2 a configuration that does not hold, 75 preempted, 130 interrupted.
 """
@@ -220,6 +220,23 @@ def doctor(json_: Json = False) -> None:
         else:
             console().print("No hooks are installed.")
         raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+@app.command()
+def consolidate(
+    directory: Annotated[
+        Path, typer.Argument(help="A generation_N directory, or a file that names one.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; default beside the directory.")
+    ] = None,
+) -> None:
+    """Make one file of a checkpoint that several processes have written."""
+    with reported():
+        from hookbus.consolidating import consolidate as made_one
+
+        written = made_one(directory, output)
+        console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)
