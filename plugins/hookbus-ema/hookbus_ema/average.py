@@ -26,7 +26,8 @@ class ExponentialMovingAverage:
     Everything an update needs is kept from one to the next: it allocates nothing. Shared tensors are averaged once.
     Frozen ones are averaged like the others, which leaves them as they are, so they may thaw at any time. Weights of
     less than 32 bits have averages of 32 bits, since small steps would be rounded away otherwise. Tensors that are not
-    floating-point are copied.
+    floating-point are copied. Of weights that are spread over processes (FSDP2), each process averages the part that it
+    has, and nothing is sent.
 
     Args:
         weights: a module, or floating-point and other tensors by name. The tensors are held, not copied: they are to be
@@ -151,7 +152,7 @@ class ExponentialMovingAverage:
 
     def _put(self, values: list[Tensor]) -> None:
         with torch.no_grad():
-            torch._foreach_copy_(self._weights, values)
+            torch._foreach_copy_([*map(_own_part, self._weights)], [*map(_own_part, values)])
 
     # -- keeping ---------------------------------------------------------------------------------
 
@@ -161,6 +162,8 @@ class ExponentialMovingAverage:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave. The weights of the model are left alone.
+
+        Where averages are spread over processes, whole tensors will do as well.
 
         Raises:
             ValueError: names or shapes are not those of the weights; all that differ are listed, and nothing changes.
@@ -175,7 +178,7 @@ class ExponentialMovingAverage:
             )
         with torch.no_grad():
             for name, average in own.items():
-                average.copy_(given[name])
+                average.copy_(_spread_like(average, given[name]))
         self.steps = state["steps"]
 
 
@@ -209,7 +212,8 @@ def _groups(pairs: Iterable[_Pair]) -> list[_Group]:
     """Pairs by device and type: the fused call takes tensors of one kind only."""
     kinds: dict[Any, list[_Pair]] = {}
     for pair in pairs:
-        kinds.setdefault((*_kind(pair.average), *_kind(pair.weight)), []).append(pair)
+        own = _Pair(_own_part(pair.average), _own_part(pair.weight))
+        kinds.setdefault((*_kind(own.average), *_kind(own.weight)), []).append(own)
     return [_group(alike) for alike in kinds.values()]
 
 
@@ -221,6 +225,22 @@ def _group(alike: list[_Pair]) -> _Group:
 
 def _kind(tensor: Tensor) -> tuple[torch.device, torch.dtype]:
     return tensor.device, tensor.dtype
+
+
+def _own_part(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor: of one that is spread over processes, the memory of its part."""
+    to_local = getattr(tensor.detach(), "to_local", None)
+    return tensor if to_local is None else to_local()
+
+
+def _spread_like(average: Tensor, value: Tensor) -> Tensor:
+    """A value as its average is spread over processes. Each has the whole value, so that nothing is sent."""
+    if not hasattr(average, "device_mesh") or hasattr(value, "device_mesh"):
+        return value
+    from torch.distributed.tensor import distribute_tensor  # takes long to import
+
+    local = value.to(average.device)
+    return distribute_tensor(local, average.device_mesh, average.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def _is_floating(tensor: Tensor) -> bool:
