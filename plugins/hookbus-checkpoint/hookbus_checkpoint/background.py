@@ -41,7 +41,7 @@ class Background:
         self._name, self._catch_up, self._overlap = f"{name}.background", catch_up, overlap
         self._snapshot = Snapshot()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-        self._writing: tuple[Save, Future[None]] | None = None
+        self._writing: Future[None] | None = None
         self._copied = threading.Event()
         self._copied.set()
         self._is_safe: bool | None = None
@@ -51,8 +51,12 @@ class Background:
     # -- the run -----------------------------------------------------------------------------
 
     def attach(self, run: Run) -> None:
-        """Look after each iteration whether the save is over, and wait for the copy before weights change."""
-        run.bus.on("after_train_iter", name=self._name)(self._look)
+        """Look after each iteration whether the save is over, and wait for the copy before weights change.
+
+        Several processes learn at the next save or at the end that a save is over: one of them alone may not tell.
+        """
+        if run.ranks.world_size == 1:
+            run.bus.on("after_train_iter", name=self._name)(self._look)
         if self._overlap:
             guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
             guard(self._before_update)
@@ -79,7 +83,7 @@ class Background:
         else:
             self._snapshot.finish()
             self._is_watching = bool(stable)
-        self._writing = save, self._executor.submit(self._write, save, copy, versions)
+        self._writing = self._executor.submit(self._write, save, copy, versions)
 
     def wait(self) -> None:
         """Return once the save is over; there is none afterwards.
@@ -89,12 +93,7 @@ class Background:
         """
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing[1].result()
-
-    @property
-    def save(self) -> Save | None:
-        """The save that is being written, or was and nobody has waited for."""
-        return self._writing[0] if self._writing else None
+            writing.result()
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -117,7 +116,7 @@ class Background:
             )
 
     def _look(self, run: Run) -> None:
-        if self._writing is not None and self._writing[1].done():
+        if self._writing is not None and self._writing.done():
             self._catch_up(run)
 
     def _before_update(self, run: Run) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Priority, hookimpl
+from hookbus.agreeing import on_main
 from hookbus.errors import CheckpointError
 from hookbus.metrics import Metrics
 from hookbus.requests import Request
@@ -53,7 +54,8 @@ class CheckpointHook(Hook):
             return
         if run.iters_done == 0:
             self.best.forget()
-        self._writer.attach(run, self.directory(run), self.name)
+        directory = on_main(run.ranks, "where checkpoints go", lambda: self.directory(run))
+        self._writer.attach(run, directory, self.name)
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:

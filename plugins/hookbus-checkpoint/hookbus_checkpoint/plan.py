@@ -8,6 +8,8 @@ from itertools import chain, count
 from pathlib import Path
 
 from hookbus.files import is_of, link, newest_first, read_sidecar, remove
+from hookbus.generations import generations_in
+from hookbus.sweeping import sweep
 
 __all__ = ["Folder", "Plan"]
 
@@ -68,11 +70,15 @@ class Folder:
         paths = [self.path / name for name in (*periodic, *best, *([last] if last else []))]
         return Plan(paths[0], tuple(paths[1:]), tuple(name for name in periodic if name not in pinned), bool(best))
 
-    def begin(self, plan: Plan) -> int:
-        """Take the new file into account, as the checkpoint itself shall know it. Returns its generation."""
+    def look(self) -> int:
+        """The newest generation that is here, whoever wrote it."""
         if not self._has_looked:
             self._has_looked = True
             self.generation = max(self.generation, self._newest_generation())
+        return self.generation
+
+    def begin(self, plan: Plan) -> int:
+        """Take the new file into account, as the checkpoint itself shall know it. Returns its generation."""
         self.generation += 1
         self.periodic = [*(name for name in self.periodic if name not in plan.counted), *plan.counted]
         return self.generation
@@ -90,6 +96,7 @@ class Folder:
             if is_of(self.path / self.periodic[0], self.run):
                 remove(self.path / self.periodic[0])
             del self.periodic[0]
+        sweep(self.path, self.run)
 
     def load(self, periodic: Sequence[str], generation: int) -> None:
         """Take back what a checkpoint knew, without names that are not here, such as those of another directory."""
@@ -102,4 +109,5 @@ class Folder:
     def _newest_generation(self) -> int:
         newest = next(iter(newest_first(self.path)), None)
         sidecar = read_sidecar(newest) if newest is not None else None
-        return sidecar.generation if sidecar is not None else 0
+        unnamed = (number for number, _ in generations_in(self.path))
+        return max([sidecar.generation if sidecar is not None else 0, *unnamed])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
 
+from hookbus.agreeing import on_main
 from hookbus.errors import CheckpointError
 from hookbus.files import commit
+from hookbus.layouts import whole
 from hookbus.run import Best, Run
 from hookbus.state import read_checkpoint
 
@@ -21,7 +24,8 @@ NAME = "model.safetensors"
 def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
     """Write the weights that earned the best score; without one, those at the end, averaged where a hook averages.
 
-    The metric, its value and the step are in the file as metadata. Tensors that share memory are written each.
+    The metric, its value and the step are in the file as metadata. Tensors that share memory are written each. Called
+    on every process: the main one writes, and weights that are spread over them come together.
 
     Args:
         run: the run that ended.
@@ -32,10 +36,14 @@ def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
         CheckpointError: the best file cannot be read, or this one cannot be written.
     """
     weights, about = _weights_of(run, best)
+    on_main(run.ranks, f"the file {path}", partial(_write, path, run.id, whole(weights), about))
+
+
+def _write(path: Path, run: str, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
     separate = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     content = save(separate, metadata={key: str(value) for key, value in about.items()})
     try:
-        commit(path, lambda file: file.write(content), 0, run.id)
+        commit(path, lambda file: file.write(content), 0, run)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error}. It needs {len(content):,} bytes.") from error
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from hookbus.agreeing import on_main
 from hookbus.errors import CheckpointError
 from hookbus.files import verify
+from hookbus.layouts import has_spread
 from hookbus.metrics import Metrics
+from hookbus.ranks import Ranks
 from hookbus.run import Best, Run
 from hookbus.state import write_checkpoint
+from hookbus.sweeping import sweep
 from hookbus_checkpoint.plan import Folder, Plan
 from hookbus_checkpoint.snapshot import NOWHERE, memory_of
 
@@ -31,6 +36,7 @@ class Save:
         bests: what it makes the best, by metric.
         keep: how many periodic files stay; None for all.
         metrics: the results at that moment.
+        generation: its number, once it was taken into account.
     """
 
     folder: Folder
@@ -38,7 +44,7 @@ class Save:
     bests: dict[str, Best]
     keep: int | None
     metrics: Metrics
-    _generation: int = 0
+    generation: int = 0
     _periodic_before: list[str] = field(default_factory=list)
     _best_before: dict[str, Best | None] = field(default_factory=dict)
 
@@ -46,15 +52,17 @@ class Save:
         """Let the run and the folder know of the new file, as the checkpoint itself shall know it."""
         self._periodic_before = list(self.folder.periodic)
         self._best_before = {metric: run.best.get(metric) for metric in self.bests}
-        self._generation = self.folder.begin(self.plan)
+        self.generation = self.folder.begin(self.plan)
         run.best.update(self.bests)
 
     def undo(self, run: Run) -> None:
         """Forget it, except for the names under which it is there nevertheless."""
-        written = [name for name in self.plan.counted if self._is_at(self.folder.path / name)]
+        names = on_main(run.ranks, "the names of a save that failed", self._names_there)
+        written = [name for name in self.plan.counted if name in names]
         self.folder.periodic = [*(name for name in self._periodic_before if name not in written), *written]
         for metric, before in self._best_before.items():
-            if self._is_at(self.bests[metric].path):
+            path = self.bests[metric].path
+            if path is not None and path.name in names:
                 continue
             if before is None:
                 run.best.pop(metric, None)
@@ -68,14 +76,35 @@ class Save:
             CheckpointError: it could not be written; older files are untouched.
         """
         try:
-            write_checkpoint(self.plan.path, checkpoint, self._generation)
+            write_checkpoint(self.plan.path, checkpoint, self.generation)
             self.folder.finish(self.plan, self.keep)
         except OSError as error:
+            sweep(self.folder.path, self.folder.run)
             raise CheckpointError(self._what_failed(error, checkpoint)) from error
 
-    def _is_at(self, path: Path | None) -> bool:
+    def write_together(self, checkpoint: dict[str, Any], ranks: Ranks) -> None:
+        """The same on every process: weights that are spread over them are written by all, the rest by the main one.
+
+        Raises:
+            CheckpointError: it could not be written, on whichever process.
+        """
+        if has_spread(checkpoint):
+            from hookbus.sharded import write_generation  # takes long to import
+
+            checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)
+        on_main(ranks, f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
+        self.agree_on_files(ranks)
+
+    def agree_on_files(self, ranks: Ranks) -> None:
+        """Let every process know which periodic files there are now."""
+        self.folder.periodic = ranks.broadcast("the periodic files", self.folder.periodic)
+
+    def _names_there(self) -> list[str]:
+        return [path.name for path in (self.plan.path, *self.plan.links) if self._is_at(path)]
+
+    def _is_at(self, path: Path) -> bool:
         try:
-            return path is not None and verify(path).generation == self._generation
+            return verify(path).generation == self.generation
         except CheckpointError:
             return False
 

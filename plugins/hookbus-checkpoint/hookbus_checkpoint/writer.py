@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus.errors import CheckpointError, HookWarning
+from hookbus.agreeing import on_main
+from hookbus.errors import CheckpointError, ConfigError, HookWarning
+from hookbus.layouts import layout_of
+from hookbus.ranks import Ranks
 from hookbus.requests import Request
-from hookbus.run import Run
+from hookbus.run import Best, Run
 from hookbus_checkpoint.background import Background, WeightsChanged
 from hookbus_checkpoint.best import BestKeeper
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.plan import Folder
+from hookbus_checkpoint.plan import Folder, Plan
 from hookbus_checkpoint.publish import NAME, publish
 from hookbus_checkpoint.saving import Save
 
@@ -37,6 +41,7 @@ class Writer:
         self._folder = Folder(Path())
         self._save: Save | None = None
         self._background: Background | None = None
+        self._unfinished: Save | None = None
         self._saved_at: tuple[int, int] | None = None
         self._told: set[str] = set()
 
@@ -49,11 +54,15 @@ class Writer:
             run: the run.
             directory: where files go.
             name: of the hook.
+
+        Raises:
+            ConfigError: `async_save` is not for this run.
         """
         if run.iters_done == 0 or directory != self._folder.path:
             self._folder, self._saved_at = Folder(directory), None
         if run.get(GENERATIONS) is None:
             run.provide(GENERATIONS, {})
+        _check_async(self._config, run)
         if self._config.async_save:
             self._background = Background(name, self.catch_up, overlap=self._config.async_save == "overlap")
             self._background.attach(run)
@@ -67,7 +76,7 @@ class Writer:
         """
         run.hold(self._folder.path)
         self._folder.run = run.id
-        others = self._folder.files_of_others()
+        others = on_main(run.ranks, "checkpoints of others", self._folder.files_of_others)
         if others:
             raise CheckpointError(
                 f"{self._folder.path} holds checkpoints of another run: {', '.join(path.name for path in others)}. "
@@ -89,22 +98,11 @@ class Writer:
     def plan(self, run: Run, requests: list[Request]) -> Path:
         """Decide on names, and take the new file into account before the checkpoint is collected."""
         self.catch_up(run)
-        details = [request.details for request in requests]
-        bests = dict(each["best"] for each in details if "best" in each)
-        names = {metric: self._free(run, self._best.file_name(metric)) for metric in bests}
-        last = self._free(run, LAST) if self._config.save_last else None
-        due = [each["periodic"] for each in details if "periodic" in each]
-        if not (due or bests or last):
-            due = [self._now(run)]
-        periodic = [self._free(run, self._config.file_name(*each)) for each in due]
-        pinned = [name for name, each in zip(periodic, due, strict=True) if self._config.pins(*each)]
-        plan = self._folder.plan(periodic, list(names.values()), last, pinned)
-        placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
-        self._save = Save(self._folder, plan, placed, self._config.max_keep_ckpts, run.metrics.results)
-        generations: dict[Path, int] = run.require(GENERATIONS)
-        self._folder.generation = max(self._folder.generation, generations.get(self._folder.path, 0))
+        decided = on_main(run.ranks, "the names of a checkpoint", partial(self._decided, run, requests))
+        plan, bests, self._folder.generation = decided
+        self._save = Save(self._folder, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
         self._save.take_into_account(run)
-        generations[self._folder.path] = self._folder.generation
+        run.require(GENERATIONS)[self._folder.path] = self._folder.generation
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
@@ -115,20 +113,22 @@ class Writer:
         for key, wanted in (("optimizer", self._config.save_optimizer), ("scheduler", self._config.save_scheduler)):
             if not wanted:
                 checkpoint.pop(key, None)
-        if self._background is not None:
+        if not self._config.async_save:
+            work = partial(save.write_together, checkpoint, run.ranks)
+            return save.plan.is_best if self._succeeds(run, save, work) else None
+        self._unfinished = save
+        if run.ranks.is_main and self._background is not None:
             self._background.begin(save, checkpoint, run)
-            return None
-        return save.plan.is_best if self._succeeds(run, save, lambda: save.write(checkpoint)) else None
+        return None
 
     def catch_up(self, run: Run) -> None:
-        """Wait for the save on the other thread, if there is one, and tell of it.
+        """Wait for the save on the other thread, if there is one, and tell of it. Called on every process, or on none.
 
         Raises:
             CheckpointError: it could not be written.
         """
-        background = self._background
-        save = background.save if background is not None else None
-        if background is not None and save is not None and self._succeeds(run, save, background.wait):
+        save, self._unfinished = self._unfinished, None
+        if save is not None and self._succeeds(run, save, partial(self._wait, save, run.ranks)):
             run.bus.fire("after_save_checkpoint", path=save.plan.path, is_best=save.plan.is_best, metrics=save.metrics)
 
     def publish(self, run: Run) -> None:
@@ -137,8 +137,9 @@ class Writer:
         Raises:
             CheckpointError: they could not be written.
         """
+        path = on_main(run.ranks, "the file to publish", lambda: self._folder.path / self._free(run, NAME))
         try:
-            publish(run, self._folder.path / self._free(run, NAME), self._best.deciding(run))
+            publish(run, path, self._best.deciding(run))
         except CheckpointError as error:
             self._report(error)
 
@@ -155,6 +156,28 @@ class Writer:
         self._saved_at = None if state["saved_at"] is None else (state["saved_at"][0], state["saved_at"][1])
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _decided(self, run: Run, requests: list[Request]) -> tuple[Plan, dict[str, Best], int]:
+        """What one file for all these requests will be called, which bests it holds, and the generation before it."""
+        details = [request.details for request in requests]
+        bests = dict(each["best"] for each in details if "best" in each)
+        names = {metric: self._free(run, self._best.file_name(metric)) for metric in bests}
+        last = self._free(run, LAST) if self._config.save_last else None
+        due = [each["periodic"] for each in details if "periodic" in each]
+        if not (due or bests or last):
+            due = [self._now(run)]
+        periodic = [self._free(run, self._config.file_name(*each)) for each in due]
+        pinned = [name for name, each in zip(periodic, due, strict=True) if self._config.pins(*each)]
+        plan = self._folder.plan(periodic, list(names.values()), last, pinned)
+        placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
+        generations: dict[Path, int] = run.require(GENERATIONS)
+        return plan, placed, max(self._folder.look(), generations.get(self._folder.path, 0))
+
+    def _wait(self, save: Save, ranks: Ranks) -> None:
+        background = self._background
+        assert background is not None
+        on_main(ranks, f"the checkpoint {save.plan.path}", background.wait)
+        save.agree_on_files(ranks)
 
     def _free(self, run: Run, name: str) -> str:
         """The name, or another one where a file that this run did not write has it; then that is said, once."""
@@ -188,3 +211,10 @@ class Writer:
         if self._config.on_save_error == "raise" and not isinstance(error, WeightsChanged):
             raise error
         warnings.warn(f"{error} The run goes on.", HookWarning, stacklevel=2)
+
+
+def _check_async(config: CheckpointConfig, run: Run) -> None:
+    if config.async_save and layout_of(run.model) is not None:
+        raise ConfigError(["async_save: weights that are spread over processes are written at once: say false."])
+    if config.async_save == "overlap" and run.ranks.world_size > 1:
+        raise ConfigError(["async_save: overlap is for one process: with several, say true."])

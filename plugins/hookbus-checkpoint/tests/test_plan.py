@@ -8,6 +8,7 @@ from hookbus_checkpoint.plan import Folder
 
 def save(folder: Folder, periodic: str | None, best: list[str], last: str | None, keep: int | None = None) -> None:
     plan = folder.plan([periodic] if periodic else [], best, last)
+    folder.look()
     folder.begin(plan)
     commit(plan.path, lambda file: file.write(plan.path.name.encode()), folder.generation)
     folder.finish(plan, keep)
