@@ -54,4 +54,4 @@ def on_main(ranks: Ranks, what: str, work: Callable[[], T]) -> T:
         Exception: what `work` has raised, on the main process.
         CheckpointError: it has failed there, on the others.
     """
-    return everywhere(ranks, what, lambda: work() if ranks.rank == 0 else None)[0]  # type: ignore[return-value]
+    return everywhere(ranks, what, lambda: work() if ranks.is_main else None)[0]  # type: ignore[return-value]

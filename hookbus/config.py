@@ -76,6 +76,15 @@ class DDPConfig(_Section):
     forward_sync_buffers: bool = Field(default=True, description="Take the main process's buffers before each forward.")
 
 
+class FSDP2Config(_Section):
+    """How the weights of a model are spread over several processes."""
+
+    wrap: list[str] = Field(default=[], description="Classes of modules whose weights come together by themselves.")
+    mesh: list[int] | None = Field(
+        default=None, description="The processes, as [parts] or [copies, parts] of the model; default all as parts."
+    )
+
+
 class TrainingConfig(_Section):
     """How long and how training runs."""
 
@@ -88,10 +97,11 @@ class TrainingConfig(_Section):
         default="fp32", description="fp32, or autocast to a smaller type."
     )
     clip_grad_norm: float | None = Field(default=None, gt=0, description="The largest norm of all gradients together.")
-    distributed: Literal["ddp", "none"] = Field(
+    distributed: Literal["ddp", "fsdp2", "none"] = Field(
         default="ddp", description="How several processes train; none: model and data see to it themselves."
     )
     ddp: DDPConfig = Field(default=DDPConfig(), description="Options of DistributedDataParallel.")
+    fsdp2: FSDP2Config = Field(default=FSDP2Config(), description="Options of spread weights.")
     agree_every: int = Field(
         default=1, ge=1, description="Iterations between two moments at which processes compare what hooks ask for."
     )

@@ -36,8 +36,9 @@ from hookbus.distributed import local_device
 from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import judge
 from hookbus.hook import Hook
+from hookbus.layouts import layout_of
 from hookbus.metrics import Metrics
-from hookbus.parallel import Distributed, check_distributed, make_steps, part_of
+from hookbus.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
 from hookbus.ranks import join
 from hookbus.rng import seed_everything
 from hookbus.run import Mode, Run
@@ -78,9 +79,11 @@ class Trainer:
         accumulate: micro-batches per update. Groups go on over the end of an epoch.
         precision: "fp32", "bf16" or "fp16".
         clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
-        distributed: how several processes train, where torchrun has started them: "ddp", or "none" for a model and
-            loaders that see to it themselves.
+        distributed: how several processes train, where torchrun has started them: "ddp"; "fsdp2" for weights that are
+            spread over them; or "none" for a model and loaders that see to it themselves.
         ddp: options of torch's DistributedDataParallel.
+        fsdp2: options of spread weights: `wrap`, class names of modules whose weights come together by themselves, and
+            `mesh`, how the processes are arranged: [parts] or [copies, parts].
         agree_every: with so many iterations between do processes compare what hooks of each of them ask for.
         validate_first: one validation before training, which counts for nothing but is shown.
         device: "auto", or a device.
@@ -121,6 +124,7 @@ class Trainer:
         clip_grad_norm: float | None = None,
         distributed: Distributed = "ddp",
         ddp: Mapping[str, Any] | None = None,
+        fsdp2: Mapping[str, Any] | None = None,
         agree_every: int = 1,
         validate_first: bool = False,
         device: str | torch.device = "auto",
@@ -137,6 +141,7 @@ class Trainer:
         check_distributed(distributed)
         self.agree_every = _agree_every(agree_every)
         self.model = inside_ddp(model.to(self.device))
+        spread_if_asked(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
         self.optimizer = _optimizer(optimizer, model)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
@@ -382,7 +387,7 @@ class Trainer:
             return
         from hookbus import state
 
-        checkpoint = state.read_checkpoint(self.load_from)
+        checkpoint = state.read_checkpoint(self.load_from, layout=layout_of(run.model))
         self.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(self.load_from))
         state.load_weights(run, checkpoint, averaged=self.load_weights == "averaged")
 

@@ -1,7 +1,8 @@
-"""How several processes train one model: each has all of it, and torch's DistributedDataParallel averages gradients.
+"""How several processes train one model.
 
-The wrapper is called in training only. Hooks see the model itself, and so does whoever judges it: nobody waits for the
-others there.
+Each has all of it, and torch's DistributedDataParallel averages gradients; or its weights are spread over them, see
+`hookbus.spreading`. The wrapper of the former is called in training only. Hooks see the model itself, and so does
+whoever judges it: nobody waits for the others there.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hookbus.dividing import Part
 from hookbus.errors import ConfigError, did_you_mean
+from hookbus.spreading import spread_model
 from hookbus.steps import Steps
 
 if TYPE_CHECKING:
+    import torch
+
     from hookbus.ranks import Ranks
     from hookbus.run import Run
 
-__all__ = ["DDPSteps", "Distributed", "check_distributed", "make_steps", "part_of"]
+__all__ = ["DDPSteps", "Distributed", "check_distributed", "make_steps", "part_of", "spread_if_asked"]
 
-Distributed = Literal["ddp", "none"]
+Distributed = Literal["ddp", "fsdp2", "none"]
 
 
 def check_distributed(kind: str) -> None:
@@ -39,18 +43,39 @@ def make_steps(kind: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, Any]
     """The steps of a Trainer.
 
     Args:
-        kind: "ddp", or "none" for a model that nobody wraps. One process needs no wrapper.
+        kind: "ddp", or another one for a model that nobody wraps. One process needs no wrapper.
         ranks: the processes.
         model: the model; one that is wrapped already stays as it is.
         ddp: options of torch's DistributedDataParallel.
         settings: of `Steps`.
     """
-    if ranks.world_size == 1 or kind == "none":
+    if ranks.world_size == 1 or kind != "ddp":
         return Steps(model, **settings)
     if isinstance(model, DistributedDataParallel):
         return DDPSteps(model.module, model, **settings)
     devices = None if settings["device"].type == "cpu" else [settings["device"]]
     return DDPSteps(model, DistributedDataParallel(model, device_ids=devices, **(ddp or {})), **settings)
+
+
+def spread_if_asked(
+    kind: str, ranks: Ranks, model: nn.Module, optimizer: Any, device: torch.device, fsdp2: Mapping[str, Any] | None
+) -> None:
+    """Spread the weights of a model over several processes, if they are to train that way.
+
+    Args:
+        kind: "fsdp2"; for another one, and in one process, nothing is done.
+        ranks: the processes.
+        model: the model, on its device.
+        optimizer: an optimizer; or what makes one later, or None.
+        device: where the model is.
+        fsdp2: options: `wrap` and `mesh`, see `hookbus.spreading.spread_model`.
+
+    Raises:
+        ConfigError: an option does not hold.
+    """
+    if kind == "fsdp2" and ranks.world_size > 1:
+        made = optimizer if hasattr(optimizer, "param_groups") else None
+        spread_model(model, made, ranks, device, **(fsdp2 or {}))
 
 
 def part_of(kind: str, ranks: Ranks) -> Part | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookbus.layouts import has_spread
 from hookbus.rng import get_rng_state, preserved_rng, seed_everything
 from hookbus.seeding import mix
 
@@ -26,7 +27,7 @@ def add_parts(checkpoint: dict[str, Any], run: Run) -> None:
     """Add, under `ranks`, what each process has for itself. All of them call this; in one process it adds nothing."""
     if run.ranks.world_size == 1:
         return
-    own = {key: checkpoint[key] for key in OF_RANK if key in checkpoint}
+    own = {key: checkpoint[key] for key in OF_RANK if key in checkpoint and not has_spread(checkpoint[key])}
     own |= {key: checkpoint["loop"][key] for key in OF_LOOP}
     checkpoint["ranks"] = run.ranks.gather("parts of a checkpoint", own)
 

@@ -239,22 +239,23 @@ def _record_config(run: Run) -> None:
 
 def _resume(run: Run, resume: str | Path) -> None:
     from hookbus import state
+    from hookbus.layouts import layout_of
+    from hookbus.reading import existing, verify_checkpoint
 
     if resume == "auto":
         directory = checkpoints_of(run)
         if directory is None:
             raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
-        own: list[Any] = []
-        told = run.ranks.by_main("the newest checkpoint", lambda: _newest(directory, own))
+        told = run.ranks.by_main("the newest checkpoint", partial(_newest, directory))
         if told is None:
             return
         path, troubles = told
-        checkpoint = own.pop() if own else state.read_checkpoint(path)
         for trouble in troubles:
             run.logger.warning("resume: %s", trouble)
     else:
-        path = Path(resume)
-        checkpoint = state.read_checkpoint(path)
+        path = existing(resume)
+        run.ranks.by_main("the checkpoint", partial(verify_checkpoint, path))
+    checkpoint = state.read_checkpoint(path, layout=layout_of(run.model), verified=True)
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
     state.restore(run, checkpoint)
     write_status(run)
@@ -263,15 +264,12 @@ def _resume(run: Run, resume: str | Path) -> None:
     )
 
 
-def _newest(directory: Path, content: list[Any]) -> tuple[Path, list[str]] | None:
-    """The path of the newest checkpoint that is whole, and what is wrong with others; `content` gets what it holds."""
+def _newest(directory: Path) -> tuple[Path, list[str]] | None:
+    """The path of the newest checkpoint that is whole, and what is wrong with others."""
     from hookbus import state
 
-    found = state.find_newest(directory)
-    if found is None:
-        return None
-    content.append(found[1])
-    return found[0], found[2]
+    found = state.find_newest(directory, map_location="meta")
+    return None if found is None else (found[0], found[2])
 
 
 def checkpoints_of(run: Run) -> Path | None:

@@ -64,7 +64,7 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
         facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
         manifest = on_main(ranks, "a generation", partial(_finish, temporary, final, common, files, facts))
     finally:
-        if ranks.rank == 0:
+        if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
     pointer = {"directory": final.name, "manifest": manifest}
     return {"meta": checkpoint["meta"], "loop": {"id": run}, POINTER: pointer}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hookbus.errors import ConfigError, LoopError
+from hookbus.layouts import whole
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -228,7 +229,7 @@ class Steps:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-            run.log(grad_norm=norm)
+            run.log(grad_norm=whole(norm))
         if self.scaler is None:
             self.optimizer.step()
         else:

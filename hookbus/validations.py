@@ -11,6 +11,7 @@ from hookbus.clock import batch_size
 from hookbus.errors import RequestError
 from hookbus.hook import Hook
 from hookbus.metrics import Evaluation, Metrics, to_float
+from hookbus.spreading import gathered
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -132,6 +133,7 @@ class Validations:
         self._entered.close()
         for context in self._around:
             self._entered.enter_context(context())
+        self._entered.enter_context(gathered(self._run.model))
 
     def leave(self) -> None:
         """Just after `after_val` and `after_test`: leave what surrounds a validation. Idempotent."""

@@ -1,0 +1,95 @@
+"""Training with weights that are spread over real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from hookbus.consolidating import consolidate
+from hookbus.generations import generations_in, read_manifest
+from hookbus.state import read_checkpoint
+
+if TYPE_CHECKING:
+    from tests.distributed.conftest import Launch
+
+pytestmark = pytest.mark.slow
+
+TRAINING = """
+    import json, os, toys, torch
+    from hookbus.layouts import is_spread, whole
+    from hookbus_checkpoint import CheckpointHook
+    from hookbus_ema import EMAHook
+    from torch.utils.data import DataLoader
+
+    def numbers(tensors):
+        return torch.cat([each.detach().flatten() for each in whole(dict(tensors)).values()]).tolist()
+
+    settings = json.loads(os.environ["SETTINGS"])
+    epochs = settings.pop("stop_at", None)
+    hooks = [EMAHook(momentum=0.9), CheckpointHook(best_metric="loss", max_keep_ckpts=2)]
+    trainer = toys.trainer(hooks=hooks, val_loader=DataLoader(toys.data(40), 8), metrics=["accuracy"], **settings)
+    run = trainer.fit() if epochs is None else trainer.fit(epochs=epochs)
+    answer(
+        {
+            "weights": numbers(trainer.model.state_dict()),
+            "averaged": numbers(run.weights.averaged()),
+            "spread": [is_spread(each) for each in trainer.model.parameters()],
+            "val": dict(run.metrics.results),
+            "best": {name: [best.value, best.epoch, str(best.path)] for name, best in run.best.items()},
+            "files": hooks[1].state_dict()["periodic"],
+            "steps": run.steps_done,
+        }
+    )
+"""
+
+
+def trained(launch: Launch, ranks: int, **settings: Any) -> dict[int, Any]:
+    return launch(TRAINING, ranks=ranks, environment={"SETTINGS": json.dumps(settings)}).answers
+
+
+FSDP2 = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
+
+
+def test_weights_averages_and_results_are_those_of_one_process(launch: Launch, tmp_path: Path) -> None:
+    one = trained(launch, 1, batch_size=16, epochs=5, work_dir=str(tmp_path / "one"))[0]
+    spread = trained(launch, 2, batch_size=8, epochs=5, work_dir=str(tmp_path / "two"), clip_grad_norm=None, **FSDP2)
+
+    assert spread[0] == spread[1]
+    assert all(spread[0]["spread"])
+    assert not any(one["spread"])
+    assert spread[0]["steps"] == one["steps"] == 20
+    assert spread[0]["weights"] == pytest.approx(one["weights"], rel=0, abs=1e-12)
+    assert spread[0]["averaged"] == pytest.approx(one["averaged"], rel=0, abs=1e-12)
+    assert spread[0]["val"] == pytest.approx(one["val"], rel=0, abs=1e-12)
+    assert spread[0]["files"] == ["epoch_4.pth", "epoch_5.pth"]
+    named = {read_manifest(directory)["generation"] for _, directory in generations_in(tmp_path / "two/checkpoints")}
+    assert 2 <= len(named) <= 3, "the last two, and the best one"
+    path = consolidate(tmp_path / "two/checkpoints/last.pth", tmp_path / "whole.pth")
+    numbers = torch.cat([each.flatten() for each in read_checkpoint(path)["state_dict"].values()])
+    assert numbers.tolist() == spread[0]["weights"]
+
+
+def test_a_training_goes_on_with_as_many_processes_bit_for_bit(launch: Launch, tmp_path: Path) -> None:
+    straight = trained(launch, 2, epochs=4, work_dir=str(tmp_path / "a"), **FSDP2)
+    settings = {"epochs": 4, "work_dir": str(tmp_path / "b"), "resume": "auto", **FSDP2}
+    trained(launch, 2, stop_at=2, **settings)
+    resumed = trained(launch, 2, **settings)
+
+    del straight[0]["best"], resumed[0]["best"]
+    assert resumed[0] == straight[0]
+
+
+def test_a_training_goes_on_with_one_process_and_with_four(launch: Launch, tmp_path: Path) -> None:
+    settings = {"epochs": 6, "work_dir": str(tmp_path), "resume": "auto"}
+    two = trained(launch, 2, stop_at=2, batch_size=8, **settings, **FSDP2)
+    one = trained(launch, 1, stop_at=4, batch_size=16, **settings)
+    four = trained(launch, 4, batch_size=4, **settings, distributed="fsdp2", fsdp2={"mesh": [2, 2]})
+    straight = trained(launch, 1, batch_size=16, epochs=6, work_dir=str(tmp_path / "other"))
+
+    assert [each[0]["steps"] for each in (two, one, four)] == [8, 16, 24]
+    assert four[0]["weights"] == pytest.approx(straight[0]["weights"], rel=0, abs=1e-12)
+    assert four[0]["averaged"] == pytest.approx(straight[0]["averaged"], rel=0, abs=1e-12)
