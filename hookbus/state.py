@@ -36,6 +36,7 @@ from hookbus.parts import add_parts, with_own_part
 from hookbus.plain import without_numpy
 from hookbus.reading import content_of, existing, load_into, put_content, verify_checkpoint
 from hookbus.remembering import load_hooks, states_of_hooks
+from hookbus.resizing import resized, size_of
 from hookbus.rng import get_rng_state, set_rng_state
 from hookbus.weights import unwrapped
 
@@ -89,7 +90,8 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: the checkpoint does not fit the run; the message says what does not.
     """
     check_resumable(checkpoint)
-    checkpoint = spread_like(with_own_part(checkpoint, run), run.model, run.optimizer)
+    own = with_own_part(resized(checkpoint, run), run)
+    checkpoint = spread_like(own, run.model, run.optimizer)
     if run.model is not None:
         _load_model(run, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
@@ -260,6 +262,7 @@ def _meta(run: Run) -> dict[str, Any]:
         "step": clock.steps_done,
         "samples": clock.samples_done,
         "seed": run.seed,
+        **size_of(run),
         "hookbus": hookbus.__version__,
         "torch": str(torch.__version__),
         "config_hash": config_hash(run.plain_config()),
