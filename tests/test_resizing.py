@@ -102,8 +102,8 @@ def test_another_number_of_samples_is_refused_with_the_number_to_set() -> None:
 
     assert str(caught.value) == (
         "dataset.batch_size: the checkpoint is of 2 processes with 8 samples each, and this run of 4 with 8: an "
-        "iteration would be of 32 samples instead of 16. Say dataset.batch_size: 4 (batch_size of the train_loader), or "
-        "load_from to start from the weights alone."
+        "iteration would be of 32 samples instead of 16. Say dataset.batch_size: 4 (batch_size of the train_loader), "
+        "or load_from to start from the weights alone."
     )
 
 
