@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from hookbus.errors import LoopError
-from hookbus.metrics import to_float
+from hookbus.errors import LoopError, MetricError
+from hookbus.metrics import is_scalar, to_float
 from hookbus.rng import preserved_rng
 from hookbus.scores import Score, combine, targets_in
 from hookbus.sharing import share_of
@@ -155,4 +155,13 @@ def _judge_loader(
 
 def _results(name: str, score: Score) -> list[tuple[str, Any]]:
     found = score.compute()
-    return list(found.items()) if isinstance(found, Mapping) else [(name, found)]
+    named = found if isinstance(found, Mapping) else {name: found}
+    for each, value in named.items():
+        if not is_scalar(value):
+            shape = getattr(value, "shape", None)
+            what = type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
+            raise MetricError(
+                f"The metric {each!r} gives a {what}, and a result is a single number. Let it average, or return a "
+                "mapping of a name for each number."
+            )
+    return list(named.items())

@@ -177,7 +177,8 @@ def scores_from(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool =
     """Scores by name.
 
     Args:
-        metrics: names of built-in ones, dotted paths, functions or objects; a mapping gives names of its own.
+        metrics: names of built-in ones, dotted paths, functions or objects, or a single one; a mapping gives names of
+            its own.
         streaming: whether a plain function is averaged over batches, of which nothing is kept; otherwise it is called
             once, with all outputs and targets.
 
@@ -187,7 +188,7 @@ def scores_from(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool =
     if isinstance(metrics, Mapping):
         return {name: _score(metric, streaming) for name, metric in metrics.items()}
     scores: dict[str, Score] = {}
-    for metric in metrics:
+    for metric in [metrics] if isinstance(metrics, str) or callable(metrics) or _measures(metrics) else metrics:
         name = _name_of(metric)
         if name in scores:
             raise ConfigError([f"metrics: {called_twice(name)}"])
@@ -214,12 +215,16 @@ def _score(metric: Any, streaming: bool) -> Score:
         return BUILT_IN[metric]() if metric in BUILT_IN else _score(_imported(metric), streaming)
     if isinstance(metric, type):
         metric = _built(metric)
-    if all(hasattr(metric, name) for name in ("update", "compute", "reset")):
+    if _measures(metric):
         _see_that_it_combines(metric)
         return metric  # type: ignore[no-any-return]
     if callable(metric):
         return MeanOf(metric) if streaming else OverAll(metric)
     raise ConfigError([f"metrics: {metric!r} is neither a name, a function nor an object with update and compute."])
+
+
+def _measures(metric: object) -> bool:
+    return all(hasattr(metric, name) for name in ("update", "compute", "reset"))
 
 
 def _see_that_it_combines(metric: Any) -> None:

@@ -233,8 +233,11 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def exact_sum(values: Sequence[float]) -> float:
-    """The sum, rounded once; NaN or infinite where a value is."""
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    """The sum, rounded once; NaN or infinite where a value is, or where the sum is too large for a float."""
+    try:
+        return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
+    except OverflowError:
+        return sum(values)
 
 
 def _sums_of(values: Sequence[float]) -> Sums:

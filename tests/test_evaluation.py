@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torchmetrics import MetricCollection
+from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
-from hookbus.errors import LoopError
+from hookbus.errors import LoopError, MetricError
 from hookbus.evaluation import evaluating
 from hookbus.hook import Hook
 from hookbus.loop import Trainer
@@ -192,6 +194,25 @@ class TestResults:
         results = trainer(val_loader=[batch(1, 5), batch(-3)], metrics=[Extremes()]).validate()
 
         assert dict(results) == {"val/loss": 6.0, "val/low": -6.0, "val/high": 10.0}
+
+    @pytest.mark.parametrize("several", [lambda collection: collection, lambda collection: [collection]])
+    def test_a_collection_of_torchmetrics_is_taken_as_it_is(self, several: Callable[[Any], Any]) -> None:
+        collection = MetricCollection([MeanSquaredError(), MeanAbsoluteError()])
+        results = trainer(val_loader=[batch(1, 5, -3), batch(-1)], metrics=several(collection)).validate()
+
+        assert dict(results) == {"val/loss": 5.0, "val/MeanSquaredError": 36.0, "val/MeanAbsoluteError": 5.0}
+
+    def test_a_result_that_is_no_single_number_is_an_error_that_names_it(self) -> None:
+        class Both:
+            def update(self, outputs: Tensor, targets: Tensor) -> None: ...
+
+            def compute(self) -> Tensor:
+                return torch.ones(2, 3)
+
+            def reset(self) -> None: ...
+
+        with pytest.raises(MetricError, match=r"The metric 'matrix' gives a Tensor of shape \(2, 3\), and a result is"):
+            trainer(val_loader=[batch(1, 5)], metrics={"matrix": Both()}).validate()
 
     def test_a_score_with_a_device_of_its_own_is_moved_to_that_of_the_model(self) -> None:
         class Keeping:

@@ -391,3 +391,9 @@ class TestExactSum:
     def test_of_what_is_not_finite_is_not(self) -> None:
         assert exact_sum([1.0, math.inf]) == math.inf
         assert math.isnan(exact_sum([math.inf, -math.inf]))
+
+
+def test_a_sum_is_rounded_once_and_never_fails() -> None:
+    assert exact_sum([1e16, 1.0, -1e16]) == 1.0
+    assert exact_sum([1e308, 1e308]) == math.inf
+    assert math.isnan(exact_sum([1.0, math.nan]))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from hookbus.data import Splits
@@ -40,11 +41,18 @@ def digits(val_share: float = 0.2, seed: int = 0) -> Splits:
     held_out = _count_of(val_share, len(labels))
     val, train = order[:held_out], order[held_out:]
     return Splits(
-        train=TensorDataset(images[train], labels[train]),
-        val=TensorDataset(images[val], labels[val]),
+        train=_digits_of(images[train], labels[train]),
+        val=_digits_of(images[val], labels[val]),
         input_shape=(1, 8, 8),
         num_classes=10,
     )
+
+
+def _digits_of(images: Tensor, labels: Tensor) -> TensorDataset:
+    """A data set that says what its classes are called, as torchvision's do."""
+    found: Any = TensorDataset(images, labels)
+    found.classes = [str(digit) for digit in range(10)]
+    return found  # type: ignore[no-any-return]
 
 
 def _count_of(share: float, there: int) -> int:
