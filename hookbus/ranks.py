@@ -222,7 +222,10 @@ class ProcessRanks(Ranks):
     def _explained(self, error: BaseException) -> BaseException:
         if not _is_of_torch(error):
             return error
-        return RankError(f"rank {self.rank} ends with the others: {self._word_of_others() or _first_line(error)}")
+        word = self._word_of_others() or "another rank has gone without a word, or does not answer"
+        found = RankError(f"rank {self.rank} ends with the others: {word}")
+        found.add_note(f"torch says: {_first_line(error)}")
+        return found
 
     def _word_of_others(self) -> str:
         with suppress(RuntimeError):
