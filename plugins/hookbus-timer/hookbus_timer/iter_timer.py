@@ -66,7 +66,7 @@ class IterTimerHook(Hook):
         Due is every `interval`, and the end of an epoch without any record; without an update it waits for the next.
         """
         clock, settles = run.clock, run.pending
-        samples = 0 if run.should_skip_iter else clock.batch_samples
+        samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
         # What is settled after this event may wait for the device, which must not look like waiting for data.
         self._laps.end(self.timer(), samples, fetches_next=not settles)
         ends_epoch = clock.batch + 1 == (clock.epoch_length or self._epoch_length)
