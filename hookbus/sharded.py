@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from hookbus.agreeing import everywhere, on_main
+from hookbus.errors import CheckpointError
 from hookbus.files import TEMPORARY, commit
 from hookbus.generations import (
     COMMON,
@@ -29,6 +31,8 @@ from hookbus.generations import (
 from hookbus.layouts import changed, is_spread
 from hookbus.reading import content_of, put_content
 from hookbus.shards import read_shards, write_shards
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from hookbus.layouts import Layout
@@ -59,10 +63,12 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
     temporary = folder / ranks.broadcast("the name of a generation", f"{TEMPORARY}{uuid.uuid4().hex}")
     final, run = folder / directory_of(generation), checkpoint["loop"]["id"]
     try:
-        parts = everywhere(ranks, "the tensors of a generation", partial(write_shards, temporary, tensors, ranks.rank))
+        write = partial(write_shards, temporary, tensors, ranks.rank)
+        parts = everywhere(ranks, "the tensors of a generation", partial(_in_words, final, write))
         files = {name: each for part in parts for name, each in part.items()}
         facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
-        manifest = on_main(ranks, "a generation", partial(_finish, temporary, final, common, files, facts))
+        finish = partial(_finish, temporary, final, common, files, facts)
+        manifest = on_main(ranks, "a generation", partial(_in_words, final, finish))
     finally:
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -119,6 +125,14 @@ def _parted(checkpoint: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tenso
 
 def _name(path: tuple[str, ...]) -> str:
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in path)
+
+
+def _in_words(directory: Path, write: Callable[[], T]) -> T:
+    """Write, and say in our own words what could not be."""
+    try:
+        return write()
+    except OSError as error:
+        raise CheckpointError(f"{directory} could not be written: {error}.") from error
 
 
 def _finish(
