@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-OPERATIONS = ("fsync", "replace", "link", "unlink", "open")
+OPERATIONS = ("fsync", "replace", "rename", "link", "unlink", "open")
 
 
 def deaths(task: Callable[[], object], prepare: Callable[[], object], *, most: int = 200) -> int:

@@ -18,6 +18,8 @@ from hookbus.ranks import Ranks
 from hookbus.reading import outline_of
 from hookbus.sharded import write_generation
 from hookbus.state import find_newest, read_checkpoint, write_checkpoint
+from hookbus.sweeping import sweep
+from tests.dying import deaths
 from tests.spread import WEIGHT, checkpoint, layout, one_process, written
 
 
@@ -157,6 +159,34 @@ class TestASaveThatFails:
             write_generation(tmp_path, checkpoint(WEIGHT + 1), 1, Ranks())
         verify_generation(tmp_path / "generation_1")
         assert torch.equal(read_checkpoint(tmp_path / "epoch_1.pth")["state_dict"]["a/b%"], WEIGHT)
+
+
+@pytest.mark.slow
+def test_a_death_at_any_moment_leaves_the_newest_generation_that_was_named(tmp_path: Path) -> None:
+    sound, folder = tmp_path / "sound", tmp_path / "folder"
+    files.link(written(sound), sound / "last.pth")
+    seen: set[float] = set()
+
+    def save_again() -> None:
+        path = written(folder, 2, "epoch_2.pth", weight=WEIGHT + 1)
+        files.link(path, folder / "last.pth")
+        files.remove(folder / "epoch_1.pth")
+        sweep(folder, "a-run")
+
+    def look_and_go_back() -> None:
+        if folder.exists():
+            found = find_newest(folder)
+            assert found is not None
+            difference = (found[1]["state_dict"]["a/b%"] - WEIGHT).unique().tolist()
+            seen.update(difference)
+            assert len(difference) == 1
+            files.remove_leftovers(folder)
+            assert list(folder.glob(".tmp*")) == []
+            shutil.rmtree(folder)
+        shutil.copytree(sound, folder)
+
+    assert deaths(save_again, look_and_go_back) > 20
+    assert seen == {0.0, 1.0}
 
 
 def test_what_a_process_that_died_has_left_is_cleared_away(tmp_path: Path) -> None:
