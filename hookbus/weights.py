@@ -110,13 +110,16 @@ class Weights:
         model, own = self._model(), self.averaged()
         if model is None or (self._provider and self._provider.raw() is not None):
             raise HookError("Weights are put back into a model between validations, and this is not the time.")
+        from hookbus.layouts import spread_like  # imports torch
+
         self.wait()
         self.wait_for_readers()
         try:
-            unwrapped(model).load_state_dict(dict(raw))
+            unwrapped(model).load_state_dict(spread_like(raw, model, None))
             if averaged is not None:
+                averages = spread_like(averaged, model, None)
                 for name, average in (own or {}).items():
-                    average.detach().copy_(averaged[name])
+                    average.detach().copy_(averages[name])
         except (KeyError, RuntimeError) as error:
             raise HookError(f"These are not the weights of this model: {' '.join(str(error).split())}") from None
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from hookbus.errors import ConfigError
-from hookbus.layouts import is_spread, layout_of
+from hookbus.layouts import is_spread, layout_of, whole
 from hookbus.ranks import Ranks
 from hookbus.spreading import check_mesh, gathered, spread_model
+from hookbus.weights import Weights
 from tests.spread import one_process
 
 CPU = torch.device("cpu")
@@ -139,3 +140,13 @@ class TestGathered:
     def test_a_model_that_is_not_spread_stays_as_it_is(self) -> None:
         with gathered(made()), gathered(None):
             pass
+
+
+def test_whole_weights_come_back_into_a_spread_model() -> None:
+    model, twin = spread(made(), wrap=["Block"]), made()
+    weights = Weights(lambda: model)
+    raw = {name: value + 1 for name, value in twin.state_dict().items()}
+    weights.load(raw, None)
+
+    found = whole(dict(model.state_dict()))
+    assert all(torch.equal(found[name], value) for name, value in raw.items())
