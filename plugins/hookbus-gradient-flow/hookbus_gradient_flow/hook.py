@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hookbus import Hook, Run, every, hookimpl
 from hookbus.errors import ConfigError, HookError, did_you_mean
 from hookbus.files import commit
+from hookbus.layouts import layout_of
 from hookbus.weights import unwrapped
 from hookbus_gradient_flow.chart import draw
 from hookbus_gradient_flow.config import GradientFlowConfig
@@ -67,7 +68,9 @@ class GradientFlowHook(Hook):
         """
         parameters = dict(model.named_parameters())
         names, _ = resolve(parameters, self.config.targets)
-        self._parameters = {name: parameters[name] for name in names}
+        if is_spread := layout_of(model) is not None:
+            run.logger.warning("%s shows nothing: this process has only a part of each gradient.", self.name)
+        self._parameters = {} if is_spread else {name: parameters[name] for name in names}
         self._directory = self._find_directory(run)
         self._reading, self._read_at, self._told = None, -1, set()
 
@@ -95,7 +98,8 @@ class GradientFlowHook(Hook):
         self._report(run)
 
     def _read(self, run: Run, scale: Tensor | None) -> None:
-        self._reading, self._read_at = measure(self._parameters, scale), run.iter
+        if self._parameters:
+            self._reading, self._read_at = measure(self._parameters, scale), run.iter
 
     # -- reporting -----------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from hookbus import Hook
 from hookbus.errors import ConfigError
@@ -243,3 +245,24 @@ def test_a_disk_that_is_full_is_a_warning_and_training_goes_on(tmp_path):
     with pytest.warns(UserWarning, match="hook 'gradient_flow' .* failed at after_optimizer_step"):
         trained = fake_training([GradientFlowHook(frequency=6)], work_dir=tmp_path)
     assert trained.run.outcome == "finished"
+
+
+def test_gradients_that_are_spread_over_processes_are_not_looked_at(tmp_path, caplog):
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Linear(1, 1)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        bus = RecordingBus([GradientFlowHook(frequency=1)])
+        optimizer = torch.optim.SGD(model.parameters())
+        with bus.run(model=model, optimizer=optimizer, iterations=2, work_dir=tmp_path) as run:
+            for i, batch in run.batches([ONE, ONE]):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                model(batch).sum().backward()
+                optimizer.step()
+                bus.emit("after_train_iter", batch_idx=i, batch=batch)
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert recorded(bus) == {}
+    assert list(tmp_path.rglob("*.png")) == []
+    assert "gradient_flow shows nothing: this process has only a part of each gradient." in caplog.text

@@ -10,6 +10,7 @@ from torch import nn
 
 from hookbus import Run, Writer, every, hookimpl
 from hookbus.evaluation import evaluating
+from hookbus.layouts import layout_of
 from hookbus.recording import WriterHook
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import graph_of
@@ -87,6 +88,8 @@ class TensorBoardHook(WriterHook):
     )
     def before_optimizer_step(self, run: Run) -> None:
         """Record distributions of the weights, and of the gradients that are about to change them."""
+        if self._is_spread(run.model, "log_weights and log_gradients"):
+            return
         for name, weight in run.model.named_parameters() if run.model is not None else ():
             if self.config.log_weights:
                 self.log_histograms(run, f"weights/{name}", thinned(weight), run.steps_done)
@@ -100,7 +103,16 @@ class TensorBoardHook(WriterHook):
         for number, picture in enumerate(pictures):
             self.log_images(run, f"input/{number}", picture, run.steps_done, None)
 
+    def _is_spread(self, model: nn.Module | None, what: str) -> bool:
+        """Whether each process has a part of the weights: then the main one alone can do nothing with them."""
+        if layout_of(model) is None:
+            return False
+        self.note(f"{what}: the weights are spread over several processes, and this one has only a part of them")
+        return True
+
     def _trace(self, model: nn.Module, batch: Any) -> None:
+        if self._is_spread(model, "log_graph"):
+            return
         try:
             with evaluating(model):
                 graph = graph_of(model, *arguments_of(batch))

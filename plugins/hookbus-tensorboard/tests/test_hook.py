@@ -4,7 +4,10 @@ from typing import Any
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from hookbus import HookBus
 from hookbus.errors import HookWarning
@@ -101,3 +104,29 @@ def test_distributions_are_those_of_weights_and_gradients_at_an_update(tmp_path)
     ]
     assert sorted(found.Tags()["histograms"]) == sorted(names)
     assert [each.step for each in found.Histograms("weights/0.weight")] == [1, 3]  # before the updates 2 and 4
+
+
+def train_spread(hook, work_dir):
+    """Two updates of a model whose weights are spread over processes; here over one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model, bus = nn.Linear(3, 2), HookBus([hook])
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        optimizer = torch.optim.SGD(model.parameters())
+        with bus.run(model=model, optimizer=optimizer, iterations=2, work_dir=work_dir) as run:
+            for i, batch in run.batches([torch.ones(1, 3)] * 2):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                model(batch).sum().backward()
+                optimizer.step()
+                bus.emit("after_train_iter", batch_idx=i, batch=batch)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_weights_that_are_spread_over_processes_are_not_looked_at(tmp_path):
+    hook = TensorBoardHook(log_graph=True, log_weights=True, histogram_interval=1)
+    with pytest.warns(HookWarning, match="log_graph: the weights are spread over several processes") as caught:
+        train_spread(hook, tmp_path)
+
+    assert len(caught) == 1
+    assert events(tmp_path / "logs" / "tensorboard").Tags()["histograms"] == []
