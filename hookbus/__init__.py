@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hookbus._imports import import_path as import_path
     from hookbus.builder import HOOKS as HOOKS
     from hookbus.builder import build_hook as build_hook
     from hookbus.builder import build_hooks as build_hooks
@@ -54,6 +55,7 @@ _HOMES = {
     "get_default_hooks": "builder",
     "hookimpl": "markers",
     "hookspec": "markers",
+    "import_path": "_imports",
     "last": "when",
     "load_config": "config",
     "once": "when",
