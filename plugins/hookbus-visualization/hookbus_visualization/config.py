@@ -1,0 +1,86 @@
+"""The settings that hooks of pictures share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from hookbus import HookConfig, import_path
+
+__all__ = ["Backend", "PictureConfig", "SampleConfig"]
+
+Backend = Literal["matplotlib", "pillow", "tensorboard"]
+
+
+def _imported(value: object) -> object:
+    """What a dotted path names; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return import_path(value)
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+
+
+Function = Annotated[
+    Callable[[Any, Any], Any],
+    BeforeValidator(_imported),
+    PlainSerializer(lambda function: f"{function.__module__}:{function.__qualname__}"),
+    WithJsonSchema({"type": "string"}),
+]
+
+
+class PictureConfig(HookConfig):
+    """Where pictures go, and how images are read."""
+
+    show: bool = Field(default=False, description="Whether each picture appears in a window, where there is a display.")
+    save: bool = Field(default=True, description="Whether each picture becomes a PNG file, in a run with a work_dir.")
+    out_dir: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The folder of the files; a relative one is below the visualization directory of the run. Default "
+        "a folder there with the name of the hook.",
+    )
+    backend: Backend = Field(
+        default="matplotlib",
+        description="Who arranges the pictures of a record: matplotlib; pillow, which is faster and is taken where "
+        "matplotlib is not installed; or tensorboard: every picture by itself goes to those who record pictures.",
+    )
+    parse: Function | None = Field(
+        default=None,
+        description="A function of (batch, outputs), or its dotted path, that returns a mapping with any of inputs, "
+        "images, targets and predictions, one of each per sample. Default they are looked for under the usual keys.",
+    )
+    mean: tuple[float, ...] | None = Field(
+        default=None,
+        description="The mean by which float images were normalized, one number or one per channel; added again.",
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+        default=None, description="The standard deviation likewise; multiplied again."
+    )
+    value_range: tuple[float, float] | None = Field(
+        default=None,
+        description="Black and white of float images. Default 0 and 1; an image that goes beyond is stretched.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> PictureConfig:
+        for name in ("mean", "std"):
+            given = getattr(self, name)
+            if given is not None and len(given) not in (1, 3, 4):
+                raise ValueError(f"{name} has {len(given)} numbers. Give one, or one per channel: 3 or 4.")
+        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
+            raise ValueError(f"value_range is [black, white], so {list(self.value_range)} leaves nothing in between.")
+        return self
+
+
+class SampleConfig(PictureConfig):
+    """Which samples are drawn, and what of them."""
+
+    interval: int = Field(default=500, ge=1, description="Draw at every this many iterations of training.")
+    draw_gt: bool = Field(default=True, description="Whether the truth is drawn.")
+    draw_pred: bool = Field(default=True, description="Whether the predictions are drawn.")
+    max_samples: int = Field(default=16, ge=1, description="So many samples of a batch are drawn at most.")
+    score_thr: float = Field(default=0.3, ge=0, le=1, description="Detections whose score is below this are not drawn.")
