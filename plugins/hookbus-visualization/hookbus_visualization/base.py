@@ -15,9 +15,11 @@ from hookbus import Hook, Run, every, hookimpl, once
 from hookbus.errors import ConfigError, HookError, did_you_mean
 from hookbus.files import commit
 from hookbus.names import safe_name
+from hookbus.steps import move
 from hookbus.weights import unwrapped
 from hookbus_visualization.config import PictureConfig, SampleConfig
-from hookbus_visualization.panel import Panel
+from hookbus_visualization.images import to_pixels
+from hookbus_visualization.panel import Panel, Picture
 from hookbus_visualization.seen import Seen, seen_in, shapes
 from hookbus_visualization.sheet import has_display, open_window, sheet
 
@@ -57,13 +59,25 @@ class PictureHook(Hook):
     def seen(self, run: Run, batch: Any, outputs: Any, count: int) -> Seen:
         """The first samples of a batch: what `parse` finds, and under the usual keys what it leaves out.
 
+        The inputs are where the model is; the rest is where it was found.
+
         Raises:
             HookError: `parse` returns something else than it should.
         """
         seen = seen_in(batch, outputs)
         if self.config.parse is not None:
             seen = replace(seen, **self._checked(self.config.parse(batch, outputs)))
-        return seen.first(count)
+        seen = seen.first(count)
+        device = next((each.device for each in run.model.parameters()), None) if run.model is not None else None
+        return seen if device is None else replace(seen, inputs=move(seen.inputs, device))
+
+    def pixels(self, image: Any) -> Picture:
+        """The pixels of an image, as the settings say that it is to be read.
+
+        Raises:
+            ValueError: it is no image.
+        """
+        return to_pixels(image, self.config.mean, self.config.std, self.config.value_range)
 
     def model_of(self, run: Run) -> nn.Module | None:
         """The model, if this process alone can call it; where it cannot, the user is told once."""

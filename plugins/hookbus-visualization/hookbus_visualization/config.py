@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 
 from hookbus import HookConfig, import_path
 
-__all__ = ["Backend", "PictureConfig", "SampleConfig"]
+__all__ = ["Backend", "PictureConfig", "SampleConfig", "VisualizationConfig"]
 
 Backend = Literal["matplotlib", "pillow", "tensorboard"]
 
@@ -84,3 +84,28 @@ class SampleConfig(PictureConfig):
     draw_pred: bool = Field(default=True, description="Whether the predictions are drawn.")
     max_samples: int = Field(default=16, ge=1, description="So many samples of a batch are drawn at most.")
     score_thr: float = Field(default=0.3, ge=0, le=1, description="Detections whose score is below this are not drawn.")
+
+
+Content = Literal["predictions", "feature_maps", "attention", "cam", "gradients"]
+
+
+class VisualizationConfig(SampleConfig):
+    """What is drawn of a model that classifies, estimates numbers, or makes images of images."""
+
+    content: tuple[Content, ...] = Field(
+        default=("predictions",),
+        min_length=1,
+        description="What is drawn: predictions, feature_maps, attention, cam (class activation; needs captum) and "
+        "gradients (of the score of a class, in the input). All but the first call the model again, on the samples.",
+    )
+    class_names: tuple[str, ...] = Field(default=(), description="The names of the classes, in their order.")
+    layers: tuple[str, ...] = Field(
+        default=(), description="Layers of feature_maps, by path or pattern. Default the convolutions of the model."
+    )
+    max_features: int = Field(default=16, ge=1, description="So many channels of a layer are drawn at most.")
+    cam_layer: str | None = Field(
+        default=None, description="The layer of cam, by its path. Default the last convolution of the model."
+    )
+    target: Literal["predicted", "true"] = Field(
+        default="predicted", description="The class whose score cam and gradients are about."
+    )

@@ -10,12 +10,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hookbus_visualization.panel import INK, PAPER, Panel, Picture
 
-__all__ = ["fitted", "grid", "shortened", "text_font"]
+__all__ = ["beside", "fitted", "grid", "shortened", "text_font"]
 
 LEAST, MOST = 120, 320
 """Pictures whose longer side has fewer pixels are enlarged, those with more are made smaller."""
 
-GAP, FRAME, TEXT, LINE = 8, 4, 12, 16
+GAP, FRAME, TEXT, LINE = 12, 4, 12, 16
+WIDEST = 190
+"""So wide a caption makes its column at most; a longer one is shortened."""
 
 Font = ImageFont.ImageFont | ImageFont.FreeTypeFont | ImageFont.TransposedFont
 
@@ -38,17 +40,35 @@ def grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -
     """
     pictures = [fitted(panel.picture) for panel in panels]
     columns = min(columns or math.ceil(math.sqrt(len(panels))), len(panels))
-    rows = math.ceil(len(panels) / columns)
+    wide, high = _cell(panels, pictures)
     head = LINE + GAP if title else 0
-    wide, high = max(each.shape[1] for each in pictures) + GAP, max(each.shape[0] for each in pictures) + GAP
-    high += LINE * max(panel.caption.count("\n") + 1 if panel.caption else 0 for panel in panels)
-    sheet = Image.new("RGB", (columns * wide + GAP, head + rows * high + GAP), PAPER)
+    sheet = Image.new("RGB", (columns * wide + GAP, head + math.ceil(len(panels) / columns) * high + GAP), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
         draw.text((GAP, GAP), shortened(title, sheet.width - 2 * GAP), INK, text_font())
     for i, (panel, picture) in enumerate(zip(panels, pictures, strict=True)):
         _place(sheet, draw, panel, picture, (GAP + i % columns * wide, head + GAP + i // columns * high), wide - GAP)
     return np.array(sheet)
+
+
+def _cell(panels: Sequence[Panel], pictures: Sequence[Picture]) -> tuple[int, int]:
+    """Width and height of the place of each, for the largest picture and the longest caption."""
+    lines = [panel.caption.splitlines() for panel in panels]
+    text = max((math.ceil(text_font().getlength(line[:WIDEST])) for each in lines for line in each), default=0)
+    wide = max(min(text, WIDEST), *(picture.shape[1] for picture in pictures))
+    high = max(picture.shape[0] for picture in pictures) + LINE * max(map(len, lines))
+    return wide + GAP, high + GAP
+
+
+def beside(pictures: Sequence[Picture]) -> Picture:
+    """Pictures in a row, each fitted, with a gap in between: (H, W, 3), uint8, as high as the highest."""
+    each = [fitted(picture) for picture in pictures]
+    row = np.full((max(p.shape[0] for p in each), sum(p.shape[1] + FRAME for p in each) - FRAME, 3), 255, np.uint8)
+    left = 0
+    for picture in each:
+        row[: picture.shape[0], left : left + picture.shape[1]] = picture
+        left += picture.shape[1] + FRAME
+    return row
 
 
 def fitted(picture: Picture, least: int = LEAST, most: int = MOST) -> Picture:

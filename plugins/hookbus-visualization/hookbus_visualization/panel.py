@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INK", "PAPER", "Colour", "Panel", "Picture"]
+__all__ = ["INK", "PAPER", "RIGHT", "WRONG", "Colour", "Panel", "Picture"]
 
 Picture = NDArray[np.uint8]
 """Pixels of shape (H, W, 3), red, green, blue, each from 0 to 255."""
@@ -17,6 +17,9 @@ Colour = tuple[int, int, int]
 
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (40, 40, 40)
+RIGHT: Colour = (0, 114, 178)
+WRONG: Colour = (213, 94, 0)
+"""Blue and orange: colour-blind people tell them apart as well."""
 
 
 class Panel(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus.scores import targets_in
 
-__all__ = ["Seen", "first", "seen_in", "shapes"]
+__all__ = ["Seen", "first", "predictions_in", "seen_in", "shapes"]
 
 IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")
 PREDICTION_KEYS = ("output", "outputs", "logits", "predictions", "prediction", "preds", "pred", "probs", "out")
@@ -50,7 +50,16 @@ def seen_in(batch: Any, outputs: Any) -> Seen:
     targets = targets_in(batch)
     inputs = _inputs_in(batch)
     images = _under(IMAGE_KEYS, batch) if isinstance(batch, Mapping) else inputs
-    return Seen(inputs, images[0] if isinstance(images, tuple) else images, targets, _predictions_in(outputs))
+    return Seen(inputs, images[0] if isinstance(images, tuple) else images, targets, predictions_in(outputs))
+
+
+def predictions_in(outputs: Any) -> Any:
+    """The prediction among the outputs of a step; None where they hold single numbers alone, such as losses."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    found = _under(PREDICTION_KEYS, outputs)
+    rest = {key: value for key, value in outputs.items() if not _is_number(value)}
+    return (rest or None) if found is None else found
 
 
 def first(value: Any, count: int) -> Any:
@@ -84,14 +93,6 @@ def _inputs_in(batch: Any) -> Any:
     if len(parts) > 1:
         return tuple(parts)
     return list(parts[0]) if isinstance(parts[0], tuple) else parts[0]  # images of several sizes come as a tuple
-
-
-def _predictions_in(outputs: Any) -> Any:
-    if not isinstance(outputs, Mapping):
-        return outputs
-    found = _under(PREDICTION_KEYS, outputs)
-    rest = {key: value for key, value in outputs.items() if not _is_number(value)}
-    return (rest or None) if found is None else found
 
 
 def _is_number(value: Any) -> bool:
