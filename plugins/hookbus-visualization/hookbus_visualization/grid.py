@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ WIDEST = 190
 Font = ImageFont.ImageFont | ImageFont.FreeTypeFont | ImageFont.TransposedFont
 
 
+@functools.cache
 def text_font(size: float = TEXT) -> Font:
     """Pillow's own font, which is there wherever Pillow is."""
     return ImageFont.load_default(size)

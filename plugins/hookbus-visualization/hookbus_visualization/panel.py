@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,3 @@ class Panel(NamedTuple):
     picture: Picture
     caption: str = ""
     frame: Colour | None = None
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, Panel) and self[1:] == other[1:] and np.array_equal(self.picture, other.picture)
