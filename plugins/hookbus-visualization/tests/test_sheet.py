@@ -1,0 +1,49 @@
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hookbus_visualization.figure import figure
+from hookbus_visualization.grid import grid
+from hookbus_visualization.panel import Panel
+from hookbus_visualization.sheet import has_display, open_window, sheet
+
+PANELS = [Panel(np.full((4, 4, 3), 100, np.uint8), "a")]
+
+
+class TestSheet:
+    def test_is_set_by_who_is_asked(self):
+        assert sheet(PANELS, "t", "matplotlib").tolist() == figure(PANELS, "t").tolist()
+        assert sheet(PANELS, "t", "pillow").tolist() == grid(PANELS, "t").tolist()
+        assert sheet(PANELS, "t", "tensorboard").tolist() == grid(PANELS, "t").tolist()
+
+    def test_is_set_by_pillow_where_matplotlib_is_not_installed(self, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert sheet(PANELS, "t", "matplotlib").tolist() == grid(PANELS, "t").tolist()
+
+
+@pytest.mark.parametrize(
+    ("system", "variables", "there"),
+    [
+        ("linux", {}, False),
+        ("linux", {"DISPLAY": ":0"}, True),
+        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
+        ("linux", {"DISPLAY": ""}, False),
+        ("darwin", {}, True),
+    ],
+)
+def test_a_display_is_there_or_not(monkeypatch, system, variables, there):
+    monkeypatch.setattr(sys, "platform", system)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert has_display() is there
+
+
+def test_a_window_gets_the_picture(monkeypatch):
+    shown = []
+    monkeypatch.setattr(Image.Image, "show", lambda self, title=None: shown.append((self.size, title)))
+    open_window(np.zeros((2, 5, 3), np.uint8), "step 1")
+    assert shown == [((5, 2), "step 1")]
