@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,7 @@ def colours_of(class_ids: NDArray[np.integer], palette: Sequence[Colour] = ()) -
     return np.array([colour_of(int(each), palette) for each in class_ids], dtype=np.uint8).reshape(-1, 3)
 
 
+@lru_cache
 def contrast_to(colour: Colour) -> Colour:
     """Black or white, whichever is easier to see beside a colour.
 
