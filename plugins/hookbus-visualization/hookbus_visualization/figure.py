@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from hookbus_visualization.grid import fitted, layout
 from hookbus_visualization.panel import Panel, Picture
 
 __all__ = ["figure"]
 
-CELL = 1.8
-"""Inches per picture."""
+CELL, CAPTION, TITLE = 1.8, 0.45, 0.4
+"""Inches: the least that a picture has, and what the lines below it and above all of them have."""
+DOTS = 100
+"""Pixels per inch."""
 
 
 def figure(panels: Sequence[Panel], title: str = "") -> Picture:
@@ -32,9 +35,11 @@ def figure(panels: Sequence[Panel], title: str = "") -> Picture:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = math.ceil(math.sqrt(len(panels)))
+    columns, most = layout([panel.picture for panel in panels])
     rows = math.ceil(len(panels) / columns)
-    sheet = Figure(figsize=(columns * CELL, rows * CELL * 1.25 + 0.4), dpi=100, layout="constrained")
+    shapes = [fitted(panel.picture, most=most).shape for panel in panels]
+    high, wide = (max(CELL, *(shape[axis] / DOTS for shape in shapes)) for axis in (0, 1))
+    sheet = Figure(figsize=(columns * wide, rows * (high + CAPTION) + TITLE), dpi=DOTS, layout="constrained")
     canvas: Any = FigureCanvasAgg(sheet)
     sheet.suptitle(_literal(title), fontsize=9)
     for place, panel in enumerate(panels, start=1):
@@ -44,7 +49,7 @@ def figure(panels: Sequence[Panel], title: str = "") -> Picture:
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    axes.imshow(panel.picture, interpolation="nearest")
+    axes.imshow(panel.picture, interpolation="antialiased")
     axes.set_xlabel(_literal(panel.caption), fontsize=7)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -11,10 +11,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hookbus_visualization.panel import INK, PAPER, Panel, Picture
 
-__all__ = ["beside", "fitted", "grid", "shortened", "text_font"]
+__all__ = ["beside", "fitted", "grid", "layout", "shortened", "text_font"]
 
 LEAST, MOST = 120, 320
 """Pictures whose longer side has fewer pixels are enlarged, those with more are made smaller."""
+
+WIDTH = 1600
+"""About so many pixels share the pictures of a row: where there are few, they may be larger than `MOST`."""
 
 GAP, FRAME, TEXT, LINE = 12, 4, 12, 16
 WIDEST = 190
@@ -40,8 +43,8 @@ def grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -
     Returns:
         (H, W, 3), uint8.
     """
-    pictures = [fitted(panel.picture) for panel in panels]
-    columns = min(columns or math.ceil(math.sqrt(len(panels))), len(panels))
+    columns, most = layout([panel.picture for panel in panels], columns)
+    pictures = [fitted(panel.picture, most=most) for panel in panels]
     wide, high = _cell(panels, pictures)
     head = LINE + GAP if title else 0
     sheet = Image.new("RGB", (columns * wide + GAP, head + math.ceil(len(panels) / columns) * high + GAP), PAPER)
@@ -51,6 +54,21 @@ def grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -
     for i, (panel, picture) in enumerate(zip(panels, pictures, strict=True)):
         _place(sheet, draw, panel, picture, (GAP + i % columns * wide, head + GAP + i // columns * high), wide - GAP)
     return np.array(sheet)
+
+
+def layout(pictures: Sequence[Picture], columns: int | None = None) -> tuple[int, int]:
+    """How pictures are arranged on a sheet.
+
+    Args:
+        pictures: at least one, of any size.
+        columns: how many stand in a row; default as many as make the sheet about square.
+
+    Returns:
+        How many stand in a row, and how many pixels the longer side of one may have.
+    """
+    high, wide = (max(each.shape[axis] for each in pictures) for axis in (0, 1))
+    columns = min(columns or math.ceil(math.sqrt(len(pictures) * high / wide)), len(pictures))
+    return columns, max(MOST, WIDTH // columns)
 
 
 def _cell(panels: Sequence[Panel], pictures: Sequence[Picture]) -> tuple[int, int]:
