@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import nn
 
@@ -20,8 +21,9 @@ from hookbus.weights import unwrapped
 from hookbus_visualization.config import PictureConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
 from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.seen import Seen, seen_in, shapes
+from hookbus_visualization.seen import Seen, predictions_in, seen_in, shapes
 from hookbus_visualization.sheet import has_display, open_window, sheet
+from hookbus_visualization.unchanged import call, unchanged
 
 __all__ = ["PictureHook", "SampleHook"]
 
@@ -172,6 +174,24 @@ class SampleHook(PictureHook):
             batch, outputs: all of it, for `nothing_fits`.
         """
         raise NotImplementedError(f"{type(self).__name__} must say what it draws")
+
+    def complete(self, run: Run, seen: Seen) -> Seen:
+        """The samples with what the model says of them, which is asked where the outputs do not tell.
+
+        A model that cannot be called with the inputs alone leaves them without, and the user is told once.
+        """
+        if not self.config.draw_pred or seen.predictions is not None or (model := self.model_of(run)) is None:
+            return seen
+        try:
+            with unchanged(model) as inner, torch.no_grad():
+                return replace(seen, predictions=predictions_in(call(inner, seen.inputs)))
+        except Exception as error:
+            self.say_once(
+                run,
+                f"no predictions are drawn: the outputs hold none, and the model, called with the inputs alone, raised "
+                f"{type(error).__name__}: {error}. Let the step return them, or give parse.",
+            )
+            return seen
 
     def before_run(self, run: Run) -> None:
         """Find the folder."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
-
-import torch
 
 from hookbus import Run
 from hookbus_visualization.base import SampleHook
@@ -14,8 +11,7 @@ from hookbus_visualization.config import VisualizationConfig
 from hookbus_visualization.images import as_array
 from hookbus_visualization.panel import RIGHT, Panel
 from hookbus_visualization.samples import sample_panel
-from hookbus_visualization.seen import Seen, predictions_in
-from hookbus_visualization.unchanged import call, unchanged
+from hookbus_visualization.seen import Seen
 
 __all__ = ["VisualizationHook"]
 
@@ -31,20 +27,13 @@ class VisualizationHook(SampleHook):
 
     def draw(self, run: Run, stage: str, seen: Seen, batch: Any, outputs: Any) -> None:
         """Draw the samples."""
-        panels = self._panels(self._complete(run, seen))
+        panels = self._panels(self.complete(run, seen))
         if not panels:
             self.nothing_fits(
                 run, batch, outputs, "truth, prediction and input are nothing that can be drawn together."
             )
             return
         self.deliver(run, stage, "predictions", panels, _score(panels))
-
-    def _complete(self, run: Run, seen: Seen) -> Seen:
-        """The samples with what the model says of them, which is asked where the outputs do not tell."""
-        if not self.config.draw_pred or seen.predictions is not None or (model := self.model_of(run)) is None:
-            return seen
-        with unchanged(model) as inner, torch.no_grad():
-            return replace(seen, predictions=predictions_in(call(inner, seen.inputs)))
 
     def _panels(self, seen: Seen) -> list[Panel]:
         """A panel for each sample; none at all where one cannot be drawn."""
