@@ -55,13 +55,15 @@ class PictureConfig(HookConfig):
     )
     mean: tuple[float, ...] | None = Field(
         default=None,
+        strict=False,
         description="The mean by which float images were normalized, one number or one per channel; added again.",
     )
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        default=None, description="The standard deviation likewise; multiplied again."
+        default=None, strict=False, description="The standard deviation likewise; multiplied again."
     )
     value_range: tuple[float, float] | None = Field(
         default=None,
+        strict=False,
         description="Black and white of float images. Default 0 and 1; an image that goes beyond is stretched.",
     )
 
@@ -94,13 +96,18 @@ class VisualizationConfig(SampleConfig):
 
     content: tuple[Content, ...] = Field(
         default=("predictions",),
+        strict=False,
         min_length=1,
         description="What is drawn: predictions, feature_maps, attention, cam (class activation; needs captum) and "
         "gradients (of the score of a class, in the input). All but the first call the model again, on the samples.",
     )
-    class_names: tuple[str, ...] = Field(default=(), description="The names of the classes, in their order.")
+    class_names: tuple[str, ...] = Field(
+        default=(), strict=False, description="The names of the classes, in their order."
+    )
     layers: tuple[str, ...] = Field(
-        default=(), description="Layers of feature_maps, by path or pattern. Default the convolutions of the model."
+        default=(),
+        strict=False,
+        description="Layers of feature_maps, by path or pattern. Default the convolutions of the model.",
     )
     max_features: int = Field(default=16, ge=1, description="So many channels of a layer are drawn at most.")
     cam_layer: str | None = Field(
