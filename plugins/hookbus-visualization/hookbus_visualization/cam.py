@@ -20,7 +20,7 @@ from hookbus_visualization.probe import copied, probing
 from hookbus_visualization.scores import class_indices, leaves, scores_of
 from hookbus_visualization.unchanged import call
 
-__all__ = ["cam_maps", "cam_pictures"]
+__all__ = ["cam_maps", "cam_pictures", "check_cam"]
 
 
 def cam_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer: str | None = None) -> Tensor:
@@ -76,6 +76,20 @@ def cam_pictures(
     """
     maps = cam_maps(model, inputs, targets, layer).numpy()
     return [overlaid(fitted(image), scaled(each)) for image, each in zip(images, maps, strict=True)]
+
+
+def check_cam(model: nn.Module, layer: str | None = None) -> None:
+    """See that Grad-CAM can be drawn of a model.
+
+    Args:
+        model: without its wrappers.
+        layer: as for `cam_maps`.
+
+    Raises:
+        ConfigError: captum is not installed, or the model has no such layer.
+    """
+    _captum()
+    _layer(model, layer)
 
 
 def _layer(model: nn.Module, path: str | None) -> nn.Module:

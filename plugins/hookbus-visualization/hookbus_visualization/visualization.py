@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from hookbus import Run
+from hookbus.errors import HookError
+from hookbus.weights import unwrapped
 from hookbus_visualization.base import SampleHook
+from hookbus_visualization.cam import check_cam
 from hookbus_visualization.config import VisualizationConfig
-from hookbus_visualization.images import as_array
+from hookbus_visualization.features import layers_of
+from hookbus_visualization.images import as_array, is_image
+from hookbus_visualization.inside import Inside
 from hookbus_visualization.panel import RIGHT, Panel
 from hookbus_visualization.samples import sample_panel
 from hookbus_visualization.seen import Seen
@@ -25,15 +32,47 @@ class VisualizationHook(SampleHook):
     Config = VisualizationConfig
     config: VisualizationConfig
 
+    def before_run(self, run: Run) -> None:
+        """See that there is what shall be drawn.
+
+        Raises:
+            ConfigError: a layer is not in the model, captum is not installed, or there is no place for `out_dir`.
+        """
+        super().before_run(run)
+        if run.model is not None and "feature_maps" in self.config.content:
+            layers_of(unwrapped(run.model), self.config.layers)
+        if run.model is not None and "cam" in self.config.content:
+            check_cam(unwrapped(run.model), self.config.cam_layer)
+
     def draw(self, run: Run, stage: str, seen: Seen, batch: Any, outputs: Any) -> None:
         """Draw the samples."""
-        panels = self._panels(self.complete(run, seen))
+        seen = self.complete(run, seen)
+        panels = self._panels(seen)
         if not panels:
             self.nothing_fits(
                 run, batch, outputs, "truth, prediction and input are nothing that can be drawn together."
             )
             return
-        self.deliver(run, stage, "predictions", panels, _score(panels))
+        for content in self.config.content:
+            if content == "predictions":
+                self.deliver(run, stage, content, panels, _score(panels))
+            elif (model := self.model_of(run)) is not None:
+                self._look(run, stage, content, self._inside(model, seen, panels))
+
+    def _look(self, run: Run, stage: str, content: str, inside: Inside) -> None:
+        """Deliver what goes on inside the model; what cannot be seen in it is told once."""
+        try:
+            drawn = getattr(inside, content)()
+        except (HookError, ValueError) as error:
+            self.say_once(run, f"no {content} can be drawn: {error}")
+            return
+        for what, panels in drawn.items():
+            self.deliver(run, stage, what, panels)
+
+    def _inside(self, model: nn.Module, seen: Seen, panels: list[Panel]) -> Inside:
+        images = _samples(seen.images) or []
+        pixels = [self.pixels(each) for each in images] if all(is_image(as_array(each)) for each in images) else None
+        return Inside(model, self.config, seen.inputs, panels, pixels, _samples(seen.targets))
 
     def _panels(self, seen: Seen) -> list[Panel]:
         """A panel for each sample; none at all where one cannot be drawn."""

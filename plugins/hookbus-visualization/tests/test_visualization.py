@@ -1,8 +1,11 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from hookbus.errors import ConfigError
 from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training
 from hookbus_visualization import VisualizationHook
@@ -119,3 +122,41 @@ class TestWhatFitsNothing:
             "Give parse, a function of (batch, outputs) that returns a mapping with inputs, images, targets or "
             "predictions."
         )
+
+
+class TestContent:
+    @pytest.fixture
+    def records(self, monkeypatch):
+        found = []
+        monkeypatch.setattr(VisualizationHook, "deliver", lambda self, run, stage, what, *more: found.append(what))
+        return found
+
+    def model(self):
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+
+    def test_is_drawn_as_it_is_chosen(self, records):
+        trained(
+            VisualizationHook(interval=1, content=["cam", "predictions", "gradients", "feature_maps"]), self.model()
+        )
+        assert records == ["cam", "predictions", "gradients", "feature_maps/0"]
+
+    def test_that_the_model_has_not_is_told_and_the_rest_is_drawn(self, records, caplog):
+        trained(VisualizationHook(interval=1, content=["attention", "predictions"]), self.model())
+        assert records == ["predictions"]
+        assert "visualization: no attention can be drawn: " in caplog.text
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"content": ["feature_maps"], "layers": ["conv"]}, "'conv'"),
+            ({"content": ["cam"], "cam_layer": "9"}, "'9'"),
+        ],
+    )
+    def test_of_a_layer_that_is_not_there_ends_the_run_before_it_begins(self, settings, message):
+        with pytest.raises(ConfigError, match=message):
+            trained(VisualizationHook(settings), self.model())
+
+    def test_without_captum_ends_the_run_before_it_begins(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "captum.attr", None)
+        with pytest.raises(ConfigError, match=r"pip install 'hookbus-visualization\[cam\]'"):
+            trained(VisualizationHook(content=["cam"]), self.model())
