@@ -23,8 +23,15 @@ def test_pictures_have_their_colours_and_their_frames():
 
 
 def test_more_pictures_take_more_place():
-    one, four, five = (figure([PANEL] * count).size for count in (1, 4, 5))
-    assert one < four < five
+    one, four, five = (figure([PANEL] * count).shape for count in (1, 4, 5))
+    assert one[0] < four[0] < five[0]
+    assert one[1] < four[1] == five[1]
+
+
+def test_large_pictures_are_shown_as_large_as_there_is_room():
+    large = Panel(np.zeros((800, 1200, 3), np.uint8))
+    assert figure([large]).shape[1] == 1200
+    assert figure([large] * 4).shape[1] == 2 * 800
 
 
 def test_figures_of_others_are_left_alone():

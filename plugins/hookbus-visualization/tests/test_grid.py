@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_visualization.grid import LEAST, MOST, beside, fitted, grid, shortened, text_font
+from hookbus_visualization.grid import LEAST, MOST, WIDTH, beside, fitted, grid, layout, shortened, text_font
 from hookbus_visualization.panel import RIGHT, WRONG, Panel
 
 
@@ -37,6 +37,21 @@ class TestGrid:
     def test_takes_any_text(self):
         for text in ("", "\n\n", "猫 🐈", "x" * 100_000, "\x00\x1b[31m"):
             assert grid([Panel(plain(9, 9), text)], text).ndim == 3
+
+
+class TestLayout:
+    @pytest.mark.parametrize(
+        ("shape", "count", "columns"), [((10, 10), 16, 4), ((10, 30), 16, 3), ((30, 10), 16, 7), ((10, 900), 5, 1)]
+    )
+    def test_makes_a_sheet_about_square_whatever_the_shape_of_its_pictures(self, shape, count, columns):
+        assert layout([plain(*shape)] * count)[0] == columns
+
+    def test_never_has_more_columns_than_pictures(self):
+        assert layout([plain(900, 10)] * 3)[0] == 3
+        assert layout([plain(10, 10)] * 3, columns=5)[0] == 3
+
+    def test_gives_few_pictures_more_room(self):
+        assert [layout([plain(10, 10)] * count)[1] for count in (1, 4, 16, 100)] == [WIDTH, 800, 400, MOST]
 
 
 class TestFitted:
