@@ -30,7 +30,15 @@ def trained(hook, model=None, batch=(IMAGES, CLASSES), loss=functional.cross_ent
     model = model or CLASSIFIER
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     Trainer(
-        model, optimizer, loss_fn=loss, train_loader=[batch], epochs=1, hooks=[hook], default_hooks=False, device="cpu"
+        model,
+        optimizer,
+        loss_fn=loss,
+        train_loader=[batch],
+        epochs=1,
+        hooks=[hook],
+        default_hooks=False,
+        device="cpu",
+        work_dir=None,
     ).fit()
 
 
@@ -114,6 +122,7 @@ class TestWhatFitsNothing:
             hooks=[VisualizationHook(interval=1)],
             default_hooks=False,
             device="cpu",
+            work_dir=None,
         ).fit()
         (said,) = [each.getMessage() for each in caplog.records if "visualization" in each.getMessage()]
         assert said == (
