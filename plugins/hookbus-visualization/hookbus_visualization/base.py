@@ -109,7 +109,7 @@ class PictureHook(Hook):
         for name, picture, caption in records:
             run.bus.emit("log_images", tag=name, images=picture, caption=caption)
         if self._folder is not None:
-            name = safe_name(f"{stage.replace('/', '-', 1)}-{what}", NOT_IN_A_NAME, LONGEST)
+            name = safe_name("-".join(each.replace("/", "-", 1) for each in (stage, what)), NOT_IN_A_NAME, LONGEST)
             image = Image.fromarray(whole)
             commit(self._folder / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
