@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,17 +34,25 @@ def figure(panels: Sequence[Panel], title: str = "") -> Picture:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns, most = layout([panel.picture for panel in panels])
-    rows = math.ceil(len(panels) / columns)
-    shapes = [fitted(panel.picture, most=most).shape for panel in panels]
-    high, wide = (max(CELL, *(shape[axis] / DOTS for shape in shapes)) for axis in (0, 1))
-    sheet = Figure(figsize=(columns * wide, rows * (high + CAPTION) + TITLE), dpi=DOTS, layout="constrained")
+    wide, heights, columns = _cells(panels)
+    sheet = Figure(figsize=(columns * wide, sum(heights) + TITLE), dpi=DOTS, layout="constrained")
     canvas: Any = FigureCanvasAgg(sheet)
     sheet.suptitle(_literal(title), fontsize=9)
-    for place, panel in enumerate(panels, start=1):
-        _draw(sheet.add_subplot(rows, columns, place), panel)
+    places = sheet.add_gridspec(len(heights), columns, height_ratios=heights)
+    for i, panel in enumerate(panels):
+        _draw(sheet.add_subplot(places[divmod(i, columns)]), panel)
     canvas.draw()
     return np.array(canvas.buffer_rgba())[..., :3].copy()
+
+
+def _cells(panels: Sequence[Panel]) -> tuple[float, list[float], int]:
+    """The width of the columns, the height of each row, in inches, and the number of columns."""
+    columns, most = layout([panel.picture for panel in panels])
+    shapes = [fitted(panel.picture, most=most).shape for panel in panels]
+    scale = max(1 / DOTS, CELL / max(max(shape) for shape in shapes))
+    wide = max(CELL, *(shape[1] * scale for shape in shapes))
+    high = [shape[0] * scale + CAPTION for shape in shapes]
+    return wide, [max(high[i : i + columns]) for i in range(0, len(high), columns)], columns
 
 
 def _draw(axes: Any, panel: Panel) -> None:

@@ -45,14 +45,15 @@ def grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -
     """
     columns, most = layout([panel.picture for panel in panels], columns)
     pictures = [fitted(panel.picture, most=most) for panel in panels]
-    wide, high = _cell(panels, pictures)
+    wide, heights = _cells(panels, pictures, columns)
     head = LINE + GAP if title else 0
-    sheet = Image.new("RGB", (columns * wide + GAP, head + math.ceil(len(panels) / columns) * high + GAP), PAPER)
+    sheet = Image.new("RGB", (columns * wide + GAP, head + sum(heights) + GAP), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
         draw.text((GAP, GAP), shortened(title, sheet.width - 2 * GAP), INK, text_font())
     for i, (panel, picture) in enumerate(zip(panels, pictures, strict=True)):
-        _place(sheet, draw, panel, picture, (GAP + i % columns * wide, head + GAP + i // columns * high), wide - GAP)
+        row, column = divmod(i, columns)
+        _place(sheet, draw, panel, picture, (GAP + column * wide, head + GAP + sum(heights[:row])), wide - GAP)
     return np.array(sheet)
 
 
@@ -71,13 +72,13 @@ def layout(pictures: Sequence[Picture], columns: int | None = None) -> tuple[int
     return columns, max(MOST, WIDTH // columns)
 
 
-def _cell(panels: Sequence[Panel], pictures: Sequence[Picture]) -> tuple[int, int]:
-    """Width and height of the place of each, for the largest picture and the longest caption."""
+def _cells(panels: Sequence[Panel], pictures: Sequence[Picture], columns: int) -> tuple[int, list[int]]:
+    """The width of the columns and the height of each row, for the largest picture and the longest caption."""
     lines = [panel.caption.splitlines() for panel in panels]
     text = max((math.ceil(text_font().getlength(line[:WIDEST])) for each in lines for line in each), default=0)
     wide = max(min(text, WIDEST), *(picture.shape[1] for picture in pictures))
-    high = max(picture.shape[0] for picture in pictures) + LINE * max(map(len, lines))
-    return wide + GAP, high + GAP
+    high = [picture.shape[0] + LINE * len(each) + GAP for picture, each in zip(pictures, lines, strict=True)]
+    return wide + GAP, [max(high[i : i + columns]) for i in range(0, len(high), columns)]
 
 
 def beside(pictures: Sequence[Picture]) -> Picture:

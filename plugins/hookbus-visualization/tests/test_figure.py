@@ -34,6 +34,11 @@ def test_large_pictures_are_shown_as_large_as_there_is_room():
     assert figure([large] * 4).shape[1] == 2 * 800
 
 
+def test_rows_are_as_high_as_their_pictures():
+    wide, legend = Panel(np.zeros((300, 900, 3), np.uint8)), Panel(np.zeros((20, 900, 3), np.uint8))
+    assert figure([wide, legend]).shape[0] < figure([wide, wide]).shape[0] - 250
+
+
 def test_figures_of_others_are_left_alone():
     figure([PANEL])
     assert pyplot.get_fignums() == []

@@ -27,6 +27,10 @@ class TestGrid:
         rows = -(-count // columns)
         assert sheet.shape == (132 * rows + 12, 132 * columns + 12, 3)
 
+    def test_has_rows_as_high_as_their_pictures(self):
+        sheet = grid([Panel(plain(120, 120)), Panel(plain(120, 120)), Panel(plain(30, 120))], columns=1)
+        assert sheet.shape == (132 + 132 + 42 + 12, 144, 3)
+
     def test_has_so_many_columns_as_are_asked_for(self):
         assert grid([Panel(plain(120, 120))] * 5, columns=5).shape == (144, 132 * 5 + 12, 3)
 
