@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from hookbus_visualization.images import as_array
 from hookbus_visualization.masks import draw_edges, edges_of, instance_masks, overlay, stacked
 from hookbus_visualization.palette import colours_of, name_of
 from hookbus_visualization.panel import Colour, Picture
+from hookbus_visualization.parts import first_of, surest
 from hookbus_visualization.tags import draw_tags
 
 __all__ = ["Instances", "Look", "draw_instances", "read_instances"]
@@ -30,7 +31,7 @@ class Instances:
     """The objects of one picture.
 
     Attributes:
-        boxes: (N, 4), left, top, right, bottom in pixels.
+        boxes: (N, 4), left, top, right, bottom in pixels of the picture that is drawn.
         labels: (N,), class ids; None where they are not known.
         scores: (N,); None for a truth.
         masks: (N, H, W), of the size of the picture; None where there are none.
@@ -41,18 +42,15 @@ class Instances:
     scores: NDArray[np.float64] | None = None
     masks: NDArray[np.bool_] | None = None
 
-    def __getitem__(self, index: NDArray[Any]) -> Instances:
-        """Those that an index or a mask of NumPy chooses, in its order."""
-        others = (None if each is None else each[index] for each in (self.labels, self.scores, self.masks))
+    def __getitem__(self, index: NDArray[np.intp]) -> Instances:
+        """Those of some indices, in their order."""
+        columns: list[Any] = [self.labels, self.scores, self.masks]
+        others = (None if each is None else each[index] for each in columns)
         return Instances(self.boxes[index], *others)
 
     def confident(self, threshold: float) -> Instances:
         """Those whose score is not below a threshold, the surest last. A score of NaN is not hidden."""
-        if self.scores is None:
-            return self
-        kept = self[~(self.scores < threshold)]
-        assert kept.scores is not None
-        return kept[np.argsort(kept.scores, kind="stable")]
+        return self if self.scores is None else self[surest(self.scores, threshold)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,12 @@ class Look:
 
 
 def read_instances(
-    value: Any, size: tuple[int, int], *, form: BoxFormat = "xyxy", normalized: bool = False, factor: int = 1
+    value: Any,
+    size: tuple[int, int],
+    *,
+    form: BoxFormat = "xyxy",
+    normalized: bool = False,
+    shown: tuple[int, int] | None = None,
 ) -> Instances:
     """The objects of one picture, from what a model or a data set has for them.
 
@@ -87,7 +90,7 @@ def read_instances(
         size: height and width of the picture.
         form: how the boxes are written.
         normalized: the boxes are parts of the picture from 0 to 1, not pixels.
-        factor: by which the picture is enlarged.
+        shown: height and width in which the picture is drawn; default its own.
 
     Raises:
         ValueError: there are no boxes, or something has another shape.
@@ -95,9 +98,11 @@ def read_instances(
     boxes, labels, scores, masks = _parts(value)
     if boxes is None:
         raise ValueError(f"there is none of {', '.join(BOXES)}, and no array of shape (N, 4) or (N, 6)")
-    corners = to_xyxy(as_array(boxes), form, normalized=normalized, size=size) * factor
+    shown = shown or size
+    stretch = shown[1] / size[1], shown[0] / size[0]
+    corners = to_xyxy(as_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
     classes, sureness = _one_each("labels", labels, len(corners)), _one_each("scores", scores, len(corners))
-    areas = None if masks is None else instance_masks(masks, (size[0] * factor, size[1] * factor))
+    areas = None if masks is None else instance_masks(masks, shown)
     if areas is not None and len(areas) != len(corners):
         raise ValueError(f"{len(corners)} boxes with {len(areas)} masks")
     return Instances(corners, None if classes is None else np.nan_to_num(classes, nan=-1).astype(int), sureness, areas)
@@ -167,17 +172,12 @@ def _classes(objects: Instances) -> NDArray[np.int64]:
 def _parts(value: Any) -> list[Any]:
     """Boxes, labels, scores and masks, each None where there is none."""
     if isinstance(value, Mapping) or not (hasattr(value, "shape") or isinstance(value, (list, tuple))):
-        return [_first(value, names) for names in (BOXES, LABELS, SCORES, MASKS)]
+        boxes, *others = (first_of(value, names) for names in (BOXES, LABELS, SCORES, MASKS))
+        return [getattr(boxes, "tensor", boxes), *others]  # boxes of Detectron2 have theirs there
     array = as_array(value)
     if array.ndim == 2 and array.shape[1] == 6:
         return [array[:, :4], array[:, 5], array[:, 4], None]
     return [array, None, None, None]
-
-
-def _first(value: Any, names: Iterable[str]) -> Any:
-    found = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
-    first = next((each for each in found if each is not None), None)
-    return getattr(first, "tensor", first)  # boxes of Detectron2 have theirs there
 
 
 def _one_each(what: str, value: Any, count: int) -> NDArray[np.float64] | None:

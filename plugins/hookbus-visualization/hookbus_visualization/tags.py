@@ -17,7 +17,7 @@ __all__ = ["draw_tags"]
 
 MOST = 200
 """So many tags at most: more would hide the picture."""
-SMALLEST, LARGEST, PER_PICTURE = 10, 24, 36
+SMALLEST, LARGEST, PER_PICTURE = 10, 24, 30
 """Pixels of a letter's height; about so many lines would fill a picture."""
 PAD = 2
 

@@ -71,11 +71,11 @@ class TestReading:
         found = read([[0.5, 0.5, 0.25, 0.5]], form="cxcywh", normalized=True)
         assert found.boxes.tolist() == [[60, 30, 100, 90]]
 
-    def test_enlarges_with_the_picture(self):
-        found = read({**TWO, "masks": [disc(35, 45, 25), disc(115, 75, 35)]}, factor=2)
-        assert found.boxes[0].tolist() == [20, 40, 120, 140]
-        assert found.masks.shape == (2, 240, 320)
-        assert found.masks[0].sum() == 4 * disc(35, 45, 25).sum()
+    def test_takes_the_size_in_which_the_picture_is_drawn(self):
+        found = read({**TWO, "masks": [disc(35, 45, 25), disc(115, 75, 35)]}, shown=(240, 480))
+        assert found.boxes[0].tolist() == [30, 40, 180, 140]
+        assert found.masks.shape == (2, 240, 480)
+        assert found.masks[0].sum() == 6 * disc(35, 45, 25).sum()
 
     def test_takes_a_label_of_nan_for_no_class(self):
         assert read([[1, 2, 3, 4, 0.5, NAN]]).labels.tolist() == [-1]
