@@ -1,7 +1,26 @@
 """Pictures for hookbus: predictions, boxes, masks, feature maps, attention, class activation, gradients."""
 
 from hookbus_visualization.base import PictureHook, SampleHook
-from hookbus_visualization.config import PictureConfig, SampleConfig, VisualizationConfig
+from hookbus_visualization.config import (
+    DetVisualizationConfig,
+    PictureConfig,
+    SampleConfig,
+    SegVisualizationConfig,
+    VisualizationConfig,
+)
+from hookbus_visualization.detection import DetVisualizationHook
+from hookbus_visualization.segmentation import SegVisualizationHook
 from hookbus_visualization.visualization import VisualizationHook
 
-__all__ = ["PictureConfig", "PictureHook", "SampleConfig", "SampleHook", "VisualizationConfig", "VisualizationHook"]
+__all__ = [
+    "DetVisualizationConfig",
+    "DetVisualizationHook",
+    "PictureConfig",
+    "PictureHook",
+    "SampleConfig",
+    "SampleHook",
+    "SegVisualizationConfig",
+    "SegVisualizationHook",
+    "VisualizationConfig",
+    "VisualizationHook",
+]

@@ -8,8 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from hookbus import HookConfig, import_path
+from hookbus_visualization.boxes import BoxFormat
+from hookbus_visualization.palette import rgb
 
-__all__ = ["Backend", "PictureConfig", "SampleConfig", "VisualizationConfig"]
+__all__ = [
+    "Backend",
+    "DetVisualizationConfig",
+    "PictureConfig",
+    "SampleConfig",
+    "SegVisualizationConfig",
+    "VisualizationConfig",
+]
 
 Backend = Literal["matplotlib", "pillow", "tensorboard"]
 
@@ -116,3 +125,66 @@ class VisualizationConfig(SampleConfig):
     target: Literal["predicted", "true"] = Field(
         default="predicted", description="The class whose score cam and gradients are about."
     )
+
+
+Paint = Annotated[
+    tuple[int, int, int],
+    BeforeValidator(rgb),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
+]
+"""A colour: a name, a hexadecimal number, or red, green and blue."""
+
+
+class ClassConfig(SampleConfig):
+    """What classes look like."""
+
+    class_names: tuple[str, ...] = Field(
+        default=(),
+        strict=False,
+        description="The names of the classes, in their order; a class without one has its number.",
+    )
+    palette: tuple[Paint, ...] = Field(
+        default=(),
+        strict=False,
+        description="The colours of the classes, in their order: names, hexadecimal numbers, or red, green and blue. "
+        "Default, and for classes behind its end, fixed ones; the first seven suit every kind of colour vision.",
+    )
+
+
+class DetVisualizationConfig(ClassConfig):
+    """How boxes are written, and how they are drawn."""
+
+    bbox_color: Paint | None = Field(
+        default=None, description="The colour of all boxes. Default each has the colour of its class."
+    )
+    text_color: Paint | None = Field(
+        default=None, description="The colour of the texts. Default one that can be read on the ground that they have."
+    )
+    thickness: int = Field(default=2, ge=1, description="Of the lines, in pixels.")
+    box_format: BoxFormat = Field(
+        default="xyxy",
+        description="How boxes are written: xyxy, two corners; xywh, a corner, width and height; cxcywh, the centre, "
+        "width and height.",
+    )
+    normalized: bool = Field(
+        default=False, description="Whether boxes are parts of the image from 0 to 1 rather than pixels."
+    )
+
+
+class SegVisualizationConfig(ClassConfig):
+    """How segmented images are drawn."""
+
+    opacity: float = Field(
+        default=0.5, ge=0, le=1, description="Of the colours: 0 shows the image alone, 1 the colours alone."
+    )
+    show_edge: bool = Field(default=False, description="Whether a white line goes around each region.")
+    ignore_index: Annotated[
+        tuple[int, ...],
+        BeforeValidator(lambda value: [value] if isinstance(value, int) else value),
+        WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}),
+    ] = Field(
+        default=(255,),
+        strict=False,
+        description="The class, or classes, without a colour, such as what is not labelled or a background.",
+    )
+    legend: bool = Field(default=True, description="Whether the colours of the classes are explained.")

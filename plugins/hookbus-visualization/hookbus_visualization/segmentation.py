@@ -1,0 +1,67 @@
+"""The hook that draws masks: what each pixel is, and what the model takes it for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hookbus_visualization.config import SegVisualizationConfig
+from hookbus_visualization.grid import beside, fitted
+from hookbus_visualization.legend import draw_legend
+from hookbus_visualization.locating import LocatingHook
+from hookbus_visualization.panel import Panel, Picture
+from hookbus_visualization.regions import Regions, draw_regions, read_regions
+
+__all__ = ["SegVisualizationHook"]
+
+LEGEND = 320
+"""Pixels that the legend is wide."""
+
+
+class SegVisualizationHook(LocatingHook):
+    """Draws images, beside them the colours of what their pixels are, and of what the model takes them for.
+
+    Each image has a label map, logits, one hot or masks of instances: `regions.read_regions` lists the forms.
+    """
+
+    Config = SegVisualizationConfig
+    config: SegVisualizationConfig
+    what = "segmentations"
+
+    def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
+        """Draw a batch, and the legend of all of it."""
+        regions = [self._read(*each) for each in zip(images, truths, predictions, strict=True)]
+        panels = [self._panel(*each) for each in zip(images, regions, strict=True)]
+        classes = {
+            each for sample in regions for one in sample.values() for each in one.known(self.config.ignore_index)
+        }
+        return [*panels, self._legend(classes)] if self.config.legend and classes else panels
+
+    def _read(self, image: Picture, target: Any, output: Any) -> dict[str, Regions]:
+        size, shown = image.shape[:2], fitted(image).shape[:2]
+        given = {"truth": target, "prediction": output}
+        threshold = self.config.score_thr
+        return {
+            name: read_regions(each, size, shown=shown, threshold=threshold)
+            for name, each in given.items()
+            if each is not None
+        }
+
+    def _panel(self, image: Picture, regions: Mapping[str, Regions]) -> Panel:
+        config = self.config
+        image = fitted(image)
+        drawn = [
+            draw_regions(
+                image,
+                each,
+                opacity=config.opacity,
+                palette=config.palette,
+                ignored=config.ignore_index,
+                edges=config.show_edge,
+            )
+            for each in regions.values()
+        ]
+        return Panel(beside([image, *drawn]), " | ".join(["image", *regions]))
+
+    def _legend(self, classes: Iterable[int]) -> Panel:
+        return Panel(draw_legend(classes, LEGEND, self.config.class_names, self.config.palette))
