@@ -1,14 +1,15 @@
 """Attention weights, layer by layer, wherever a model computes them.
 
 `nn.MultiheadAttention` is asked for its weights; those of `scaled_dot_product_attention`, which gives none, are
-computed from its queries and keys; Hugging Face models with eager attention are asked for theirs. Usable without a run.
+computed from its queries and keys; any other module, such as the eager attention of Hugging Face models, is looked at
+for weights among what it returns. Usable without a run.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,8 +27,11 @@ __all__ = ["attention_weights", "weights_of"]
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """Those of `scaled_dot_product_attention` that may be given by position."""
 
-FIELDS = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
-"""Where Hugging Face models put their weights: in a tuple, one tensor for each layer."""
+ASK = "output_attentions"
+"""The argument by which older Hugging Face models are asked for weights; newer ones return them unasked."""
+
+EXACT = 0.01
+"""So far from one may be what a row of weights in 16 bits sums to."""
 
 
 def attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> dict[str, Tensor]:
@@ -55,8 +59,8 @@ def attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> d
         return kept.weights
     raise HookError(
         "No attention was seen in the model. Weights can be had from nn.MultiheadAttention, from "
-        "torch.nn.functional.scaled_dot_product_attention, and from Hugging Face models with attn_implementation "
-        '"eager" or "sdpa": use one of them, or leave attention out of content.'
+        "torch.nn.functional.scaled_dot_product_attention, and from modules that return (output, weights), as those of "
+        'Hugging Face do with attn_implementation="eager": use one of them, or leave attention out of content.'
     )
 
 
@@ -100,16 +104,27 @@ class _Kept:
     def __init__(self, heads: bool) -> None:
         self.weights: dict[str, Tensor] = {}
         self._heads = heads
+        self._running: list[tuple[str, int]] = []  # the path of each module that runs, and what was kept before it
 
-    def add(self, path: str, weights: Tensor) -> None:
-        """Keep the weights of one call: (N, heads, L, S), or without the first or the first two of them."""
+    def enter(self, path: str) -> None:
+        """A module begins to run."""
+        self._running.append((path, len(self.weights)))
+
+    def leave(self, output: Any) -> None:
+        """A module is done, or has failed. Weights in its output are kept, unless they were seen inside it."""
+        _, before = self._running[-1]
+        if len(self.weights) == before and (weights := _weights_in(output)) is not None:
+            self.add(weights)
+        self._running.pop()
+
+    def add(self, weights: Tensor) -> None:
+        """Keep weights of the module that runs: (N, heads, L, S)."""
         weights = weights.detach().float().nan_to_num(0.0)
-        if weights.ndim < 4:
-            weights = weights.reshape(1, -1, *weights.shape[-2:])
         if not self._heads:
             weights = weights.mean(1, keepdim=True)
         sums = weights.sum(-1, keepdim=True)  # not quite one where the model computes in 16 bits
         weights = weights / sums.where(sums > 0, 1.0)
+        path, _ = self._running[-1]
         again = 1 + sum(name.partition(" (")[0] == path for name in self.weights)
         self.weights[path if again == 1 else f"{path} ({again})"] = weights.to("cpu", copy=True)
 
@@ -117,41 +132,47 @@ class _Kept:
 @contextmanager
 def _watched(model: nn.Module, kept: _Kept) -> Iterator[None]:
     """Keep the weights of every attention in a model, for as long as the context lasts."""
-    running: list[str] = []
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)  # it makes nested tensors, which no layer with hooks can take
-        for handle in _hooks(model, running, kept):
+        for handle in _hooks(model, kept):
             stack.callback(handle.remove)
-        stack.enter_context(_Recomputing(running, kept))
+        stack.enter_context(_Recomputing(kept))
         yield
 
 
-def _hooks(model: nn.Module, running: list[str], kept: _Kept) -> Iterator[Any]:
-    """Hooks on every module, which tell the one that runs, and on those that can be asked for weights."""
-    asked = None
+def _hooks(model: nn.Module, kept: _Kept) -> Iterator[Any]:
+    """Hooks on every module, and more on those that can be asked for weights."""
     for path, module in modules_of(model).items():
-        yield module.register_forward_pre_hook(lambda *_, path=path: running.append(path))
-        yield module.register_forward_hook(lambda *_: _leave(running), always_call=True)
+        yield module.register_forward_pre_hook(lambda *_, path=path: kept.enter(path))
         if isinstance(module, nn.MultiheadAttention):
-            layer = _Multihead(path, kept)
+            layer = _Multihead(kept)
             yield module.register_forward_pre_hook(layer.ask, with_kwargs=True)
             yield module.register_forward_hook(layer.keep)
-        elif _is_eager(module) and (asked is None or not path.startswith(asked)):
-            asked = f"{path}." if path else ""
+        elif _can_be_asked(module):
             yield module.register_forward_pre_hook(_ask, with_kwargs=True)
-            yield module.register_forward_hook(_keeper(asked, kept))
+        yield module.register_forward_hook(lambda *args: kept.leave(args[-1]), always_call=True)
 
 
-def _leave(running: list[str]) -> None:
-    running.pop()
+def _weights_in(output: Any) -> Tensor | None:
+    """Weights among what a module returned after its first output; rows that sum to one tell them."""
+    parts = output[1:] if isinstance(output, tuple) else ()
+    return next((each for each in parts if isinstance(each, Tensor) and _are_weights(each)), None)
+
+
+def _are_weights(tensor: Tensor) -> bool:
+    if tensor.ndim != 4 or not tensor.is_floating_point() or tensor.shape[-1] < 2:
+        return False
+    sums = tensor.float().sum(-1)
+    is_row = ((sums - 1).abs() < EXACT) | (sums == 0)  # zero: one that is masked entirely
+    return bool(is_row.all() & (tensor >= 0).all() & sums.any())
 
 
 class _Multihead:
     """Asks an `nn.MultiheadAttention` for its weights, and gives its caller what that one has asked for."""
 
-    def __init__(self, path: str, kept: _Kept) -> None:
-        self._path, self._kept = path, kept
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
         self._wanted = (False, False)
 
     def ask(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -165,53 +186,41 @@ class _Multihead:
     def keep(self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """The output, changed back. Weights are (N, heads, L, S), or (heads, L, S) without a batch."""
         attended, weights = output
-        self._kept.add(self._path, weights)
+        self._kept.add(weights if weights.ndim == 4 else weights[None])
         needed, averaged = self._wanted
         if not needed:
             return attended, None
         return attended, weights.mean(-3) if averaged else weights
 
 
-def _is_eager(module: nn.Module) -> bool:
-    """Whether it looks like a Hugging Face model that can return its weights."""
-    return getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
+def _can_be_asked(module: nn.Module) -> bool:
+    """Whether it looks like an older Hugging Face model, with eager attention."""
+    eager = getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
+    return eager and ASK in inspect.signature(module.forward).parameters
 
 
 def _ask(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    return args, {**kwargs, "output_attentions": True}
-
-
-def _keeper(prefix: str, kept: _Kept) -> Callable[[nn.Module, Any, Any], None]:
-    """A hook that keeps what a Hugging Face model returns."""
-
-    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
-        for field in FIELDS:
-            layers: Sequence[Tensor | None] = getattr(output, field, None) or ()
-            for i, weights in enumerate(layers):
-                if weights is not None:
-                    kept.add(f"{prefix}{field}.{i}", weights)
-
-    return keep
+    return args, {**kwargs, ASK: True}
 
 
 class _Recomputing(TorchFunctionMode):
     """Computes the weights of every `scaled_dot_product_attention`, which runs as it would."""
 
-    def __init__(self, running: list[str], kept: _Kept) -> None:
+    def __init__(self, kept: _Kept) -> None:
         super().__init__()
-        self._running, self._kept = running, kept
+        self._kept = kept
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
             given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
             needed = {name: value for name, value in given.items() if name not in ("value", "dropout_p")}
-            self._kept.add(self._running[-1], _with_heads(weights_of(**needed)))
+            self._kept.add(_with_heads(weights_of(**needed)))
         return func(*args, **kwargs)
 
 
 def _with_heads(weights: Tensor) -> Tensor:
-    """As (N, heads, L, S): three dimensions are (N, L, S) here."""
-    if weights.ndim == 3:
-        return weights[:, None]
-    return weights.flatten(0, -4) if weights.ndim > 4 else weights
+    """As (N, heads, L, S), whatever comes before (L, S); three dimensions are (N, L, S)."""
+    if weights.ndim < 4:
+        return weights.reshape(-1, 1, *weights.shape[-2:])
+    return weights.flatten(0, -4)

@@ -234,55 +234,78 @@ class Scaled(nn.Module):
         return scaled_dot_product_attention(x, x, x, *args)
 
 
-class Output(dict):
-    """As Hugging Face models give it: a mapping with attributes."""
+class Returning(nn.Module):
+    """Eager attention as newer Hugging Face models write it: weights are returned unasked."""
 
-    __getattr__ = dict.get
+    def forward(self, x):
+        return x.sum(1), None, x.softmax(-1)
 
 
-class Pretrained(nn.Module):
-    """What a Hugging Face model does with eager attention: gives weights to those who ask."""
+class Asked(nn.Module):
+    """As older ones write it, in a model: weights are returned to those who ask, layer by layer."""
 
     def __init__(self, implementation="eager"):
         super().__init__()
         self.config = types.SimpleNamespace(_attn_implementation=implementation)
+        self.attention = Asking()
 
     def forward(self, x, output_attentions=False):
-        weights = x.softmax(-1)
-        return Output(logits=x, attentions=(weights, weights.flip(-1)) if output_attentions else None)
+        return self.attention(x, output_attentions)
 
 
-class TestPretrainedModels:
-    x = torch.arange(18.0).reshape(1, 2, 3, 3)
+class Asking(nn.Module):
+    def forward(self, x, output_attentions):
+        return (x.sum(1), x.softmax(-1)) if output_attentions else (x.sum(1),)
 
-    def test_are_asked_where_their_attention_is_eager(self):
-        found = attention_weights(Pretrained(), self.x)
-        assert list(found) == ["attentions.0", "attentions.1"]
-        torch.testing.assert_close(found["attentions.1"], self.x.softmax(-1).flip(-1))
 
-    def test_are_asked_inside_another_model_and_only_once(self):
-        class Head(Pretrained):
-            def __init__(self):
-                super().__init__()
-                self.body = Pretrained()
+class TestReturnedWeights:
+    x = torch.arange(36.0).reshape(2, 2, 3, 3)
 
-            def forward(self, x, output_attentions=False):
-                return self.body(x, output_attentions=output_attentions)
+    def test_are_seen_in_the_module_that_made_them_and_in_no_other(self):
+        found = attention_weights(nn.Sequential(nn.Identity(), nn.Sequential(Returning())), self.x)
+        assert list(found) == ["1.0"]
+        torch.testing.assert_close(found["1.0"], self.x.softmax(-1))
 
-        found = attention_weights(nn.Sequential(Head()), self.x)
-        assert list(found) == ["0.attentions.0", "0.attentions.1"]
+    def test_are_asked_for_where_they_can_be(self):
+        found = attention_weights(Asked(), self.x)
+        assert list(found) == ["attention"]
+        torch.testing.assert_close(found["attention"], self.x.softmax(-1))
 
-    def test_can_have_several_kinds_of_attention(self):
-        class Translator(Pretrained):
-            def forward(self, x, output_attentions):
-                return Output(encoder_attentions=(x.softmax(-1),), cross_attentions=(None, x.softmax(-1)))
+    def test_are_not_asked_for_where_attention_is_fused(self):
+        with pytest.raises(HookError, match="No attention was seen"):
+            attention_weights(Asked("sdpa"), self.x)
 
-        assert list(attention_weights(Translator(), self.x)) == ["encoder_attentions.0", "cross_attentions.1"]
+    def test_may_have_rows_that_are_masked_entirely(self):
+        weights = ones(1, 1, 2, 4).bfloat16() / 4
+        weights[..., 1, :] = 0
+        found = attention_weights(Calling(Given(weights)), ones(1))
+        assert found["child"].tolist() == [[[[0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]]]]
 
-    def test_are_not_asked_where_it_is_fused(self):
-        model = Pretrained("sdpa")
-        model.forward = lambda x: scaled_dot_product_attention(x, x, x)
-        assert list(attention_weights(model, self.x)) == [""]
+    @pytest.mark.parametrize(
+        "other",
+        [
+            ones(1, 1, 2, 4),
+            torch.zeros(1, 1, 2, 4),
+            torch.tensor([[[[1.5, -0.5]]]]),
+            torch.tensor([[[[1, 0]]]]),
+            ones(2, 4) / 4,
+            ones(1, 1, 4, 1),
+            torch.zeros(1, 1, 0, 4),
+            "text",
+        ],
+    )
+    def test_are_not_taken_for_other_things_that_a_module_returns(self, other):
+        with pytest.raises(HookError, match="No attention was seen"):
+            attention_weights(Calling(Given(other)), ones(1))
+
+
+class Given(nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, x):
+        return x, self.weights
 
 
 def test_a_model_without_attention_is_told_what_can_be_seen():
