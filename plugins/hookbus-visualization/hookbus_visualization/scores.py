@@ -5,19 +5,15 @@ Usable without a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hookbus_visualization.probe import copied
-from hookbus_visualization.seen import shapes
+from hookbus_visualization.seen import PREDICTION_KEYS, predictions_in, shapes
 
 __all__ = ["class_indices", "leaves", "scores_of"]
-
-NAMES = ("logits", "scores", "output", "outputs", "pred", "preds", "prediction", "predictions")
-"""What models call their scores, where they return several things by name."""
 
 
 def scores_of(outputs: Any) -> Tensor:
@@ -32,16 +28,14 @@ def scores_of(outputs: Any) -> Tensor:
     Raises:
         ValueError: there are none.
     """
-    found = outputs
-    if isinstance(outputs, Mapping):
-        found = next((outputs[name] for name in NAMES if name in outputs), None)
-    elif isinstance(outputs, (tuple, list)) and outputs:
-        found = outputs[0]
+    found = predictions_in(outputs)
+    if isinstance(found, (tuple, list)) and found:
+        found = found[0]
     if isinstance(found, Tensor) and found.ndim in (1, 2):
         return found if found.ndim == 2 else found[:, None]
     raise ValueError(
         f"The score of a class is needed, so the model has to return scores of shape (samples, classes), or a mapping "
-        f"with them under one of {', '.join(NAMES)}; these are {shapes(outputs)}."
+        f"with them under one of {', '.join(PREDICTION_KEYS)}; these are {shapes(outputs)}."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus.scores import targets_in
 
-__all__ = ["Seen", "first", "predictions_in", "seen_in", "shapes"]
+__all__ = ["PREDICTION_KEYS", "Seen", "first", "predictions_in", "seen_in", "shapes"]
 
 IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")
 PREDICTION_KEYS = ("output", "outputs", "logits", "predictions", "prediction", "preds", "pred", "probs", "out")
