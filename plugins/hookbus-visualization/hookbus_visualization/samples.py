@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hookbus_visualization.grid import beside
 from hookbus_visualization.images import as_array, is_image, to_pixels
+from hookbus_visualization.located import are_regions, has_boxes, objects_panel, regions_panel
 from hookbus_visualization.panel import Panel, Picture
 from hookbus_visualization.tokens import token_picture
 from hookbus_visualization.verdict import Verdict, judged
@@ -20,42 +21,62 @@ AsPixels = Callable[[Any], Picture]
 
 
 def sample_panel(
-    image: Any, target: Any, prediction: Any, names: Sequence[str] = (), pixels: AsPixels = to_pixels
-) -> Panel | None:
+    image: Any,
+    target: Any,
+    prediction: Any,
+    names: Sequence[str] = (),
+    pixels: AsPixels = to_pixels,
+    threshold: float = 0.0,
+) -> Panel:
     """One sample, and what was made of it.
 
     Args:
         image: what went in: an image, tokens (whole numbers or words), or a vector of numbers.
-        target: the truth: a class, numbers, an image, or a class for each token; None for unknown.
+        target: the truth: a class, numbers, an image, a label map, a mapping with boxes, or a class for each token;
+            None for unknown.
         prediction: the like; of classes the scores of all as well. None for unknown.
         names: of the classes, in their order.
         pixels: makes pixels of an image, of those that go in and those that come out.
+        threshold: detections with a score below it are left out.
 
     Returns:
-        Images to images stand side by side: what went in, the truth, the prediction. None where nothing of this fits.
+        Classes and numbers stand below the picture, tokens below those that went in, boxes on it; images and label maps
+        stand beside it: what went in, the truth, the prediction.
+
+    Raises:
+        ValueError: nothing of this fits.
     """
     picture = input_picture(image, pixels)
-    if picture is None:
-        return None
+    there = [each for each in (target, prediction) if each is not None]
+    if any(map(has_boxes, there)):
+        return objects_panel(picture, target, prediction, names, threshold)
+    if are_regions(target, prediction):
+        return regions_panel(picture, target, prediction)
     classes = _token_classes(target), _token_classes(prediction)
     if _is_words(image) and any(each is not None for each in classes):
         return _token_panel(picture, *classes, names)
-    if any(each is not None and is_image(as_array(each)) for each in (target, prediction)):
+    if any(is_image(as_array(each)) for each in there):
         return _image_panel(picture, target, prediction, pixels)
-    if not all(_are_numbers(each) for each in (target, prediction)):
-        return None
+    if not all(map(_are_numbers, there)):
+        raise ValueError("truth and prediction are neither classes, numbers, tokens, boxes nor images")
     verdict = judged(target, prediction, names)
     return Panel(picture, verdict.text, verdict.frame)
 
 
-def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture | None:
-    """What went in, as a picture; None where it is neither an image, nor tokens, nor a vector of numbers."""
+def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture:
+    """What went in, as a picture.
+
+    Raises:
+        ValueError: it is neither an image, nor tokens, nor a vector of numbers.
+    """
     if _is_words(value):
         return token_picture(value.split() if isinstance(value, str) else list(as_array(value)))
     array = as_array(value)
-    if is_image(array):
-        return pixels(value)
-    return pixels(array[None]) if array.ndim == 1 and array.size else None
+    if array.ndim == 1 and array.size and array.dtype.kind in "bf":
+        return pixels(array[None])
+    if not is_image(array):
+        raise ValueError("the inputs are neither images, tokens nor vectors of numbers")
+    return pixels(value)
 
 
 def _is_words(value: Any) -> bool:
@@ -66,7 +87,7 @@ def _is_words(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    return value is None or (as_array(value).ndim < 2 and as_array(value).dtype.kind in "biuf")
+    return as_array(value).ndim < 2 and as_array(value).dtype.kind in "biuf"
 
 
 def _token_classes(value: Any) -> NDArray[Any] | None:
@@ -98,10 +119,8 @@ def _token_row(classes: NDArray[Any], names: Sequence[str], right: Sequence[bool
     return token_picture([names[each] if 0 <= each < len(names) else each for each in classes.tolist()], right)
 
 
-def _image_panel(picture: Picture, target: Any, prediction: Any, pixels: AsPixels) -> Panel | None:
+def _image_panel(picture: Picture, target: Any, prediction: Any, pixels: AsPixels) -> Panel:
     """Images side by side."""
     named = {"truth": target, "prediction": prediction}
-    there = {name: each for name, each in named.items() if each is not None}
-    if not all(is_image(as_array(each)) for each in there.values()):
-        return None
-    return Panel(beside([picture, *map(pixels, there.values())]), " | ".join(["input", *there]))
+    there = {name: pixels(each) for name, each in named.items() if each is not None}
+    return Panel(beside([picture, *there.values()]), " | ".join(["input", *there]))

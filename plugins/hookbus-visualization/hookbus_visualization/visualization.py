@@ -17,6 +17,7 @@ from hookbus_visualization.features import layers_of
 from hookbus_visualization.images import as_array, is_image
 from hookbus_visualization.inside import Inside
 from hookbus_visualization.panel import RIGHT, Panel
+from hookbus_visualization.parts import per_sample
 from hookbus_visualization.samples import sample_panel
 from hookbus_visualization.seen import Seen
 
@@ -47,11 +48,10 @@ class VisualizationHook(SampleHook):
     def draw(self, run: Run, stage: str, seen: Seen, batch: Any, outputs: Any) -> None:
         """Draw the samples."""
         seen = self.complete(run, seen)
-        panels = self._panels(seen)
-        if not panels:
-            self.nothing_fits(
-                run, batch, outputs, "truth, prediction and input are nothing that can be drawn together."
-            )
+        try:
+            panels = self._panels(seen)
+        except ValueError as error:
+            self.nothing_fits(run, batch, outputs, f"nothing can be drawn: {error}.")
             return
         for content in self.config.content:
             if content == "predictions":
@@ -70,28 +70,32 @@ class VisualizationHook(SampleHook):
             self.deliver(run, stage, what, panels)
 
     def _inside(self, model: nn.Module, seen: Seen, panels: list[Panel]) -> Inside:
-        images = _samples(seen.images) or []
+        images = _on_host(seen.images)
         pixels = [self.pixels(each) for each in images] if all(is_image(as_array(each)) for each in images) else None
-        return Inside(model, self.config, seen.inputs, panels, pixels, _samples(seen.targets))
+        targets = None if seen.targets is None else per_sample(_on_host(seen.targets), len(images))
+        return Inside(model, self.config, seen.inputs, panels, pixels, targets)
 
     def _panels(self, seen: Seen) -> list[Panel]:
-        """A panel for each sample; none at all where one cannot be drawn."""
-        images, *others = (_samples(each) for each in (seen.images, seen.targets, seen.predictions))
-        if images is None or any(each is not None and len(each) != len(images) for each in others):
-            return []
-        targets, predictions = (each or [None] * len(images) for each in others)
-        names = self.config.class_names
-        drawn = [sample_panel(*each, names, self.pixels) for each in zip(images, targets, predictions, strict=True)]
-        return [each for each in drawn if each is not None] if None not in drawn else []
+        """A panel for each sample.
+
+        Raises:
+            ValueError: one cannot be drawn.
+        """
+        if seen.images is None:
+            raise ValueError("there are no inputs")
+        images, config = _on_host(seen.images), self.config
+        others = (per_sample(_on_host(each), len(images)) for each in (seen.targets, seen.predictions))
+        return [
+            sample_panel(image, target, prediction, config.class_names, self.pixels, config.score_thr)
+            for image, target, prediction in zip(images, *others, strict=True)
+        ]
 
 
-def _samples(value: Any) -> list[Any] | None:
-    """The samples of a batch, on the host; a mapping is no sequence of them."""
-    if value is None:
-        return None
+def _on_host(value: Any) -> Any:
+    """A batch on the host, so that its samples need not be fetched one by one."""
     if isinstance(value, Mapping):
-        return [value]
-    return list(as_array(value)) if hasattr(value, "detach") else list(value)
+        return {key: _on_host(each) for key, each in value.items()}
+    return as_array(value) if hasattr(value, "detach") else value
 
 
 def _score(panels: list[Panel]) -> str:

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from hookbus_visualization.grid import beside
+from hookbus_visualization.located import objects_panel, regions_panel
 from hookbus_visualization.panel import RIGHT, WRONG
 from hookbus_visualization.samples import input_picture, sample_panel
 from hookbus_visualization.tokens import token_picture
@@ -29,7 +30,8 @@ class TestInputPicture:
 
     @pytest.mark.parametrize("value", [1.0, np.zeros((2, 2, 2, 2)), np.zeros(0), {"a": 1}, None])
     def test_of_anything_else_there_is_none(self, value):
-        assert input_picture(value) is None
+        with pytest.raises(ValueError, match="the inputs are neither images, tokens nor vectors of numbers"):
+            input_picture(value)
 
 
 class TestSamplePanel:
@@ -64,8 +66,22 @@ class TestSamplePanel:
     def test_of_tokens_that_have_one_class_together_says_it(self):
         assert sample_panel(TOKENS, 1, [0.0, 1.0]).caption == "true 1\npredicted 1 (100%), right"
 
-    @pytest.mark.parametrize(
-        ("target", "prediction"), [({"boxes": []}, None), (1, {"boxes": []}), (1, np.zeros((2, 2, 2, 2)))]
-    )
+    def test_of_boxes_shows_them(self):
+        boxes = {"boxes": torch.tensor([[1.0, 1, 6, 6]]), "labels": torch.tensor([1]), "scores": torch.tensor([0.5])}
+        for truth, said in ((boxes, None), (None, boxes), (boxes, boxes)):
+            panel = objects_panel(IMAGE, truth, said, ["a", "b"], 0.3)
+            assert same(sample_panel(IMAGE, truth, said, ["a", "b"], threshold=0.3), panel.picture)
+
+    def test_of_a_label_map_shows_its_colours(self):
+        labels = np.eye(8, dtype=np.int64)
+        panel = regions_panel(IMAGE, labels, np.stack([1.0 - labels, labels]))
+        assert same(sample_panel(IMAGE, labels, np.stack([1.0 - labels, labels])), panel.picture, panel.caption)
+
+    @pytest.mark.parametrize(("target", "prediction"), [({"a": []}, None), (1, {"a": []}), (1, np.zeros((2, 2, 2, 2)))])
     def test_of_what_fits_nothing_there_is_none(self, target, prediction):
-        assert sample_panel(IMAGE, target, prediction) is None
+        with pytest.raises(ValueError, match="truth and prediction are neither classes, numbers, tokens, boxes nor"):
+            sample_panel(IMAGE, target, prediction)
+
+    def test_of_images_one_of_which_is_none_there_is_none(self):
+        with pytest.raises(ValueError, match="an image has shape"):
+            sample_panel(IMAGE, np.zeros((1, 8, 8)), np.zeros((2, 8, 8, 8)))

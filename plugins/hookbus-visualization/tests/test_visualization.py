@@ -126,10 +126,9 @@ class TestWhatFitsNothing:
         ).fit()
         (said,) = [each.getMessage() for each in caplog.records if "visualization" in each.getMessage()]
         assert said == (
-            "visualization: truth, prediction and input are nothing that can be drawn together. The batch is {points: "
-            "Tensor of shape (2, 3)}, the outputs are {loss: Tensor of shape (), boxes: Tensor of shape (2, 5, 4)}. "
-            "Give parse, a function of (batch, outputs) that returns a mapping with inputs, images, targets or "
-            "predictions."
+            "visualization: nothing can be drawn: there are no inputs. The batch is {points: Tensor of shape (2, 3)}, "
+            "the outputs are {loss: Tensor of shape (), boxes: Tensor of shape (2, 5, 4)}. Give parse, a function of "
+            "(batch, outputs) that returns a mapping with inputs, images, targets or predictions."
         )
 
 
