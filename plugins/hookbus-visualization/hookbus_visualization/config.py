@@ -14,6 +14,7 @@ from hookbus_visualization.palette import rgb
 __all__ = [
     "Backend",
     "DetVisualizationConfig",
+    "FeatureMapConfig",
     "PictureConfig",
     "SampleConfig",
     "SegVisualizationConfig",
@@ -188,3 +189,24 @@ class SegVisualizationConfig(ClassConfig):
         description="The class, or classes, without a colour, such as what is not labelled or a background.",
     )
     legend: bool = Field(default=True, description="Whether the colours of the classes are explained.")
+
+
+class FeatureMapConfig(PictureConfig):
+    """Which layers are looked at, how often, and with which sample."""
+
+    frequency: int | None = Field(default=None, ge=1, description="Draw every this many iterations; default 100.")
+    max_features: int = Field(default=16, ge=1, description="So many channels of a layer are drawn at most.")
+    sample_batch_idx: int = Field(
+        default=0, ge=0, description="Which sample of the batch, from 0; the last of a batch that has fewer."
+    )
+    layers: tuple[str, ...] = Field(
+        default=(),
+        strict=False,
+        description="Layers by path or pattern (backbone.*). Default what visualize_features of the model returns, "
+        "else its convolutions: eight of them, evenly spread, where there are more.",
+    )
+    input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        default=None,
+        strict=False,
+        description="The shape in which the model takes a sample, [C, H, W], where batches hold it in another one.",
+    )

@@ -5,7 +5,7 @@ Usable without a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -13,13 +13,23 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus.errors import ConfigError, HookError, did_you_mean
 from hookbus_visualization.heatmap import coloured, scaled
 from hookbus_visualization.panel import Picture
 from hookbus_visualization.probe import copied, modules_of, probing
+from hookbus_visualization.seen import shapes
 from hookbus_visualization.unchanged import call
 
-__all__ = ["SIDE", "feature_maps", "feature_pictures", "layers_of", "maps_of", "pictures_of", "watched"]
+__all__ = [
+    "SIDE",
+    "check_features",
+    "feature_maps",
+    "feature_pictures",
+    "layers_of",
+    "maps_of",
+    "pictures_of",
+    "watched",
+]
 
 T = TypeVar("T")
 
@@ -28,6 +38,9 @@ SIDE = 128
 
 SHOWN = 8
 """So many layers are drawn where none is named."""
+
+OWN = "visualize_features"
+"""The method of a model that shows what goes on inside."""
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -77,12 +90,13 @@ def maps_of(output: Tensor, count: int) -> Tensor:
 
 
 @contextmanager
-def watched(layers: Mapping[str, nn.Module], count: int) -> Iterator[dict[str, Tensor]]:
-    """Keep what layers make of the first sample of a batch, for as long as the context lasts.
+def watched(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Iterator[dict[str, Tensor]]:
+    """Keep what layers make of one sample of a batch, for as long as the context lasts.
 
     Args:
         layers: by path.
         count: at most so many channels of each.
+        sample: its index in the batch; -1 for the last.
 
     Yields:
         By path, the maps of the last call, as `maps_of` makes them; layers that made nothing yet are not in it.
@@ -90,9 +104,9 @@ def watched(layers: Mapping[str, nn.Module], count: int) -> Iterator[dict[str, T
     found: dict[str, Tensor] = {}
 
     def keep(path: str, output: Any) -> None:
-        tensor = _tensor_in(output)
-        if tensor is not None and tensor.ndim > 1 and len(tensor):
-            found[path] = maps_of(tensor[0], count)
+        tensor = _samples_in(output)
+        if tensor is not None:
+            found[path] = maps_of(tensor[sample], count)
 
     with ExitStack() as hooks:
         for path, layer in layers.items():
@@ -101,28 +115,52 @@ def watched(layers: Mapping[str, nn.Module], count: int) -> Iterator[dict[str, T
         yield found
 
 
-def feature_maps(model: nn.Module, inputs: Any, layers: Sequence[str] = (), count: int = 16) -> dict[str, Tensor]:
-    """What layers make of the first sample.
+def feature_maps(
+    model: nn.Module, inputs: Any, layers: Sequence[str] = (), count: int = 16, sample: int = 0
+) -> dict[str, Tensor]:
+    """What layers make of one sample.
 
-    The model makes one more forward pass, without gradients and as in a validation, and is left as it was.
+    The model makes one more forward pass, without gradients and as in a validation, and is left as it was. Where no
+    layer is named and it has a method `visualize_features`, that is called in its place, with the same inputs: it
+    returns what shall be drawn, by name or in a list, each of shape (N, C, H, W) or as `maps_of` takes it.
 
     Args:
         model: the model.
         inputs: a batch: the model is called with it as the loop does.
         layers: paths or patterns, as for `layers_of`.
         count: at most so many channels of each.
+        sample: its index in the batch; -1 for the last.
 
     Returns:
         By path in the order of the model, maps as `maps_of` makes them, for the layers that were used.
 
     Raises:
         ConfigError: there is no such layer.
+        HookError: `visualize_features` returned nothing that can be drawn.
     """
     with probing(model) as inner:
+        if not layers and (own := _own(inner)) is not None:
+            return _named(call(own, copied(inputs)), count, sample)
         chosen = layers_of(inner, layers)
-        with watched(chosen, count) as found:
+        with watched(chosen, count, sample) as found:
             call(inner, copied(inputs))
     return {path: found[path] for path in chosen if path in found}
+
+
+def check_features(model: nn.Module, layers: Sequence[str] = ()) -> None:
+    """See that there is something to draw.
+
+    Args:
+        model: without its wrappers.
+        layers: as for `feature_maps`.
+
+    Raises:
+        ConfigError: a target stands for no layer, or there is none to be taken by itself.
+    """
+    if layers_of(model, layers) or _own(model) is not None:
+        return
+    children = ", ".join(name for name, _ in model.named_children())
+    raise ConfigError([f"The model has no convolution, so name the layers to draw: {children}, or any below them."])
 
 
 def feature_pictures(
@@ -130,7 +168,7 @@ def feature_pictures(
 ) -> dict[str, list[Picture]]:
     """Draw what layers make of the first sample.
 
-    Arguments and errors are those of `feature_maps`.
+    Arguments and errors are those of `feature_maps`; `max_features` is its `count`.
 
     Returns:
         By path, a picture (H, W, 3) for each channel, each stretched over all colours.
@@ -149,6 +187,29 @@ def _spread(items: Sequence[T]) -> Sequence[T]:
     if len(items) <= SHOWN:
         return items
     return [items[round(i * (len(items) - 1) / (SHOWN - 1))] for i in range(SHOWN)]
+
+
+def _own(model: nn.Module) -> Callable[..., Any] | None:
+    """What a model has to show of itself."""
+    own = getattr(model, OWN, None)
+    return own if callable(own) else None
+
+
+def _named(shown: Any, count: int, sample: int) -> dict[str, Tensor]:
+    """The maps of what a model shows of itself."""
+    parts = list(shown) if isinstance(shown, (tuple, list)) else [shown]
+    named = shown if isinstance(shown, Mapping) else dict(enumerate(parts))
+    tensors = {str(name): _samples_in(each) for name, each in named.items()}
+    found = {name: maps_of(each[sample], count) for name, each in tensors.items() if each is not None}
+    if found:
+        return found
+    raise HookError(f"{OWN} of the model returned {shapes(shown)}. Let it return tensors (N, C, H, W) by name.")
+
+
+def _samples_in(output: Any) -> Tensor | None:
+    """The first tensor of what a layer returned, if it has samples."""
+    tensor = _tensor_in(output)
+    return tensor if tensor is not None and tensor.ndim > 1 and tensor.numel() else None
 
 
 def _tensor_in(output: Any) -> Tensor | None:

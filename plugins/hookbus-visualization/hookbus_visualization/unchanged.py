@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -39,7 +39,7 @@ def unchanged(model: nn.Module) -> Iterator[nn.Module]:
         yield inner
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
+def call(model: Callable[..., Any], inputs: Any) -> Any:
     """Call a model as the training does: with the items of a mapping, the parts of a tuple, or the value itself."""
     if isinstance(inputs, dict):
         return model(**inputs)

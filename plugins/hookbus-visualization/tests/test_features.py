@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, HookError
 from hookbus_visualization.features import (
     SIDE,
+    check_features,
     feature_maps,
     feature_pictures,
     layers_of,
@@ -109,6 +110,11 @@ class TestFeatureMaps:
     def test_are_of_as_many_channels_as_are_asked_for(self):
         assert feature_maps(small(), torch.ones(1, 1, 2, 2), count=1)["0"].shape == (1, 2, 2)
 
+    @pytest.mark.parametrize(("sample", "expected"), [(1, [14.0]), (-1, [14.0]), (0, [2.0])])
+    def test_are_of_any_sample(self, sample, expected):
+        inputs = torch.tensor([1.0, 7.0]).reshape(2, 1, 1, 1)
+        assert feature_maps(small(), inputs, count=1, sample=sample)["0"].flatten().tolist() == expected
+
     def test_look_into_what_a_layer_returns(self):
         class Model(nn.Module):
             def __init__(self):
@@ -193,6 +199,43 @@ class TestFeatureMaps:
             inputs = torch.tensor([[-1.0, 1.0]])
             assert feature_maps(model, inputs, ["1"])["1"].tolist() == [[[0.0, 1.0]]]
         assert inputs.tolist() == [[-1.0, 1.0]]
+
+
+class TestWhatAModelShowsByItself:
+    class Model(nn.Sequential):
+        def visualize_features(self, x):
+            assert not self.training
+            return x + 1, {"second": -x}, "no tensor"
+
+    def test_takes_the_place_of_layers(self):
+        found = feature_maps(self.Model(nn.ReLU()), torch.ones(1, 1, 1, 2))
+        assert {name: maps.tolist() for name, maps in found.items()} == {"0": [[[2.0, 2.0]]], "1": [[[-1.0, -1.0]]]}
+
+    def test_is_not_asked_for_where_layers_are_named(self):
+        assert list(feature_maps(self.Model(nn.Conv2d(1, 1, 1)), torch.ones(1, 1, 1, 2), ["0"])) == ["0"]
+
+    def test_has_to_be_tensors(self):
+        model = small()
+        model.visualize_features = lambda _: {"loss": torch.ones(())}
+        with pytest.raises(HookError, match=r"returned \{loss: Tensor of shape \(\)\}. Let it return tensors"):
+            feature_maps(model, torch.ones(1, 1, 1, 1))
+
+
+class TestCheck:
+    def test_is_content_with_layers_that_are_there(self):
+        check_features(small())
+        check_features(small(), ["1"])
+
+    def test_is_content_with_a_model_that_shows_features_by_itself(self):
+        check_features(TestWhatAModelShowsByItself.Model(nn.ReLU()))
+
+    def test_asks_for_layers_where_none_can_be_taken(self):
+        with pytest.raises(ConfigError, match="no convolution, so name the layers to draw: 0, 1, or any below them"):
+            check_features(nn.Sequential(nn.ReLU(), nn.ReLU()))
+
+    def test_finds_a_layer_that_is_not_there(self):
+        with pytest.raises(ConfigError, match="no layer 'x'"):
+            check_features(TestWhatAModelShowsByItself.Model(nn.ReLU()), ["x"])
 
 
 class Outer(nn.Module):
