@@ -35,6 +35,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
 """Hooks that need something of model or data that the kit's training has not: settings, and what they say then."""
 
 WORKING = {
+    "feature_map": {"layers": ["0"]},
     "param_scheduler": {"schedulers": {"type": "ExponentialLR", "gamma": 0.9}},
     "yolox_lr": {"warmup_epochs": 1, "num_last_epochs": 1},
 }
@@ -81,6 +82,13 @@ def test_a_hook_that_cannot_work_in_a_training_says_what_it_needs(name: str) -> 
         ("jsonl", {"interval": 1}),
         ("iter_timer", {"interval": 1}),
         ("time_tracking", {"log_to_file": True, "log_path": "times.log"}),
+        (
+            "visualization",
+            {"interval": 1, "content": ["predictions", "feature_maps"], "layers": ["0"], "backend": "pillow"},
+        ),
+        ("det_visualization", {"interval": 1}),
+        ("seg_visualization", {"interval": 1}),
+        ("feature_map", {"frequency": 1, "layers": ["0"]}),
     ],
     ids=str,
 )

@@ -3,18 +3,22 @@
 from hookbus_visualization.base import PictureHook, SampleHook
 from hookbus_visualization.config import (
     DetVisualizationConfig,
+    FeatureMapConfig,
     PictureConfig,
     SampleConfig,
     SegVisualizationConfig,
     VisualizationConfig,
 )
 from hookbus_visualization.detection import DetVisualizationHook
+from hookbus_visualization.feature_map import FeatureMapHook
 from hookbus_visualization.segmentation import SegVisualizationHook
 from hookbus_visualization.visualization import VisualizationHook
 
 __all__ = [
     "DetVisualizationConfig",
     "DetVisualizationHook",
+    "FeatureMapConfig",
+    "FeatureMapHook",
     "PictureConfig",
     "PictureHook",
     "SampleConfig",

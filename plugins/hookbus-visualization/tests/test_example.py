@@ -52,6 +52,7 @@ hooks:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_it_trains_and_draws(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(EXAMPLE)
