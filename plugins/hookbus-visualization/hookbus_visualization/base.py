@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -103,17 +104,21 @@ class PictureHook(Hook):
             return
         tag, step = f"{stage}/{self.name}/{what}", run.steps_done
         title = f"step {step}: {title or what}"
-        whole = sheet(panels, title, self.config.backend)
-        separate = self.config.backend == "tensorboard" and len(panels) > 1
-        records = [(f"{tag}/{i}", *panel[:2]) for i, panel in enumerate(panels)] if separate else [(tag, whole, title)]
-        for name, picture, caption in records:
-            run.bus.emit("log_images", tag=name, images=picture, caption=caption)
+        whole = functools.cache(lambda: sheet(panels, title, self.config.backend))
+        self._record(run, tag, panels, title, whole)
         if self._folder is not None:
             name = safe_name("-".join(each.replace("/", "-", 1) for each in (stage, what)), NOT_IN_A_NAME, LONGEST)
-            image = Image.fromarray(whole)
+            image = Image.fromarray(whole())
             commit(self._folder / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
-            open_window(whole, title)
+            open_window(whole(), title)
+
+    def _record(self, run: Run, tag: str, panels: Sequence[Panel], title: str, whole: Callable[[], Picture]) -> None:
+        if self.config.backend != "tensorboard" or len(panels) == 1:
+            run.bus.emit("log_images", tag=tag, images=whole(), caption=title)
+            return
+        for i, panel in enumerate(panels):
+            run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.picture, caption=panel.caption)
 
     def nothing_fits(self, run: Run, batch: Any, outputs: Any, why: str) -> None:
         """Tell, once in a run, that nothing can be drawn of a batch, and of what shape it is."""
