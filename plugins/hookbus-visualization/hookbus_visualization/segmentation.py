@@ -30,38 +30,34 @@ class SegVisualizationHook(LocatingHook):
 
     def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Draw a batch, and the legend of all of it."""
-        regions = [self._read(*each) for each in zip(images, truths, predictions, strict=True)]
-        panels = [self._panel(*each) for each in zip(images, regions, strict=True)]
+        shown = [fitted(image) for image in images]
+        regions = [self._read(*each) for each in zip(images, shown, truths, predictions, strict=True)]
+        panels = [self._panel(*each) for each in zip(shown, regions, strict=True)]
         classes = {
             each for sample in regions for one in sample.values() for each in one.known(self.config.ignore_index)
         }
         return [*panels, self._legend(classes)] if self.config.legend and classes else panels
 
-    def _read(self, image: Picture, target: Any, output: Any) -> dict[str, Regions]:
-        size, shown = image.shape[:2], fitted(image).shape[:2]
-        given = {"truth": target, "prediction": output}
-        threshold = self.config.score_thr
-        return {
-            name: read_regions(each, size, shown=shown, threshold=threshold)
-            for name, each in given.items()
-            if each is not None
-        }
+    def _read(self, image: Picture, shown: Picture, target: Any, output: Any) -> dict[str, Regions]:
+        """What is given, by what it is called."""
+        found = {}
+        for name, value in (("truth", target), ("prediction", output)):
+            if value is not None:
+                found[name] = read_regions(
+                    value, image.shape[:2], shown=shown.shape[:2], threshold=self.config.score_thr
+                )
+        return found
 
-    def _panel(self, image: Picture, regions: Mapping[str, Regions]) -> Panel:
+    def _panel(self, shown: Picture, regions: Mapping[str, Regions]) -> Panel:
+        coloured = [self._coloured(shown, each) for each in regions.values()]
+        return Panel(beside([shown, *coloured]), " | ".join(["image", *regions]))
+
+    def _coloured(self, shown: Picture, regions: Regions) -> Picture:
         config = self.config
-        image = fitted(image)
-        drawn = [
-            draw_regions(
-                image,
-                each,
-                opacity=config.opacity,
-                palette=config.palette,
-                ignored=config.ignore_index,
-                edges=config.show_edge,
-            )
-            for each in regions.values()
-        ]
-        return Panel(beside([image, *drawn]), " | ".join(["image", *regions]))
+        palette, ignored = config.palette, config.ignore_index
+        return draw_regions(
+            shown, regions, opacity=config.opacity, palette=palette, ignored=ignored, edges=config.show_edge
+        )
 
     def _legend(self, classes: Iterable[int]) -> Panel:
         return Panel(draw_legend(classes, LEGEND, self.config.class_names, self.config.palette))
