@@ -31,7 +31,7 @@ class LocatingHook(SampleHook):
             truths, predictions: of each, as it was found; None for none.
 
         Raises:
-            ValueError: one cannot be read; the message says why.
+            TypeError, ValueError: one cannot be read; the message says why.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how it draws")
 
@@ -40,7 +40,7 @@ class LocatingHook(SampleHook):
         seen = self.complete(run, seen)
         try:
             panels = self._panels(seen)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             self.nothing_fits(run, batch, outputs, f"no {self.what} can be drawn: {error}.")
             return
         self.deliver(run, stage, self.what, panels)

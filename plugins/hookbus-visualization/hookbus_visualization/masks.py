@@ -39,10 +39,10 @@ def label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
         (H, W) of `size`. `NOTHING` where a logit is NaN and where one-hot is all zero.
 
     Raises:
-        ValueError: the shape is another one.
+        ValueError: the shape is another one, or there are no pixels.
     """
     tensor = _tensor(value)
-    if tensor.dim() not in (2, 3):
+    if tensor.dim() not in (2, 3) or not tensor.numel():
         raise ValueError(f"a segmentation has shape (H, W) or (classes, H, W), not {tuple(tensor.shape)}")
     planes = _classes_first(tensor, size) if tensor.dim() == 3 else tensor[None]
     return resized(_numbers(planes[0]) if len(planes) == 1 else _strongest(planes), size)
@@ -59,12 +59,12 @@ def instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
         (N, H, W) of `size`.
 
     Raises:
-        ValueError: the shape is another one.
+        ValueError: the shape is another one, or there are no pixels.
     """
     tensor = _tensor(value)
     if tensor.dim() == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
-    if tensor.dim() != 3:
+    if tensor.dim() != 3 or not all(tensor.shape[1:]):
         raise ValueError(f"masks have shape (N, H, W), not {tuple(tensor.shape)}")
     return np.array([resized(_numbers(each), size) > 0 for each in tensor], bool).reshape(-1, *size)
 

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookbus_visualization.images import as_array
-from hookbus_visualization.masks import draw_edges, edges_of, instance_masks, label_map, overlay, resized, stacked
+from hookbus_visualization.masks import (
+    NOTHING,
+    draw_edges,
+    edges_of,
+    instance_masks,
+    label_map,
+    overlay,
+    resized,
+    stacked,
+)
 from hookbus_visualization.panel import Colour, Picture
 from hookbus_visualization.parts import first_of, surest
 
@@ -99,5 +108,5 @@ def _of_instances(masks: NDArray[np.bool_], labels: NDArray[Any], scores: Any, t
     sureness = np.ones(len(masks)) if scores is None else as_array(scores).reshape(len(masks))
     order = surest(sureness, threshold)
     found = stacked(masks[order], order)
-    classes = np.append(labels, -1).astype(np.int64)[found]
+    classes = np.append(np.nan_to_num(labels, nan=NOTHING), NOTHING).astype(np.int64)[found]
     return Regions(classes, edges_of(found))

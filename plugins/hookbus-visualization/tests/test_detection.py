@@ -113,10 +113,19 @@ class TestInATraining:
         assert has(shown["train/det_visualization/detections"], ORANGE)
         assert caplog.text.count("no predictions are drawn: the outputs hold none, and the model, called with the") == 1
 
-    def test_it_says_once_and_with_shapes_that_nothing_fits(self, caplog):
-        assert trained(targets=(torch.zeros(3, 7), torch.zeros(2, 7)), batches=3) == {}
+    @pytest.mark.parametrize(
+        ("target", "why"),
+        [
+            (torch.zeros(3, 7), r"boxes have shape (N, 4), not (3, 7)."),
+            ([{"bbox": [1, 2, 3, 4], "category_id": 5}], "not 'dict'."),
+            ({"boxes": torch.zeros(1, 4), "labels": ["cat"]}, "could not convert string to float"),
+        ],
+    )
+    def test_it_says_once_and_with_shapes_that_nothing_fits(self, caplog, target, why):
+        assert trained(targets=(target, target), batches=3) == {}
         [message] = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-        assert "no detections can be drawn: boxes have shape (N, 4), not (3, 7)." in message
+        assert "no detections can be drawn: " in message
+        assert why in message
         assert "Tensor of shape (3, 320, 400)" in message
         assert "Give parse" in message
 

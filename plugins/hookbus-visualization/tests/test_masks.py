@@ -80,7 +80,7 @@ class TestALabelMap:
         value.flags.writeable = False
         assert label_map(value, SIZE).tolist() == LABELS
 
-    @pytest.mark.parametrize("shape", [(3,), (2, 3, 4, 5), ()])
+    @pytest.mark.parametrize("shape", [(3,), (2, 3, 4, 5), (), (0, 3), (0, 2, 3)])
     def test_has_no_other_shape(self, shape):
         with pytest.raises(ValueError, match=r"has shape \(H, W\) or \(classes, H, W\), not"):
             label_map(np.zeros(shape), SIZE)
@@ -115,8 +115,9 @@ class TestMasksOfInstances:
         assert instance_masks(np.zeros((0, 3, 4)), (6, 8)).shape == (0, 6, 8)
 
     def test_have_no_other_shape(self):
-        with pytest.raises(ValueError, match=r"masks have shape \(N, H, W\), not \(3, 4\)"):
-            instance_masks(np.zeros((3, 4)), (3, 4))
+        for shape in ((3, 4), (2, 0, 4)):
+            with pytest.raises(ValueError, match=r"masks have shape \(N, H, W\), not"):
+                instance_masks(np.zeros(shape), (3, 4))
 
     def test_are_stacked_with_the_last_on_top(self):
         masks = np.array([[[1, 1, 0]], [[0, 1, 0]]], bool)

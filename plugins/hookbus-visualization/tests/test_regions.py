@@ -49,6 +49,10 @@ class TestReading:
         assert found.classes.tolist() == [[7, 7, 7, 7]]
         assert found.edges.tolist() == [[False, True, False, False]]
 
+    def test_takes_a_label_of_nan_for_no_class(self):
+        value = two([[[1, 0]], [[0, 1]]], [float("nan"), 3])
+        assert read_regions(value, (1, 2)).classes.tolist() == [[-1, 3]]
+
     def test_finds_no_instances(self):
         found = read_regions({"masks": np.zeros((0, 2, 2)), "labels": []}, (2, 2))
         assert found.classes.tolist() == [[-1, -1], [-1, -1]]
