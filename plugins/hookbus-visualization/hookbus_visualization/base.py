@@ -67,12 +67,16 @@ class PictureHook(Hook):
         Raises:
             HookError: `parse` returns something else than it should.
         """
-        seen = seen_in(batch, outputs)
+        seen = self.find(batch, outputs)
         if self.config.parse is not None:
             seen = replace(seen, **self._checked(self.config.parse(batch, outputs)))
         seen = seen.first(count)
         device = next((each.device for each in run.model.parameters()), None) if run.model is not None else None
         return seen if device is None else replace(seen, inputs=move(seen.inputs, device))
+
+    def find(self, batch: Any, outputs: Any) -> Seen:
+        """What there is under the usual keys."""
+        return seen_in(batch, outputs)
 
     def pixels(self, image: Any) -> Picture:
         """The pixels of an image, as the settings say that it is to be read.

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookbus_visualization.config import DetVisualizationConfig
 from hookbus_visualization.grid import fitted, layout
-from hookbus_visualization.instances import Instances, Look, draw_instances, read_instances
+from hookbus_visualization.instances import BOXES, Instances, Look, draw_instances, read_instances
 from hookbus_visualization.locating import LocatingHook
 from hookbus_visualization.panel import Panel, Picture
 
@@ -28,6 +28,7 @@ class DetVisualizationHook(LocatingHook):
     Config = DetVisualizationConfig
     config: DetVisualizationConfig
     what = "detections"
+    places = BOXES
 
     def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Draw a batch, each image in the size in which it is shown, so that lines and texts are sharp."""

@@ -17,7 +17,7 @@ from hookbus_visualization.panel import Colour, Picture
 from hookbus_visualization.parts import first_of, surest
 from hookbus_visualization.tags import draw_tags
 
-__all__ = ["Instances", "Look", "draw_instances", "read_instances"]
+__all__ = ["BOXES", "Instances", "Look", "draw_instances", "read_instances"]
 
 BOXES = ("boxes", "bboxes", "pred_boxes", "bbox")
 LABELS = ("labels", "class_labels", "pred_classes", "classes", "cls")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from hookbus import Run
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.parts import per_sample
+from hookbus_visualization.parts import first_of, per_sample
 from hookbus_visualization.seen import Seen
 
 __all__ = ["LocatingHook"]
@@ -19,9 +20,11 @@ class LocatingHook(SampleHook):
 
     Attributes:
         what: is drawn; a part of the names of records and files.
+        places: names under which a batch that is a mapping has the truth itself, beside the images.
     """
 
     what: ClassVar[str]
+    places: ClassVar[Sequence[str]]
 
     def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Draw a batch.
@@ -34,6 +37,12 @@ class LocatingHook(SampleHook):
             TypeError, ValueError: one cannot be read; the message says why.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how it draws")
+
+    def find(self, batch: Any, outputs: Any) -> Seen:
+        """What there is under the usual keys, those of places among them."""
+        seen = super().find(batch, outputs)
+        is_flat = isinstance(batch, Mapping) and first_of(batch, self.places) is not None
+        return replace(seen, targets=batch) if is_flat else seen
 
     def draw(self, run: Run, stage: str, seen: Seen, batch: Any, outputs: Any) -> None:
         """Draw the samples."""

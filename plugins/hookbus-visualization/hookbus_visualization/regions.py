@@ -23,12 +23,13 @@ from hookbus_visualization.masks import (
 from hookbus_visualization.panel import Colour, Picture
 from hookbus_visualization.parts import first_of, surest
 
-__all__ = ["Regions", "draw_regions", "read_regions"]
+__all__ = ["PLACES", "Regions", "draw_regions", "read_regions"]
 
 MASKS = ("masks", "pred_masks", "mask_labels")
 LABELS = ("labels", "class_labels", "pred_classes")
 SCORES = ("scores", "score")
-MAPS = ("sem_seg", "mask", "masks", "segmentation", "labels", "logits", "out", "data")
+PLACES = ("sem_seg", "mask", "masks", "segmentation", "mask_labels")
+MAPS = (*PLACES, "labels", "logits", "out", "data")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hookbus_visualization.grid import beside, fitted
 from hookbus_visualization.legend import draw_legend
 from hookbus_visualization.locating import LocatingHook
 from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.regions import Regions, draw_regions, read_regions
+from hookbus_visualization.regions import PLACES, Regions, draw_regions, read_regions
 
 __all__ = ["SegVisualizationHook"]
 
@@ -27,6 +27,7 @@ class SegVisualizationHook(LocatingHook):
     Config = SegVisualizationConfig
     config: SegVisualizationConfig
     what = "segmentations"
+    places = PLACES
 
     def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Draw a batch, and the legend of all of it."""
