@@ -39,7 +39,7 @@ class DetVisualizationHook(LocatingHook):
     def _panel(self, image: Picture, shown: Picture, target: Any, output: Any) -> Panel:
         truth, found = (self._read(each, image.shape[:2], shown.shape[:2]) for each in (target, output))
         found = found and found.confident(self.config.score_thr)
-        counts = {"true": truth, "found": found}
+        counts = {"true (dashed)": truth, "found (solid)": found}
         caption = ", ".join(f"{len(each.boxes)} {name}" for name, each in counts.items() if each is not None)
         return Panel(draw_instances(shown, truth, found, self._look), caption)
 

@@ -140,14 +140,14 @@ class TestInATraining:
 
 class TestAPanel:
     def test_shows_boxes_that_are_sure_enough(self):
-        assert panel(found=FOUND).caption == "2 found"
-        assert panel(found=FOUND, score_thr=0.0).caption == "3 found"
-        assert panel(TRUTH, FOUND, score_thr=0.95).caption == "1 true, 0 found"
+        assert panel(found=FOUND).caption == "2 found (solid)"
+        assert panel(found=FOUND, score_thr=0.0).caption == "3 found (solid)"
+        assert panel(TRUTH, FOUND, score_thr=0.95).caption == "1 true (dashed), 0 found (solid)"
 
     def test_is_the_image_where_there_is_no_box(self):
         drawn = panel(NONE, NONE)
         assert np.array_equal(drawn.picture, np.full((320, 400, 3), 90, np.uint8))
-        assert drawn.caption == "0 true, 0 found"
+        assert drawn.caption == "0 true (dashed), 0 found (solid)"
 
     @pytest.mark.parametrize(
         ("settings", "box"),
@@ -185,7 +185,7 @@ class TestAPanel:
 
     def test_may_be_of_a_crowd(self):
         boxes = np.random.default_rng(0).uniform(-50, 400, (10_000, 4))
-        assert panel(found={"boxes": boxes, "scores": np.ones(10_000)}).caption == "10000 found"
+        assert panel(found={"boxes": boxes, "scores": np.ones(10_000)}).caption == "10000 found (solid)"
 
 
 class TestSettings:
