@@ -9,7 +9,7 @@ from torch import nn
 from hookbus.errors import ConfigError
 from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fingerprint
-from hookbus_visualization.feature_map import FeatureMapHook
+from hookbus_visualization import FeatureMapHook
 from hookbus_visualization.grid import grid
 from hookbus_visualization.heatmap import coloured, scaled
 from hookbus_visualization.panel import Panel
