@@ -203,7 +203,7 @@ class FeatureMapConfig(PictureConfig):
         default=(),
         strict=False,
         description="Layers by path or pattern (backbone.*). Default what visualize_features of the model returns, "
-        "else its convolutions: eight of them, evenly spread, where there are more.",
+        "else its convolutions, or innermost layers where it has none: eight of them, evenly spread.",
     )
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         default=None,

@@ -13,7 +13,7 @@ from hookbus.errors import HookError
 from hookbus.weights import unwrapped
 from hookbus_visualization.base import PictureHook
 from hookbus_visualization.config import FeatureMapConfig
-from hookbus_visualization.features import check_features, feature_maps, layers_of, pictures_of
+from hookbus_visualization.features import feature_maps, layers_of, pictures_of
 from hookbus_visualization.panel import Panel
 from hookbus_visualization.seen import shapes
 
@@ -40,7 +40,7 @@ class FeatureMapHook(PictureHook):
         """
         super().before_run(run)
         if run.model is not None:
-            check_features(unwrapped(run.model), self.config.layers)
+            layers_of(unwrapped(run.model), self.config.layers)
 
     @hookimpl(when=lambda config: every(config.frequency or FREQUENCY))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:

@@ -22,7 +22,6 @@ from hookbus_visualization.unchanged import call
 
 __all__ = [
     "SIDE",
-    "check_features",
     "feature_maps",
     "feature_pictures",
     "layers_of",
@@ -51,7 +50,8 @@ def layers_of(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn.Mod
     Args:
         model: the model.
         targets: paths of modules (`backbone.layer1`), or patterns with `*`, `?` and `[...]`, in which `*` stands for
-            dots as well. None at all stands for convolutions: eight of them, evenly spread from the first to the last.
+            dots as well. None at all stands for the convolutions, or for all innermost layers where there are none:
+            for eight of them, evenly spread from the first to the last.
 
     Returns:
         By path, in the order of the model.
@@ -61,7 +61,8 @@ def layers_of(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn.Mod
     """
     layers = {path: module for path, module in modules_of(model).items() if path}
     if not targets:
-        return dict(_spread([item for item in layers.items() if isinstance(item[1], CONVOLUTIONS)]))
+        convolutions = [item for item in layers.items() if isinstance(item[1], CONVOLUTIONS)]
+        return dict(_spread(convolutions or [item for item in layers.items() if not any(item[1].children())]))
     unknown = [each for each in targets if not any(fnmatchcase(path, each) for path in layers)]
     if unknown:
         raise ConfigError(f"The model has no layer {each!r}.{did_you_mean(each, layers)}" for each in unknown)
@@ -136,7 +137,7 @@ def feature_maps(
 
     Raises:
         ConfigError: there is no such layer.
-        HookError: `visualize_features` returned nothing that can be drawn.
+        HookError: no layer, or `visualize_features`, gave something that can be drawn.
     """
     with probing(model) as inner:
         if not layers and (own := _own(inner)) is not None:
@@ -144,23 +145,9 @@ def feature_maps(
         chosen = layers_of(inner, layers)
         with watched(chosen, count, sample) as found:
             call(inner, copied(inputs))
+    if not found:
+        raise HookError(f"No layer gave something to draw: the model used none of {list(chosen)}.")
     return {path: found[path] for path in chosen if path in found}
-
-
-def check_features(model: nn.Module, layers: Sequence[str] = ()) -> None:
-    """See that there is something to draw.
-
-    Args:
-        model: without its wrappers.
-        layers: as for `feature_maps`.
-
-    Raises:
-        ConfigError: a target stands for no layer, or there is none to be taken by itself.
-    """
-    if layers_of(model, layers) or _own(model) is not None:
-        return
-    children = ", ".join(name for name, _ in model.named_children())
-    raise ConfigError([f"The model has no convolution, so name the layers to draw: {children}, or any below them."])
 
 
 def feature_pictures(

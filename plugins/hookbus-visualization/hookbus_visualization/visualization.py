@@ -13,7 +13,7 @@ from hookbus.weights import unwrapped
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.cam import check_cam
 from hookbus_visualization.config import VisualizationConfig
-from hookbus_visualization.features import check_features
+from hookbus_visualization.features import layers_of
 from hookbus_visualization.images import as_array, is_image
 from hookbus_visualization.inside import Inside
 from hookbus_visualization.panel import RIGHT, Panel
@@ -41,7 +41,7 @@ class VisualizationHook(SampleHook):
         """
         super().before_run(run)
         if run.model is not None and "feature_maps" in self.config.content:
-            check_features(unwrapped(run.model), self.config.layers)
+            layers_of(unwrapped(run.model), self.config.layers)
         if run.model is not None and "cam" in self.config.content:
             check_cam(unwrapped(run.model), self.config.cam_layer)
 

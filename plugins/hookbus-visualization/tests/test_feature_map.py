@@ -61,7 +61,7 @@ def hook_of(**settings):
 
 
 def test_it_keeps_the_promises_of_hooks():
-    check_hook(FeatureMapHook, frequency=1, layers=["*"])
+    check_hook(FeatureMapHook, frequency=1)
 
 
 class TestDrawing:
@@ -174,9 +174,13 @@ class TestLayers:
         with pytest.raises(ConfigError, match=r"no layer 'boby'. Did you mean 'body'\?"):
             drawn(hook_of(layers=["boby"]))
 
-    def test_have_to_be_named_where_there_is_no_convolution(self):
-        with pytest.raises(ConfigError, match="no convolution, so name the layers to draw: 0, 1, or any below them"):
-            drawn(hook_of(), nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+    def test_are_the_innermost_ones_where_there_is_no_convolution(self):
+        found = drawn(hook_of(), nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+        assert list(found) == ["train/feature_map/0", "train/feature_map/1"]
+
+    def test_of_which_none_is_used_are_told(self):
+        with pytest.warns(UserWarning, match="No layer gave something to draw: the model used none of .'spare'"):
+            assert drawn(hook_of(layers=["spare"])) == {}
 
     def test_need_a_model(self, caplog):
         bus = RecordingBus([hook_of()])

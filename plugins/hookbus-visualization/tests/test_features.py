@@ -9,7 +9,6 @@ from torch import nn
 from hookbus.errors import ConfigError, HookError
 from hookbus_visualization.features import (
     SIDE,
-    check_features,
     feature_maps,
     feature_pictures,
     layers_of,
@@ -64,8 +63,9 @@ class TestLayers:
             "The model has no layer 'zzz*'. There are: back, back.0, back.1, back.2, head.",
         ]
 
-    def test_of_a_model_without_convolutions_are_none(self):
-        assert layers_of(nn.Sequential(nn.ReLU())) == {}
+    def test_are_all_innermost_ones_where_there_is_no_convolution(self):
+        model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
+        assert list(layers_of(model)) == ["0", "1.0", "1.1"]
 
 
 class TestMaps:
@@ -148,6 +148,14 @@ class TestFeatureMaps:
 
         assert list(feature_maps(Model(), torch.ones(2, 3), ["*"])) == ["used"]
 
+    @pytest.mark.parametrize(
+        ("model", "names"), [(nn.Module(), r"\[\]"), (nn.ModuleDict({"a": nn.ReLU()}), r"\['a'\]")]
+    )
+    def test_are_asked_for_in_vain_where_no_layer_is_used(self, model, names):
+        model.forward = lambda x: x
+        with pytest.raises(HookError, match=rf"the model used none of {names}"):
+            feature_maps(model, torch.ones(1, 1))
+
     def test_are_those_of_the_last_call_of_a_layer(self):
         shared = nn.Linear(1, 1, bias=False)
         nn.init.constant_(shared.weight, 3.0)
@@ -219,23 +227,6 @@ class TestWhatAModelShowsByItself:
         model.visualize_features = lambda _: {"loss": torch.ones(())}
         with pytest.raises(HookError, match=r"returned \{loss: Tensor of shape \(\)\}. Let it return tensors"):
             feature_maps(model, torch.ones(1, 1, 1, 1))
-
-
-class TestCheck:
-    def test_is_content_with_layers_that_are_there(self):
-        check_features(small())
-        check_features(small(), ["1"])
-
-    def test_is_content_with_a_model_that_shows_features_by_itself(self):
-        check_features(TestWhatAModelShowsByItself.Model(nn.ReLU()))
-
-    def test_asks_for_layers_where_none_can_be_taken(self):
-        with pytest.raises(ConfigError, match="no convolution, so name the layers to draw: 0, 1, or any below them"):
-            check_features(nn.Sequential(nn.ReLU(), nn.ReLU()))
-
-    def test_finds_a_layer_that_is_not_there(self):
-        with pytest.raises(ConfigError, match="no layer 'x'"):
-            check_features(TestWhatAModelShowsByItself.Model(nn.ReLU()), ["x"])
 
 
 class Outer(nn.Module):
