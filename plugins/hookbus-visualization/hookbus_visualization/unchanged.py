@@ -35,7 +35,8 @@ def unchanged(model: nn.Module) -> Iterator[nn.Module]:
         for kept in (preserved_rng(), _hooks_of(inner), _buffers_of(inner), _gradients_of(inner), _modes_of(inner)):
             stack.enter_context(kept)
         stack.enter_context(_as_written())
-        inner.eval()
+        for module in inner.modules():
+            module.training = False  # not eval(), at which some modules merge their weights
         yield inner
 
 

@@ -42,6 +42,15 @@ def disturb(model):
         draw()
 
 
+class Merging(nn.Linear):
+    """As low-rank adapters do: at the change to evaluation it puts what it has learned into its weight."""
+
+    def train(self, mode=True):
+        if self.training and not mode:
+            self.weight.data += 1
+        return super().train(mode)
+
+
 class TestUnchanged:
     @pytest.fixture
     def model(self):
@@ -49,6 +58,13 @@ class TestUnchanged:
         call(model, torch.rand(3, 1, 4, 4)).sum().backward()
         model[0].register_forward_hook(lambda *args: None)
         return model
+
+    def test_does_not_make_modules_merge_their_weights(self):
+        model = Merging(2, 2)
+        before = state(model)
+        with unchanged(model) as inner:
+            assert not inner.training
+        assert state(model) == before
 
     def test_puts_everything_back(self, model):
         before = state(model)
