@@ -133,8 +133,6 @@ class _Kept:
 def _watched(model: nn.Module, kept: _Kept) -> Iterator[None]:
     """Keep the weights of every attention in a model, for as long as the context lasts."""
     with ExitStack() as stack:
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)  # it makes nested tensors, which no layer with hooks can take
         for handle in _hooks(model, kept):
             stack.callback(handle.remove)
         stack.enter_context(_Recomputing(kept))

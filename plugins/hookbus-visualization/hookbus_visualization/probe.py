@@ -35,9 +35,20 @@ def probing(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]
         unchanged(model) as inner,
         torch.inference_mode(False),
         torch.set_grad_enabled(gradients),
-        _forgetful_autocast(inner),
+        _no_fast_path(),
     ):
         yield inner
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """Transformers go step by step: their fast path makes nested tensors, which no layer with hooks can take."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -57,15 +68,3 @@ def copied(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
     if isinstance(value, Mapping):
         return {key: copied(each, copy) for key, each in value.items()}
     return type(value)([copied(each, copy) for each in value]) if type(value) in (tuple, list) else value
-
-
-def _forgetful_autocast(model: nn.Module) -> torch.autocast:
-    """Autocast as it is outside, but without keeping weights that it has cast.
-
-    One that is kept from a pass without gradients would be used by the training pass after it, which would then find no
-    gradient for that weight.
-    """
-    first = next(model.parameters(), None)
-    device = "cpu" if first is None else first.device.type
-    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    return torch.autocast(device, dtype, enabled, cache_enabled=False)

@@ -195,6 +195,14 @@ class TestFeatureMaps:
         model(torch.ones(1, 1, 1, 1))
         assert feature_maps(model, torch.ones(1, 1, 1, 1), ["0"])["0"].flatten().tolist() == [2.0, -1.0]
 
+    def test_are_had_of_a_transformer_with_padding(self):
+        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+        padding = torch.tensor([[False] * 5, [False, False, False, True, True]])
+        inputs = {"src": torch.randn(2, 5, 8), "src_key_padding_mask": padding}
+        found = feature_maps(encoder, inputs, ["layers.0.linear?"])
+        shapes = {path: tuple(maps.shape) for path, maps in found.items()}
+        assert shapes == {"layers.0.linear1": (1, 5, 16), "layers.0.linear2": (1, 5, 8)}
+
     def test_are_had_under_autocast(self):
         with torch.autocast("cpu", torch.bfloat16):
             maps = feature_maps(small(), torch.ones(1, 1, 1, 1))["0"]

@@ -37,9 +37,15 @@ class TestProbing:
             model(torch.ones(1, 2)).sum().backward()
         assert model.weight.grad is not None
 
-    def test_is_for_models_without_parameters_too(self):
-        with probing(nn.ReLU()) as inner:
-            assert inner(torch.tensor([-1.0])).item() == 0.0
+    @pytest.mark.parametrize("enabled", [True, False])
+    def test_takes_transformers_off_their_fast_path_and_puts_them_back(self, enabled):
+        torch.backends.mha.set_fastpath_enabled(enabled)
+        try:
+            with probing(nn.ReLU()):
+                assert not torch.backends.mha.get_fastpath_enabled()
+            assert torch.backends.mha.get_fastpath_enabled() is enabled
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
 
 
 class TestCopies:
