@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from hookbus import _yaml
 from hookbus._yaml import Document, Path, unwritable
+from hookbus.builder import named_settings
 from hookbus.discovery import BLOCK_VARIABLE, is_blocked
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.hook import problems_of
@@ -105,7 +106,7 @@ def _named_entry(name: str, settings: Any) -> Any:
     """One hook of a mapping: the key is its name, and its type where none is given; null switches it off."""
     if settings is None:
         return {"type": name, "enabled": False}
-    return {"type": name, "name": name, **settings} if isinstance(settings, Mapping) else settings
+    return named_settings(name, settings) if isinstance(settings, Mapping) else settings
 
 
 def _left_out(document: Document, entry: Any, path: Path) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "build_hooks",
     "get_default_hooks",
     "hook_class",
+    "named_settings",
 ]
 
 C = TypeVar("C", bound=type)
@@ -139,7 +140,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     if not isinstance(kind, str):
         raise ConfigError([f"A hook is given as {{'type': ..., ...}}; the type is missing in {dict(config)!r}."])
     hook = construct(hook_class(kind), settings)
-    if isinstance(hook, Hook) and hook.config.name is None and kind not in HOOKS:
+    if isinstance(hook, Hook) and hook.config.instance_name is None and kind not in HOOKS:
         hook._name = _entry_named(kind)
     return hook
 
@@ -187,6 +188,17 @@ def add_missing(bus: HookBus, names: Iterable[str]) -> None:
             bus.register(hook)
 
 
+def named_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a mapping of instance name to settings says of one hook: the name is its type, where none is given.
+
+    Args:
+        name: the key in the mapping.
+        settings: its value.
+    """
+    kind = settings.get("type", name)
+    return {"type": kind, _instance_key(kind): name, **settings}
+
+
 def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     """An instance of a hook class from settings: its own `__init__` decides whether as keywords or as a config.
 
@@ -231,7 +243,16 @@ def bus_from_file(cls: type[HookBus], path: str | Path) -> HookBus:
 
 def _named(configs: Mapping[str, Any]) -> list[Any]:
     """`{"ema": {...}}` as a list: the key is the name, and the type where none is given; None leaves it out."""
-    return [{"type": name, "name": name, **each} for name, each in configs.items() if each is not None]
+    return [named_settings(name, each) for name, each in configs.items() if each is not None]
+
+
+def _instance_key(kind: object) -> str:
+    """The key that holds the instance name of a hook; of what cannot be found or imported something else is told."""
+    try:
+        cls = hook_class(kind) if isinstance(kind, str) else kind
+    except HookbusError:
+        cls = Hook
+    return cls.Config.instance_key if isinstance(cls, type) and issubclass(cls, Hook) else HookConfig.instance_key
 
 
 def _number(hook: object) -> int:

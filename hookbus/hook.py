@@ -64,6 +64,9 @@ class HookConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
+    instance_key: ClassVar[str] = "name"
+    """The key that holds the instance name; another where a hook needs `name` for something of its own."""
+
     name: str | None = Field(default=None, description="The instance name; default the entry point or the class name.")
     priority: Annotated[int | None, WithJsonSchema(_PRIORITY)] = Field(
         default=None, description="Depth: small is outermost."
@@ -74,6 +77,12 @@ class HookConfig(BaseModel):
     )
     frequency: int | None = Field(default=None, ge=1, description="Due every this many of the hook's own unit.")
     on_error: OnError | None = Field(default=None, description="What a failure of the hook does; default its class's.")
+
+    @property
+    def instance_name(self) -> str | None:
+        """The instance name that was given."""
+        name: str | None = getattr(self, self.instance_key)
+        return name
 
     @field_validator("priority", mode="before")
     @classmethod
@@ -155,7 +164,7 @@ class Hook:
     def name(self) -> str:
         """The instance name: as given, else the entry point's, else the class name in snake case."""
         cls = type(self)
-        return self._name or self.config.name or entry_point_of(cls) or snake_case(cls.__name__)
+        return self._name or self.config.instance_name or entry_point_of(cls) or snake_case(cls.__name__)
 
     @property
     def run(self) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -22,6 +22,18 @@ class SizedConfig(HookConfig):
 
 class SizedHook(Hook):
     Config = SizedConfig
+
+
+class NamingConfig(HookConfig):
+    instance_key: ClassVar[str] = "instance"
+
+    instance: str | None = None
+
+
+class NamingHook(Hook):
+    """A hook whose `name` names something else."""
+
+    Config = NamingConfig
 
 
 class KeywordHook(Hook):
@@ -154,6 +166,10 @@ class TestBuildingSeveral:
     def test_a_mapping_gives_names_and_none_leaves_out(self) -> None:
         hooks = build_hooks({"big": {"type": SizedHook, "size": 9}, "gone": None})
         assert [(hook.name, hook.config.size) for hook in hooks] == [("big", 9)]
+
+    def test_a_hook_with_a_name_of_its_own_meaning_is_still_named_by_the_mapping(self) -> None:
+        first, second = build_hooks({"first": {"type": NamingHook, "name": "x"}, "second": {"type": NamingHook}})
+        assert [(hook.name, hook.config.name) for hook in (first, second)] == [("first", "x"), ("second", None)]
 
     def test_the_given_mapping_is_not_changed(self) -> None:
         settings: dict[str, Any] = {"big": {"type": SizedHook, "size": 9}}
