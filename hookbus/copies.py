@@ -6,7 +6,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
-__all__ = ["kept", "number_of", "size_of"]
+__all__ = ["finite_values", "kept", "number_of", "size_of"]
 
 
 def kept(value: Any) -> Callable[[], Any]:
@@ -41,6 +41,25 @@ def _kept_tensor(tensor: Any) -> Callable[[], Any]:
         return target
 
     return read
+
+
+def finite_values(name: str, values: Any) -> Any:
+    """The finite ones of some values, as a flat NumPy array in double precision.
+
+    Args:
+        name: for the message.
+        values: a tensor, an array, or a sequence of numbers.
+
+    Raises:
+        ValueError: there are none, so there is no distribution.
+    """
+    import torch
+
+    flat = torch.as_tensor(values).detach().reshape(-1).double()
+    finite = flat[flat.isfinite()]
+    if not finite.numel():
+        raise ValueError(f"{name!r} holds no finite value, so there is no distribution")
+    return finite.numpy()
 
 
 def number_of(value: Any) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from hookbus.copies import kept, number_of, size_of
+from hookbus.copies import finite_values, kept, number_of, size_of
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, requires_grad=True), np.ones(2)])
@@ -53,3 +56,22 @@ def test_what_is_no_single_number_is_refused(value: object, error: type[Exceptio
 def test_the_size_of_a_tensor_is_that_of_its_bytes() -> None:
     assert size_of(torch.zeros(10, dtype=torch.float64)) == 180
     assert size_of(3.0) == 100
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor([[1, math.nan], [math.inf, -2]], dtype=torch.bfloat16, requires_grad=True),
+        np.array([1, math.nan, -math.inf, -2]),
+        [1, -2],
+    ],
+)
+def test_finite_values_are_flat_and_in_double_precision(values: Any) -> None:
+    found = finite_values("spread", values)
+    assert (found.tolist(), found.dtype) == ([1.0, -2.0], np.float64)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, math.inf]])
+def test_without_a_finite_value_there_is_no_distribution(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="'spread' holds no finite value"):
+        finite_values("spread", values)

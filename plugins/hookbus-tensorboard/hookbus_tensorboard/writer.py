@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import FileWriter, SummaryWriter, summary
 
 from hookbus import Writer
+from hookbus.copies import finite_values
 from hookbus.secrets import flattened
 from hookbus.writers import Place
 from hookbus_tensorboard.events import EventFile, places
@@ -80,11 +80,7 @@ class TensorBoardWriter(Writer):
         Raises:
             ValueError: there are none.
         """
-        flat = torch.as_tensor(values).detach().reshape(-1).double()
-        finite = flat[flat.isfinite()]
-        if not finite.numel():
-            raise ValueError(f"{name!r} holds no finite value, so there is no distribution")
-        self._board.add_histogram(name, finite.numpy(), step, walltime=self.time)
+        self._board.add_histogram(name, finite_values(name, values), step, walltime=self.time)
 
     def write_text(self, name: str, text: str, step: int) -> None:
         """A text, as Markdown."""
