@@ -227,8 +227,9 @@ def _hook(name: str, cls: type[Hook]) -> str:
     facts += [f"priority {int(cls.priority)}", "only watches" if cls.observer else "a failure ends the run"]
     facts += ["on the main process only"] if cls.ranks == "main" else []
     facts += ["needs a work directory"] if cls.needs_work_dir else []
-    own = set(cls.Config.model_fields) - set(HookConfig.model_fields)
-    table = _keys(cls.Config, HookConfig.model_fields) if own else "It has no settings of its own."
+    fields, common = cls.Config.model_fields, HookConfig.model_fields
+    shared = [key for key in common if fields[key].description == common[key].description]
+    table = _keys(cls.Config, shared) if len(shared) < len(fields) else "It has no settings of its own."
     return f"{'; '.join(facts)}.\n\n{table}"
 
 

@@ -10,8 +10,12 @@ from typing import Any
 from hookbus.testing import BackEnd
 from hookbus_logger import JsonlHook, read_jsonl
 from hookbus_mlflow import MLflowHook
-from hookbus_mlflow.names import stored
+from hookbus_mlflow.names import stored as stored_by_mlflow
 from hookbus_tensorboard import TensorBoardHook
+from hookbus_wandb import WandbHook
+from hookbus_wandb.files import Log, run_files
+from hookbus_wandb.names import STEP
+from hookbus_wandb.names import stored as stored_by_wandb
 
 __all__ = ["BACK_ENDS"]
 
@@ -45,8 +49,17 @@ def mlflow_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
     return [(each.key, each.step, ends.get(each.value, each.value)) for each in found]
 
 
+def wandb_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
+    """What stands in the files of all processes that wrote."""
+    directory = work_dir / "logs" / "wandb"
+    rows = [row for path in run_files(directory, (directory / "run_id").read_text()) for row in Log(path).rows()]
+    own = ("_step", "_runtime", "_timestamp", STEP)
+    return [(name, row[STEP], value) for row in rows for name, value in row.items() if name not in own]
+
+
 BACK_ENDS = [
     BackEnd(TensorBoardHook, tensorboard_numbers),
     BackEnd(JsonlHook, jsonl_numbers),
-    BackEnd(MLflowHook, mlflow_numbers, stored_name=stored, own_files=False),
+    BackEnd(MLflowHook, mlflow_numbers, stored_name=stored_by_mlflow, own_files=False),
+    BackEnd(WandbHook, wandb_numbers, {"mode": "offline"}, stored_name=stored_by_wandb, own_files=False),
 ]

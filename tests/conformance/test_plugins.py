@@ -36,10 +36,11 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
 
 WORKING = {
     "feature_map": {"layers": ["0"]},
+    "wandb": {"mode": "offline"},
     "param_scheduler": {"schedulers": {"type": "ExponentialLR", "gamma": 0.9}},
     "yolox_lr": {"warmup_epochs": 1, "num_last_epochs": 1},
 }
-"""Settings of hooks whose defaults mean nothing in a training as short, or as plain, as the kit's."""
+"""Settings of hooks whose defaults mean nothing in a training as short, or as plain, as the kit's, or offline."""
 
 
 def settings_of(cls: type[Hook]) -> dict[str, Any]:
