@@ -233,10 +233,11 @@ def prepare(mode: str | None) -> None:
     Raises:
         HookError: the run goes online, and there is no key.
     """
+    os.environ.setdefault(wandb.env.ERROR_REPORTING, "false")  # W&B would send reports of its own, offline as well
     settings = wandb.setup().settings
-    if (mode or settings.mode) != "online":
-        os.environ.setdefault(wandb.env.ERROR_REPORTING, "false")  # W&B would send reports of its own
-    elif not authenticate_session(host=settings.base_url, source="hookbus", prompt=False, update_session=False):
+    if (mode or settings.mode) == "online" and not authenticate_session(
+        host=settings.base_url, source="hookbus", prompt=False, update_session=False
+    ):
         raise HookError(
             "wandb has no key for an online run. Say `wandb login` once, set WANDB_API_KEY, or give mode: offline. "
             "Nothing is recorded."
