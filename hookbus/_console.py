@@ -152,4 +152,4 @@ class _Messages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
-        self.console.print(f"{level}{escape(self.format(record))}", soft_wrap=True)
+        self.console.print(f"{_who()}{level}{escape(self.format(record))}", soft_wrap=True)

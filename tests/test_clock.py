@@ -196,3 +196,14 @@ Pair = namedtuple("Pair", "image target")
 )
 def test_the_size_of_a_batch_is_that_of_its_first_tensor(batch: Any, size: int) -> None:
     assert batch_size(batch) == size
+
+
+def test_several_processes_count_the_seconds_on_which_they_have_agreed() -> None:
+    now = iter([0.0, 100.0])
+    clock = Clock(timer=lambda: next(now, 100.0))
+    clock.start()
+    clock.agreed_seconds = 7
+    clock.count_seconds()
+    clock.begin_iter(None)
+
+    assert (clock.seconds, clock.seconds_seen, clock.number("seconds")) == (100.0, 7, 8)

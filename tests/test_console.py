@@ -65,6 +65,21 @@ class TestMessages:
             "warning: left [out]\nwarning: left [out]\nresumed\nwarning: damaged [file]\n",
         )
 
+    def test_of_several_processes_the_main_one_tells_what_all_do_and_the_others_say_who_they_are(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "1")
+        with reported():
+            warnings.warn("left out", HookWarning, stacklevel=1)
+            logging.getLogger("hookbus").warning("told by all")
+            logging.getLogger("hookbus").error("out of memory")
+            complain("no disk")
+        assert capsys.readouterr().err.splitlines() == [
+            "rank 1: warning: left out",
+            "rank 1: error: out of memory",
+            "rank 1: error: no disk",
+        ]
+
     def test_a_long_line_stays_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         complain("word " * 100)
         assert len(capsys.readouterr().err.splitlines()) == 1

@@ -15,6 +15,7 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -27,7 +28,17 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from hookbus.data import Feed, ReplayFeed, SeededFeed, StatefulFeed, datasets_in, feed_of, length_of
+from hookbus.data import (
+    Feed,
+    ReplayFeed,
+    SeededFeed,
+    StatefulFeed,
+    can_be_divided,
+    datasets_in,
+    feed_of,
+    length_of,
+)
+from hookbus.dividing import Part
 from hookbus.errors import LoopError
 from hookbus.rng import get_rng_state, set_rng_state
 from hookbus.seeding import mix
@@ -573,6 +584,41 @@ class TestLength:
 
     def test_only_what_is_found_without_reading_is_exact(self) -> None:
         assert [feed_of(each, SEED).exact for each in (LOADERS["shuffled"](), Remembers(), [1])] == [True, True, False]
+
+
+class TestAPartOfTheData:
+    """Of 10 samples in batches of 3, two ranks read 2 batches each: one of 3, and one of 2."""
+
+    LOADER = DataLoader(Noisy(), batch_size=3, shuffle=True)
+
+    def part(self, rank: int) -> Feed:
+        return feed_of(self.LOADER, SEED, part=Part(rank, 2))
+
+    def test_is_that_of_the_order_that_one_process_reads(self) -> None:
+        whole = seen(feed_of(DataLoader(Noisy(), batch_size=1, shuffle=True), SEED).batches(1, 0))
+        batches = [batch for rank in (0, 1) for batch in self.part(rank).batches(1, 0)]
+
+        assert [len(batch) for batch in batches] == [3, 2, 3, 2]
+        assert sorted(seen(sample[None] for batch in batches for sample in batch)) == sorted(whole)
+
+    def test_is_read_from_any_place(self) -> None:
+        assert seen(self.part(1).batches(1, 1)) == seen(self.part(1).batches(1, 0))[1:]
+
+    def test_has_a_length_before_it_is_read(self) -> None:
+        assert length_of(self.LOADER, Part(0, 2)) == self.part(0).length == 2
+
+    def test_is_made_by_a_sampler_that_knows_of_processes(self) -> None:
+        data: Any = range(8)
+        loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 1, shuffle=False))
+
+        assert not can_be_divided(loader)
+        assert length_of(loader, Part(1, 2)) == 2
+        assert [each.tolist() for each in feed_of(loader, SEED, part=Part(1, 2)).batches(0, 0)] == [[1, 3], [5, 7]]
+
+    @pytest.mark.parametrize("loader", [[1, 2, 3], DataLoader(Stream(), batch_size=2)], ids=["list", "stream"])
+    def test_of_anything_else_is_all_of_it(self, loader: Any) -> None:
+        assert not can_be_divided(loader)
+        assert length_of([1, 2, 3], Part(1, 2)) == 3
 
 
 class Scaled(Dataset[Any]):

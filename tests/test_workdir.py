@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -363,3 +364,14 @@ def test_a_directory_inside_is_made_on_first_use(tmp_path: Path) -> None:
     assert work_dir.directory("logs") == work_dir.directory("logs") == tmp_path / "logs"
     assert (tmp_path / "logs").is_dir()
     work_dir.release()
+
+
+def test_another_process_is_told_where_the_directory_is_and_does_not_hold_it(tmp_path: Path) -> None:
+    held = claim(tmp_path / "x")
+    told = pickle.loads(pickle.dumps(held))
+    told.release()
+
+    assert (told.path, told.moved_from, told.left) == (held.path, None, [])
+    with pytest.raises(WorkDirError, match="in use by a live run"):
+        claim(tmp_path / "x", resume=True)
+    held.release()

@@ -111,7 +111,7 @@ AT_ODDS = '''
     from torch.utils.data import DataLoader
     from hookbus import Hook
     from hookbus.errors import HookbusError
-    from hookbus.ranks import join
+    from hookbus_runtime import OutOfMemoryHook
 
     class Calm(Hook):
         pass
@@ -141,6 +141,7 @@ AT_ODDS = '''
         "other order": told(hooks=[Calm(name="ab"[RANK]), Calm(name="ba"[RANK])]),
         "other settings": told(hooks=[Calm(priority=[10, 20][RANK])]),
         "a hook more": told(hooks=[Calm()] * RANK),
+        "a step made again": told(hooks=[OutOfMemoryHook(retry=True)]),
         "lengths": told(train_loader=Counted(3 + RANK)),
         "afterwards": told(hooks=[Calm()]),
     }
@@ -177,6 +178,11 @@ def test_ranks_that_are_at_odds_say_so_instead_of_waiting(launch: Launch) -> Non
             difference.format(1),
             "  rank 0: none",
             "  rank 1: calm: Calm of your script, priority 50",
+        ],
+        "a step made again": [
+            "ConfigError",
+            "hook 'out_of_memory': a process that makes its step again would let the others wait for ever. With several"
+            " processes say retry: false, and take smaller batches with accumulation.",
         ],
         "lengths": [
             "RankError",

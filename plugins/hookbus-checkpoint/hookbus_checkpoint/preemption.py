@@ -20,7 +20,8 @@ class PreemptionHook(Hook):
     """Turns SIGTERM and SIGUSR1 into one checkpoint and a clean end at the next boundary.
 
     The handler only sets a flag. A second signal is handled as if this hook were not there. Handlers that were
-    installed before are called as well, and are put back at the end.
+    installed before are called as well, and are put back at the end. Of several processes it is enough that one gets
+    the signal: all save and leave together, and one that gets its own a little later is not ended by it.
     """
 
     Config = PreemptionConfig
@@ -30,11 +31,12 @@ class PreemptionHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._received: str | None = None
+        self._has_asked = False
         self._earlier: dict[signal.Signals, Any] = {}
 
     def before_run(self, run: Run) -> None:
         """Listen to the signals, where this is the main thread of a training."""
-        self._received = None
+        self._received, self._has_asked = None, False
         if run.mode != "train" or threading.current_thread() is not threading.main_thread():
             return
         for name in self.config.signals:
@@ -58,7 +60,7 @@ class PreemptionHook(Hook):
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _leave(self, run: Run) -> None:
-        reason, self._received = f"received {self._received}", None
+        reason, self._received, self._has_asked = f"received {self._received}", None, True
         if run.get("saver") is not None:
             run.request_save(reason)
         run.request_stop(reason, outcome="preempted")
@@ -66,7 +68,7 @@ class PreemptionHook(Hook):
     def _handle(self, number: int, frame: FrameType | None) -> None:
         which = signal.Signals(number)
         earlier: Callable[[int, FrameType | None], Any] | int | None = self._earlier.get(which)
-        if self._received is not None or self.run.stops:
+        if self._received is not None or self._has_asked:
             signal.signal(which, signal.SIG_DFL if earlier is None else earlier)
             os.kill(os.getpid(), which)
             return

@@ -104,6 +104,22 @@ def test_without_a_checkpoint_hook_it_stops_all_the_same(tmp_path: Path) -> None
     assert run.outcome == "preempted"
 
 
+def test_a_first_signal_that_comes_after_a_stop_lets_the_run_end_in_order(tmp_path: Path) -> None:
+    """As in one of several processes whose others had the signal before."""
+
+    class Stop(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            run.request_stop("the others leave", outcome="preempted")
+
+        def after_train(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = fake_training([CheckpointHook(), PreemptionHook(), Stop()], work_dir=tmp_path).run
+
+    assert run.outcome == "preempted"
+    assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 1
+
+
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

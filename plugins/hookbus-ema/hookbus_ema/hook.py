@@ -29,6 +29,7 @@ class EMAHook(Hook):
     """
 
     Config = EMAConfig
+    makes_requests = False
     priority = Priority.ABOVE_NORMAL
     config: EMAConfig
 

@@ -24,6 +24,7 @@ class EmptyCacheHook(Hook):
     """
 
     Config = EmptyCacheConfig
+    makes_requests = False
     config: EmptyCacheConfig
 
     def before_train_epoch(self) -> None:

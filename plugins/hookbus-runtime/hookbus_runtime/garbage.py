@@ -18,6 +18,7 @@ class GarbageCollectionHook(Hook):
     """
 
     Config = GarbageCollectionConfig
+    makes_requests = False
     config: GarbageCollectionConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -24,6 +24,7 @@ class MeanTeacherHook(Hook):
     """
 
     Config = MeanTeacherConfig
+    makes_requests = False
     config: MeanTeacherConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

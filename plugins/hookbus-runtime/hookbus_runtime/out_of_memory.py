@@ -27,6 +27,7 @@ class OutOfMemoryHook(Hook):
     """
 
     Config = OutOfMemoryConfig
+    makes_requests = False
     config: OutOfMemoryConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -38,13 +39,21 @@ class OutOfMemoryHook(Hook):
         """A training that begins at zero begins with whole batches.
 
         Raises:
-            ConfigError: a retry was asked for in a loop of one's own, whose step cannot be cut.
+            ConfigError: a retry was asked for in a loop of one's own, whose step cannot be cut, or in one of several
+                processes.
         """
         if run.mode == "train" and run.iters_done == 0:
             self.parts = 1
         if self.config.retry and run.trainer is None:
             raise ConfigError(
                 [f"hook {self.name!r}: retry cuts the Trainer's own step. In a loop of your own say retry: false."]
+            )
+        if self.config.retry and run.ranks.world_size > 1:
+            raise ConfigError(
+                [
+                    f"hook {self.name!r}: a process that makes its step again would let the others wait for ever. With "
+                    "several processes say retry: false, and take smaller batches with accumulation."
+                ]
             )
 
     @hookimpl(trylast=True)

@@ -20,6 +20,7 @@ class AccumulationHook(Hook):
     """
 
     Config = AccumulationConfig
+    makes_requests = False
     config: AccumulationConfig
     accumulate: int | None = None
 

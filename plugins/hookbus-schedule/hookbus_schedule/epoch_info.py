@@ -16,6 +16,8 @@ __all__ = ["SetEpochInfoHook"]
 class SetEpochInfoHook(Hook):
     """Calls `model.set_epoch(epoch)` before each training epoch, with the index from 0; after a resume as well."""
 
+    makes_requests = False
+
     def check(self, run: Run) -> None:
         """See that the model wants to know."""
         model = None if run.model is None else unwrapped(run.model)

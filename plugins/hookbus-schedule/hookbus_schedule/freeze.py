@@ -24,6 +24,7 @@ class FreezeHook(Hook):
     """
 
     Config = FreezeConfig
+    makes_requests = False
     config: FreezeConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

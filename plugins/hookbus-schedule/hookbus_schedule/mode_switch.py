@@ -23,6 +23,7 @@ class YOLOXModeSwitchHook(Hook):
     """
 
     Config = YOLOXModeSwitchConfig
+    makes_requests = False
     config: YOLOXModeSwitchConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

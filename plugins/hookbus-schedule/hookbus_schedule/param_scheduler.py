@@ -21,6 +21,7 @@ class ParamSchedulerHook(Hook):
     """
 
     Config = ParamSchedulerConfig
+    makes_requests = False
     config: ParamSchedulerConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -19,6 +19,7 @@ class PipelineSwitchHook(Hook):
     """
 
     Config = PipelineSwitchConfig
+    makes_requests = False
     config: PipelineSwitchConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

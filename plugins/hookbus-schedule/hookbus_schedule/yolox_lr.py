@@ -21,6 +21,7 @@ class YOLOXLrUpdaterHook(Hook):
     """
 
     Config = YOLOXLrUpdaterConfig
+    makes_requests = False
     config: YOLOXLrUpdaterConfig
 
     def check(self, run: Run) -> None:
