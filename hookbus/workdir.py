@@ -17,6 +17,7 @@ from typing import Any
 
 from hookbus.errors import WorkDirError
 from hookbus.files import commit, is_of, remove, remove_leftovers, write_json
+from hookbus.generations import generations_in
 
 __all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
 
@@ -258,9 +259,17 @@ def _clear(path: Path) -> list[Path]:
         for each in directory.glob("[!.]*"):
             if is_of(each, run):
                 remove(each)
+        _clear_generations(directory, run)
         with suppress(OSError):  # of others
             directory.rmdir()
     return [each for directory in directories if directory.is_dir() for each in sorted(directory.iterdir())]
+
+
+def _clear_generations(directory: Path, run: str) -> None:
+    if any(generations_in(directory)):
+        from hookbus.sweeping import sweep  # imports torch
+
+        sweep(directory, run)
 
 
 def _remove(path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from hookbus.errors import WorkDirError
 from hookbus.files import commit
+from hookbus.generations import seal
 from hookbus.workdir import STATUS, WorkDir, claim, hold, read_status, see
 from tests.dying import in_child
 
@@ -141,6 +142,19 @@ class TestClaim:
         assert found == [".lock", *kept, "mine/file", "notes.txt"]
         assert [str(each.relative_to(tmp_path)) for each in work_dir.left] == kept
         assert not (tmp_path / "visualization").exists()
+        work_dir.release()
+
+    def test_told_to_overwrite_it_removes_the_generations_of_the_run(self, tmp_path: Path) -> None:
+        first = claim(tmp_path)
+        first.write_status(outcome="finished", run="me")
+        for number, run in ((1, "me"), (2, "other")):
+            (tmp_path / f"checkpoints/generation_{number}").mkdir(parents=True)
+            seal(tmp_path / f"checkpoints/generation_{number}", {}, run=run)
+        first.release()
+        work_dir = claim(tmp_path, overwrite=True)
+
+        assert [each.name for each in (tmp_path / "checkpoints").iterdir()] == ["generation_2"]
+        assert work_dir.left == [tmp_path / "checkpoints/generation_2"]
         work_dir.release()
 
     def test_told_to_overwrite_where_no_run_is_it_removes_nothing(self, tmp_path: Path) -> None:
