@@ -93,3 +93,48 @@ def test_a_training_goes_on_with_one_process_and_with_four(launch: Launch, tmp_p
     assert [each[0]["steps"] for each in (two, one, four)] == [8, 16, 24]
     assert four[0]["weights"] == pytest.approx(straight[0]["weights"], rel=0, abs=1e-12)
     assert four[0]["averaged"] == pytest.approx(straight[0]["averaged"], rel=0, abs=1e-12)
+
+
+BEGINNING = """
+    import sys
+    import toys, torch
+    from hookbus import Hook
+    from hookbus.layouts import whole
+    from hookbus_checkpoint import CheckpointHook
+
+    def numbers(tensors):
+        return torch.cat([each.detach().flatten() for each in whole(dict(tensors)).values()]).tolist()
+
+    class Beginning(Hook):
+        def before_train(self, model):
+            self.weights = numbers(model.state_dict())
+
+    spread = {"distributed": "fsdp2", "epochs": 1}
+    trainer = toys.trainer(hooks=[CheckpointHook()], work_dir=sys.argv[1], **spread)
+    trainer.fit()
+    found = {"trained": numbers(trainer.model.state_dict())}
+    if RANK == 0:
+        from pathlib import Path
+        from hookbus.consolidating import consolidate
+
+        consolidate(Path(sys.argv[1], "checkpoints/last.pth"), Path(sys.argv[1], "whole.pth"))
+    trainer.ranks.barrier("one file is there")
+    for name in ("whole.pth", "checkpoints/last.pth", "checkpoints/generation_1"):
+        hook = Beginning()
+        begun = toys.trainer(hooks=[hook], load_from=f"{sys.argv[1]}/{name}", **spread)
+        lines = begun.check()
+        begun.fit()
+        found[name] = hook.weights
+        found[f"{name} was checked"] = any(line.startswith("load_from: ") for line in lines)
+    answer(found)
+"""
+
+
+def test_a_run_begins_from_the_weights_of_one_file_and_of_a_generation(launch: Launch, tmp_path: Path) -> None:
+    done = launch(BEGINNING, str(tmp_path / "run"))
+    found = done.answers[1]
+
+    assert done.answers[0] == found
+    for name in ("whole.pth", "checkpoints/last.pth", "checkpoints/generation_1"):
+        assert found[name] == found["trained"], name
+        assert found[f"{name} was checked"]
