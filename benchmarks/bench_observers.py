@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, dict[str, object]]] = {
 CASES |= {
     name: {"waiting": {"interval": NEVER}} for name in ("visualization", "det_visualization", "seg_visualization")
 }
-CASES |= {"feature_map": {"waiting": {"frequency": NEVER, "layers": ["0"]}}}
+CASES |= {"feature_map": {"waiting": {"frequency": NEVER}}}
 """By hook and state, the settings that bring it about; `timing` is the profiler between two traces. Active is at every
 iteration, and for the two monitors at their default intervals: they are not meant to be there more often."""
 

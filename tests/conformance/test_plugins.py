@@ -35,7 +35,6 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
 """Hooks that need something of model or data that the kit's training has not: settings, and what they say then."""
 
 WORKING = {
-    "feature_map": {"layers": ["0"]},
     "wandb": {"mode": "offline"},
     "param_scheduler": {"schedulers": {"type": "ExponentialLR", "gamma": 0.9}},
     "yolox_lr": {"warmup_epochs": 1, "num_last_epochs": 1},
@@ -85,11 +84,11 @@ def test_a_hook_that_cannot_work_in_a_training_says_what_it_needs(name: str) -> 
         ("time_tracking", {"log_to_file": True, "log_path": "times.log"}),
         (
             "visualization",
-            {"interval": 1, "content": ["predictions", "feature_maps"], "layers": ["0"], "backend": "pillow"},
+            {"interval": 1, "content": ["predictions", "feature_maps"], "backend": "pillow"},
         ),
         ("det_visualization", {"interval": 1}),
         ("seg_visualization", {"interval": 1}),
-        ("feature_map", {"frequency": 1, "layers": ["0"]}),
+        ("feature_map", {"frequency": 1}),
     ],
     ids=str,
 )

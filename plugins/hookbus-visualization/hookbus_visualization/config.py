@@ -117,7 +117,8 @@ class VisualizationConfig(SampleConfig):
     layers: tuple[str, ...] = Field(
         default=(),
         strict=False,
-        description="Layers of feature_maps, by path or pattern. Default the convolutions of the model.",
+        description="Layers of feature_maps, by path or pattern. Default convolutions, or innermost layers where the "
+        "model has none.",
     )
     max_features: int = Field(default=16, ge=1, description="So many channels of a layer are drawn at most.")
     cam_layer: str | None = Field(
