@@ -157,10 +157,10 @@ class DetVisualizationConfig(ClassConfig):
     """How boxes are written, and how they are drawn."""
 
     bbox_color: Paint | None = Field(
-        default=None, description="The colour of all boxes. Default each has the colour of its class."
+        default=None, description="One colour for all boxes, such as red or [255, 0, 0]. Default that of the class."
     )
     text_color: Paint | None = Field(
-        default=None, description="The colour of the texts. Default one that can be read on the ground that they have."
+        default=None, description="One colour for all texts, likewise. Default one that can be read on its ground."
     )
     thickness: int = Field(default=2, ge=1, description="Of the lines, in pixels.")
     box_format: BoxFormat = Field(
