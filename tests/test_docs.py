@@ -15,7 +15,10 @@ from hookbus.discovery import PUBLISHED
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 
-LONG = ("docs/index.md", "docs/plugins/mlflow.md", "docs/publishing.md", "docs/resume.md", "docs/tutorial.md")
+LONG = (
+    "docs/index.md", "docs/plugins/mlflow.md", "docs/publishing.md", "docs/resume.md",
+    "docs/slow-training.md", "docs/tutorial.md",
+)  # fmt: skip
 """Pages whose examples take many seconds."""
 
 
@@ -52,6 +55,13 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     targets = [each.partition("#")[0] for each in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())]
 
     assert not [target for target in targets if target and not (page.parent / target).exists()]
+
+
+@pytest.mark.parametrize("name", ["slow_loader.py", "slow_loader.yaml"])
+def test_an_example_is_shown_as_it_is(name: str) -> None:
+    (shown,) = [block.text for block in blocks(ROOT / "docs" / "slow-training.md") if block.file == name]
+
+    assert shown == f"# {name}\n{(ROOT / 'docs' / 'examples' / name).read_text()}"
 
 
 @pytest.mark.parametrize("page", generate.pages(), ids=name_of)
