@@ -47,10 +47,13 @@ class EMAHook(Hook):
             self._average, self._begun_at = self._restored(self._run, state), state["begun_at"]
         return self._average
 
+    def check(self, run: Run) -> None:
+        """See that there is a model."""
+        if run.model is None:
+            raise HookError("it averages the weights of a model: give model= to the run.")
+
     def before_run(self, run: Run) -> None:
         """Offer the averages to the run. A run that begins at zero has none yet."""
-        if run.model is None:
-            raise HookError(f"hook {self.name!r} averages the weights of a model: give model= to the run.")
         if run.iters_done == 0:
             self._average = None
         elif self._average is not None and not self._average.is_of(_model(run)):

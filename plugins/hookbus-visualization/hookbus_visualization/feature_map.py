@@ -32,13 +32,8 @@ class FeatureMapHook(PictureHook):
     Config = FeatureMapConfig
     config: FeatureMapConfig
 
-    def before_run(self, run: Run) -> None:
-        """Find the folder, and see that the layers are there.
-
-        Raises:
-            ConfigError: a layer is not in the model, or there is no place for `out_dir`.
-        """
-        super().before_run(run)
+    def check(self, run: Run) -> None:
+        """See that the layers are in the model."""
         if run.model is not None:
             layers_of(unwrapped(run.model), self.config.layers)
 

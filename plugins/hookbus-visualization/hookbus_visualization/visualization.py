@@ -33,13 +33,8 @@ class VisualizationHook(SampleHook):
     Config = VisualizationConfig
     config: VisualizationConfig
 
-    def before_run(self, run: Run) -> None:
-        """See that there is what shall be drawn.
-
-        Raises:
-            ConfigError: a layer is not in the model, captum is not installed, or there is no place for `out_dir`.
-        """
-        super().before_run(run)
+    def check(self, run: Run) -> None:
+        """See that there is what shall be drawn: the layers in the model, and captum where it is needed."""
         if run.model is not None and "feature_maps" in self.config.content:
             layers_of(unwrapped(run.model), self.config.layers)
         if run.model is not None and "cam" in self.config.content:
@@ -50,7 +45,7 @@ class VisualizationHook(SampleHook):
         seen = self.complete(run, seen)
         try:
             panels = self._panels(seen)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             self.nothing_fits(run, batch, outputs, f"nothing can be drawn: {error}.")
             return
         for content in self.config.content:
