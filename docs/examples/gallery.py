@@ -1,6 +1,7 @@
 """The pictures of the gallery page: `python docs/examples/gallery.py docs/pictures` draws them again."""
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -176,8 +177,7 @@ def main(folder: Path) -> None:
     for draw in (draw_digits, draw_attention, draw_masks, draw_boxes):
         draw()
     for name, pattern in PICTURES.items():
-        picture = Image.open(sorted(Path("runs").glob(pattern))[-1])
-        picture.quantize(128).save(folder / f"{name}.png", optimize=True)
+        shutil.copy(sorted(Path("runs").glob(pattern))[-1], folder / f"{name}.png")
 
 
 if __name__ == "__main__":

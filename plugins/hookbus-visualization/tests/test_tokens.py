@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus_visualization.panel import RIGHT, WRONG
@@ -21,7 +21,6 @@ class TestTokenPicture:
         assert RIGHT in found
         assert WRONG not in found
 
-    @settings(deadline=None)
     @given(st.lists(st.text(max_size=60), max_size=200))
     def test_has_bounds_whatever_the_tokens_are(self, words):
         picture = token_picture(words)
