@@ -37,12 +37,18 @@ class FeatureMapHook(PictureHook):
         if run.model is not None:
             layers_of(unwrapped(run.model), self.config.layers)
 
+    def before_run(self, run: Run) -> None:
+        """Find the folder."""
+        super().before_run(run)
+        self._drawn_at = -1
+
     @hookimpl(when=lambda config: every(config.frequency or FREQUENCY))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
         """Draw."""
         model = self.model_of(run)
-        if model is None:
+        if model is None or self._drawn_at == run.steps_done:  # a record has one picture per update
             return
+        self._drawn_at = run.steps_done
         inputs = self._inputs(run, batch, outputs)
         found = feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
         for path, maps in found.items():

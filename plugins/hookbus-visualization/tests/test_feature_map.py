@@ -154,6 +154,18 @@ class TestWhen:
                 bus.emit("after_train_iter", batch=BATCH)
         assert [each["step"] for each in bus.arguments("log_images")] == [3]
 
+    def test_is_once_for_the_iterations_of_one_update(self):
+        bus, model = RecordingBus([hook_of(frequency=1)]), Doubling()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with bus.run(model=model, optimizer=optimizer, iterations=6):
+            for i in range(6):
+                bus.emit("before_train_iter", batch=BATCH)
+                model(IMAGES).sum().backward()
+                if i % 2:
+                    optimizer.step()
+                bus.emit("after_train_iter", batch=BATCH)
+        assert [each["step"] for each in bus.arguments("log_images")] == [0, 1, 2, 3]
+
     def test_it_is_not_the_model_is_not_called(self):
         model, calls = Doubling(), []
         model.register_forward_hook(lambda *_: calls.append(1))
