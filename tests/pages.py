@@ -6,6 +6,7 @@ What each language means:
 * `py` is other people's code, for packages that are not here: it is compiled.
 * `yaml` is a run file, or a part of one, and has to hold; a first line `# run.yaml` also writes it to that file.
 * `console`: lines after `$` are run, and what stands below has to be what they print; `...` stands for more lines.
+* `bash` is a script for a cluster: bash has to understand it.
 * `toml` and `json` have to be such; JSON may be one value per line.
 * `text` is for people.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.run import get_args_parser
 from typer.testing import CliRunner
 
 from hookbus import Trainer
@@ -109,6 +112,9 @@ class Reader:
         path.write_text(block.text)
         load_config(path)
 
+    def do_bash(self, block: Block) -> None:
+        subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+
     def do_toml(self, block: Block) -> None:
         tomllib.loads(block.text)
 
@@ -136,10 +142,17 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _run(command: str) -> str:
-    """Run a command line, and return what it prints; what cannot be tried here is looked up."""
+    """Run a command line, and return what it prints; what cannot be tried here is looked up.
+
+    What torchrun would start in several processes is run in this one.
+    """
     program, *arguments = shlex.split(command)
     if program == "hookbus":
         return CliRunner().invoke(app, arguments, catch_exceptions=False).output
+    if program == "torchrun":
+        started = get_args_parser().parse_args(arguments)
+        assert (started.module, started.training_script) == (True, "hookbus")
+        return CliRunner().invoke(app, started.training_script_args, catch_exceptions=False).output
     if program == "pip":
         assert arguments[0] == "install"
         assert set(arguments[1:]) <= INSTALLABLE, f"{command}: there is no such package"

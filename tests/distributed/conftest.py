@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +70,8 @@ def launcher(directory: Path) -> Launch:
     """A function that runs a script, or a module, in several processes.
 
     `launch(script, *arguments)` runs the text of a script, `launch("-m", "hookbus", "train", ...)` a module. More
-    settings: `ranks` (2), `options` for torchrun, `environment`, `succeeds` (True) for a launch that has to return 0.
+    settings: `ranks` (2), `hosts` (1) over which they are spread, each with a torchrun of its own, `options` for
+    torchrun, `environment`, `succeeds` (True) for a launch that has to return 0.
     """
     number = iter(range(100))
 
@@ -76,6 +79,7 @@ def launcher(directory: Path) -> Launch:
         what: str,
         *arguments: str,
         ranks: int = 2,
+        hosts: int = 1,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         succeeds: bool = True,
@@ -88,12 +92,13 @@ def launcher(directory: Path) -> Launch:
             script = place / "script.py"
             script.write_text(dedent(what))
             what = str(script)
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        meeting = ["--standalone"] if hosts == 1 else _meeting(hosts)
+        torchrun = ["-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(ranks // hosts)]
         torchrun += ["--log-dir", str(logs), "--redirects", "3", *options]
         command = [sys.executable, *torchrun, str(WORKER), str(limit - 5), what, *arguments]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "ANSWERS": str(answers), "PYTHONPATH": str(WORKER.parent)}
         variables |= environment or {}
-        done = _run(command, directory, variables, limit)
+        done = _run([command] * hosts, directory, variables, limit)
         found = {int(file.stem): json.loads(file.read_text()) for file in answers.glob("*.json")}
         launched = Launched(done.returncode, done.stdout, logs, found)
         if succeeds:
@@ -103,20 +108,30 @@ def launcher(directory: Path) -> Launch:
     return launch
 
 
+def _meeting(hosts: int) -> list[str]:
+    """How the torchruns of several hosts find each other, all of them on this one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    return ["--nnodes", str(hosts), "--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--local-addr", "127.0.0.1"]
+
+
 def _run(
-    command: Sequence[str], directory: Path, variables: Mapping[str, str], limit: int
+    commands: Sequence[Sequence[str]], directory: Path, variables: Mapping[str, str], limit: int
 ) -> subprocess.CompletedProcess[str]:
-    """A command with a time limit; what it printed is one text."""
-    process = subprocess.Popen(
-        command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    """Commands side by side, with a time limit; what they printed is one text, and the worst of them counts."""
+    processes = [
+        subprocess.Popen(
+            each, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for each in commands
+    ]
+    watch = threading.Timer(limit, lambda: [each.terminate() for each in processes])  # torchrun ends its workers
+    watch.start()
     try:
-        printed, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun ends its workers
-        try:
-            printed, _ = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            printed, _ = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, printed)
+        printed = [each.communicate(timeout=limit + 10)[0] for each in processes]
+    finally:
+        watch.cancel()
+        for each in processes:
+            each.kill()
+    return subprocess.CompletedProcess(commands, max(abs(each.returncode) for each in processes), "".join(printed))

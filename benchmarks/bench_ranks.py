@@ -1,0 +1,130 @@
+"""What it costs that processes compare what hooks ask for: a tiny MLP, two gloo processes on this machine.
+
+The same DistributedDataParallel loop is written by hand, trained by a Trainer whose hooks can ask for nothing, and by
+one with a hook that can, with `agree_every` 1 and 10; in turns, block by block. The loop by hand comes twice, which
+shows the noise of the measurement.
+
+    python -m benchmarks.bench_ranks [--ranks 2] [--blocks 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.measure import print_table, report
+from hookbus import Hook, Trainer
+from hookbus.ranks import join
+
+Batch = tuple[Tensor, Tensor]
+BATCHES = 50
+
+
+class Asks(Hook):
+    """May ask for something, and never does."""
+
+
+class Silent(Hook):
+    """Never asks for anything."""
+
+    makes_requests = False
+
+
+def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+class Timed:
+    """The batches of a block, over and over; notes how long each block takes."""
+
+    def __init__(self, blocks: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.data = [(torch.randn(32, 64, generator=generator), torch.zeros(32).long()) for _ in range(BATCHES)]
+        self.blocks = blocks
+        self.seconds: list[float] = []
+
+    def __len__(self) -> int:
+        return self.blocks * BATCHES
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(self.blocks):
+            began = time.perf_counter()
+            yield from self.data
+            self.seconds.append((time.perf_counter() - began) / BATCHES)
+
+
+def by_hand(timed: Timed) -> None:
+    model, optimizer = fresh()
+    wrapper = DistributedDataParallel(model)
+    for inputs, targets in timed:
+        optimizer.zero_grad()
+        functional.cross_entropy(wrapper(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def by_trainer(timed: Timed, hook: Hook, **options: Any) -> None:
+    settings: dict[str, Any] = {"epochs": 1, "default_hooks": False, "device": "cpu", "work_dir": None, **options}
+    Trainer(*fresh(), functional.cross_entropy, timed, hooks=[hook], **settings).fit()
+
+
+def measure(blocks: int) -> None:
+    """One process of several."""
+    torch.set_num_threads(1)
+    ranks = join()
+    ways: dict[str, Any] = {
+        "loop by hand": by_hand,
+        "loop by hand, again": by_hand,
+        "Trainer, nobody can ask": lambda timed: by_trainer(timed, Silent()),
+        "Trainer, agree_every: 10": lambda timed: by_trainer(timed, Asks(), agree_every=10),
+        "Trainer, agree_every: 1": lambda timed: by_trainer(timed, Asks()),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(blocks):
+        for name, way in ways.items():
+            timed = Timed(2)  # the first block warms up
+            way(timed)
+            seconds[name].append(timed.seconds[-1])
+    if ranks.is_main:
+        show(seconds, ranks.world_size)
+
+
+def show(seconds: dict[str, list[float]], world_size: int) -> None:
+    bare = seconds["loop by hand"]
+    rows, figures = [], {}
+    for name, own in seconds.items():
+        added = statistics.median(a - b for a, b in zip(own, bare, strict=True)) * 1e6
+        ratio = statistics.median(a / b for a, b in zip(own, bare, strict=True))
+        rows.append([name, f"{statistics.median(own) * 1e6:.0f}", f"{added:+.0f}", f"{ratio:.3f}"])
+        figures[name] = round(ratio, 4)
+    print_table(f"One iteration in {world_size} processes", ["", "us", "added us", "ratio"], rows)
+    report("ranks", world_size=world_size, **figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.inside:
+        measure(given.blocks)
+        return
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(given.ranks)]
+    inside = ["-m", "benchmarks.bench_ranks", "--inside", "--blocks", str(given.blocks)]
+    subprocess.run([sys.executable, *torchrun, *inside], check=True)
+
+
+if __name__ == "__main__":
+    main()
