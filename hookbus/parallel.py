@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hookbus.dividing import Part
 from hookbus.errors import ConfigError, did_you_mean
-from hookbus.spreading import spread_model
+from hookbus.spreading import spread_model, take_main_buffers
 from hookbus.steps import Steps
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hookbus.ranks import Ranks
     from hookbus.run import Run
 
-__all__ = ["DDPSteps", "Distributed", "check_distributed", "make_steps", "part_of", "spread_if_asked"]
+__all__ = ["DDPSteps", "Distributed", "SpreadSteps", "check_distributed", "make_steps", "part_of", "spread_if_asked"]
 
 Distributed = Literal["ddp", "fsdp2", "none"]
 
@@ -43,14 +43,17 @@ def make_steps(kind: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, Any]
     """The steps of a Trainer.
 
     Args:
-        kind: "ddp", or another one for a model that nobody wraps. One process needs no wrapper.
+        kind: "ddp"; "fsdp2" for a model that is spread already; "none" for one that nobody wraps. One process needs no
+            wrapper.
         ranks: the processes.
         model: the model; one that is wrapped already stays as it is.
         ddp: options of torch's DistributedDataParallel.
         settings: of `Steps`.
     """
-    if ranks.world_size == 1 or kind != "ddp":
+    if ranks.world_size == 1 or kind == "none":
         return Steps(model, **settings)
+    if kind == "fsdp2":
+        return SpreadSteps(model, **settings)
     if isinstance(model, DistributedDataParallel):
         return DDPSteps(model.module, model, **settings)
     devices = None if settings["device"].type == "cpu" else [settings["device"]]
@@ -122,3 +125,16 @@ class DDPSteps(Steps):
             return super().eval_step(run, batch)
         finally:
             self.model = self._wrapper
+
+
+class SpreadSteps(Steps):
+    """Steps of a model whose weights are spread. Its buffers are not, and are those of the main process, as in DDP."""
+
+    def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+        """Forward and backward, from the buffers of the main process; gradients come together in every backward."""
+        take_main_buffers(self.model)
+        return super().propagate(run, batch, weight)
+
+    def begin_judging(self, _ranks: Ranks) -> None:
+        """Take over the main process's buffers: what is judged is what is saved."""
+        take_main_buffers(self.model)

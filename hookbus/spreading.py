@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hookbus.ranks import Ranks
 
-__all__ = ["check_mesh", "gathered", "spread_model"]
+__all__ = ["check_mesh", "gathered", "spread_model", "take_main_buffers"]
 
 
 def spread_model(
@@ -91,6 +91,22 @@ def gathered(model: nn.Module | None) -> Iterator[None]:
         for part in parts:
             part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
+
+
+def take_main_buffers(model: nn.Module) -> None:
+    """Let the buffers of a model be those of the main process. Called on every process."""
+    import torch
+    import torch.distributed as dist
+
+    alike: dict[Any, list[torch.Tensor]] = {}
+    for buffer in model.buffers():
+        alike.setdefault((buffer.dtype, buffer.device), []).append(buffer.detach())
+    for buffers in alike.values():
+        together = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        dist.broadcast(together, src=0)
+        parts = together.split([buffer.numel() for buffer in buffers])
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.copy_(part.view_as(buffer))
 
 
 # -- inside ----------------------------------------------------------------------------------

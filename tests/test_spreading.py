@@ -13,7 +13,7 @@ from torch import nn
 from hookbus.errors import ConfigError
 from hookbus.layouts import is_spread, layout_of, whole
 from hookbus.ranks import Ranks
-from hookbus.spreading import check_mesh, gathered, spread_model
+from hookbus.spreading import check_mesh, gathered, spread_model, take_main_buffers
 from hookbus.weights import Weights
 from tests.spread import one_process
 
@@ -150,3 +150,13 @@ def test_whole_weights_come_back_into_a_spread_model() -> None:
 
     found = whole(dict(model.state_dict()))
     assert all(torch.equal(found[name], value) for name, value in raw.items())
+
+
+def test_taking_the_buffers_of_the_main_process_leaves_its_own_as_they_are() -> None:
+    model = made()
+    model.register_buffer("flags", torch.tensor([True, False]))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    take_main_buffers(model)
+
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    take_main_buffers(nn.Linear(1, 1))

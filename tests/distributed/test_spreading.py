@@ -138,3 +138,52 @@ def test_a_run_begins_from_the_weights_of_one_file_and_of_a_generation(launch: L
     for name in ("whole.pth", "checkpoints/last.pth", "checkpoints/generation_1"):
         assert found[name] == found["trained"], name
         assert found[f"{name} was checked"]
+
+
+NORMS = """
+    import sys
+    import toys, torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+    from hookbus.layouts import whole
+    from hookbus_checkpoint import CheckpointHook
+
+    class Centred(nn.Module):
+        # uses the buffer that it changes
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(8))
+
+        def forward(self, x):
+            if self.training:
+                self.mean.lerp_(x.detach().mean(0), 0.1)
+            return x - self.mean
+
+    def train(distributed, work_dir, **settings):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 8), Centred(), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).double()
+        options = {"val_loader": DataLoader(toys.data(24), 8), "epochs": 4, **settings}
+        trainer = toys.trainer(
+            model, distributed=distributed, work_dir=f"{sys.argv[1]}/{work_dir}", hooks=[CheckpointHook()], **options
+        )
+        run = trainer.fit()
+        state, weights = whole(dict(trainer.model.state_dict())), whole(dict(trainer.model.named_parameters()))
+        return {
+            "numbers": torch.cat([each.double().flatten() for each in state.values()]).tolist(),
+            "weights": torch.cat([each.detach().flatten() for each in weights.values()]).tolist(),
+            "val": dict(run.metrics.results),
+        }
+
+    found = {kind: train(kind, kind) for kind in ("ddp", "fsdp2")}
+    train("fsdp2", "again", epochs=2)
+    found["again"] = train("fsdp2", "again", resume="auto")
+    answer(found)
+"""
+
+
+def test_buffers_are_those_of_the_main_process_as_with_whole_models(launch: Launch, tmp_path: Path) -> None:
+    found = launch(NORMS, str(tmp_path)).answers
+
+    assert found[0]["fsdp2"]["numbers"] == pytest.approx(found[0]["ddp"]["numbers"], rel=0, abs=1e-12)
+    assert found[0]["again"] == found[0]["fsdp2"]
+    assert found[1]["fsdp2"]["weights"] == found[1]["again"]["weights"] == found[0]["fsdp2"]["weights"]
