@@ -10,19 +10,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus._dispatch import asking
+from hookbus.asking import Asking
 from hookbus.best import Best
 from hookbus.brackets import Brackets
 from hookbus.clock import Clock
 from hookbus.counts import Counts
 from hookbus.decisions import Decisions
 from hookbus.distributed import is_main
-from hookbus.errors import RequestError
 from hookbus.looping import Looping
 from hookbus.metrics import Metrics, MetricStore, Window
 from hookbus.optimizer import OptimizerEvents
 from hookbus.ranks import Ranks
-from hookbus.requests import Kind, Outcome, Queue, Record, Request, Saver
+from hookbus.requests import Outcome, Queue, Record, Request
 from hookbus.services import Services
 from hookbus.validations import Evaluator, Validations
 from hookbus.weights import Weights
@@ -39,7 +38,7 @@ __all__ = ["Best", "Mode", "Run"]
 Mode = Literal["train", "val", "test"]
 
 
-class Run(Counts):
+class Run(Counts, Asking):
     """One run: everything a hook may look at or ask for.
 
     Attributes:
@@ -62,13 +61,10 @@ class Run(Counts):
         alive: whether the run is going on: from `before_run` to `cleanup`.
         validating: whether a validation or test is going on.
         sanity_checking: whether it is the one before training, which counts for nothing.
-        stops: the requests on which the run agreed to stop.
         exception: what ended a failed run.
         about: facts that hooks have found out about this process, as plain values, for `status.json`.
         accumulated: micro-batches that went into the gradients since the last update.
         unclaimed: hook states of the checkpoint that no active hook claims; written back as they are.
-        should_skip_iter: whether a hook asked not to train on this micro-batch; a loop of one's own looks at it after
-            `before_train_iter` and after `after_forward`.
         counts_steps: whether the loop emits the optimizer points itself, and updates are counted by them.
         keeps_brackets: whether brackets that the loop leaves out are opened and closed for it.
     """
@@ -76,9 +72,9 @@ class Run(Counts):
     __slots__ = (
         "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "decisions",
         "device", "exception", "held", "id", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer",
-        "optimizer_events", "outcome", "pending", "queue", "ranks", "records", "sanity_checking", "scaler", "scheduler",
-        "seed", "services", "should_skip_iter", "stops", "test_loader", "train_loader", "trainer", "unclaimed",
-        "val_loader", "validating", "validations", "weights", "work_dir",
+        "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler", "scheduler", "seed", "services",
+        "test_loader", "train_loader", "trainer", "unclaimed", "val_loader", "validating", "validations", "weights",
+        "work_dir",
     )  # fmt: skip
 
     def __init__(
@@ -172,7 +168,7 @@ class Run(Counts):
     @property
     def logger(self) -> logging.Logger:
         """Where messages for people go."""
-        return self.services.provided("logger") or logging.getLogger("hookbus")
+        return self.services.logger
 
     # -- files -------------------------------------------------------------------------------
 
@@ -231,134 +227,6 @@ class Run(Counts):
         dump = getattr(self.config, "model_dump", None)
         plain: Mapping[str, Any] = self.config if dump is None else dump(mode="json")
         return plain
-
-    # -- requests ----------------------------------------------------------------------------
-
-    def request_validation(self, reason: str = "") -> None:
-        """Ask for a validation after this event.
-
-        Raises:
-            RequestError: a validation is going on, or the run has no way to validate.
-        """
-        if self.validating:
-            raise RequestError(f"{self._asker()} asked for a validation inside a validation.")
-        self.validations.evaluator("val")
-        self._ask(Kind.VALIDATE, reason)
-
-    def request_save(self, reason: str = "", *, saver: Saver | None = None, **details: Any) -> None:
-        """Ask for a checkpoint at the next boundary.
-
-        Args:
-            reason: why, for people.
-            saver: who writes it; default the checkpoint hook.
-            details: for the saver.
-
-        Raises:
-            RequestError: nobody here writes checkpoints.
-        """
-        saver = saver or self.get("saver")
-        if saver is None:
-            raise RequestError(
-                f"{self._asker()} asked for a checkpoint, but no hook here writes any. Add the checkpoint hook "
-                "(pip install hookbus-checkpoint)."
-            )
-        self._ask(Kind.SAVE, reason, saver=saver, **details)
-
-    def request_stop(self, reason: str = "", *, outcome: Outcome = "stopped") -> None:
-        """Ask to end the run at the next boundary.
-
-        Args:
-            reason: why, for people.
-            outcome: what the run will say of itself: "stopped", "preempted" or "interrupted".
-        """
-        self._ask(Kind.STOP, reason, outcome=outcome)
-
-    def interrupt(self) -> None:
-        """Ctrl-C: the run is to end at the next boundary. Called by the signal's handler, in whatever is running."""
-        if self.decisions.active:
-            self.decisions.interrupted = True  # the other ranks hear of it at the boundary, and not before
-        else:
-            self.interrupt_now()
-
-    def interrupt_now(self) -> None:
-        """Ctrl-C is a request from here on."""
-        self._ask(Kind.STOP, "", by="Ctrl-C", outcome="interrupted")
-
-    def request_stop_epoch(self, reason: str = "") -> None:
-        """Ask to end this epoch, as if its loader had ended. The epoch counts."""
-        self._ask(Kind.STOP_EPOCH, reason)
-
-    def request_skip_iter(self, reason: str = "") -> None:
-        """Ask, at `before_train_iter` or `after_forward`, not to train on this micro-batch: it adds no gradients."""
-        self.should_skip_iter = True
-        self.queue.history.append(self._request(Kind.SKIP_ITER, reason, self._asker(), {}))
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the run is to end. A loop with ranges of its own asks this once per iteration and epoch."""
-        if asking() is None:
-            if self.brackets.closing:
-                self.brackets.close_epoch()
-            if self.queue and not self.decisions.active:
-                self.agree_to_stop(self.queue.take(Kind.STOP))
-        return bool(self.stops) or self.clock.limit_reached
-
-    @property
-    def should_stop_epoch(self) -> bool:
-        """Whether the epoch is to end here."""
-        return self.looping.leaving_epoch or self.should_stop
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended the run: it has agreed to stop."""
-        return any(request.details.get("outcome") == "interrupted" for request in self.stops)
-
-    @property
-    def resumable(self) -> bool:
-        """Whether what is not complete is left to the run that goes on from a checkpoint.
-
-        So it is where this one was stopped before its limit and somebody writes checkpoints. Then nothing is recorded
-        of a part of an interval or an epoch: the checkpoint holds it, and the rest is still to come.
-        """
-        return bool(self.stops) and not self.clock.at_limit and self.get("saver") is not None
-
-    @property
-    def stop_reasons(self) -> list[str]:
-        """Who stopped the run and why, sorted by name."""
-        return [str(request) for request in self.stops]
-
-    def agree_to_stop(self, stops: list[Request]) -> None:
-        """The run will end. Called by the settlement."""
-        if stops:
-            self.stops += stops
-            self.clock.cut_epoch()
-        if self.interrupted:
-            self.bus.changed()  # a loop of one's own is left if it goes on all the same
-
-    def leave_epoch(self) -> None:
-        """The epoch will end. Called by the settlement."""
-        self.looping.leaving_epoch = True
-
-    def _ask(self, kind: Kind, reason: str, *, by: str | None = None, **details: Any) -> None:
-        request = self._request(kind, reason, by or self._asker(), details)
-        self.decisions.check(request.by)
-        if self.exception is not None:
-            self.report_dropped(request)
-            return
-        self.queue.add(request)
-        self.pending = True
-
-    def _request(self, kind: Kind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
-        clock = self.clock
-        return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
-
-    def report_dropped(self, request: Request) -> None:
-        """Say that a request will not be met, because the run has failed."""
-        self.logger.warning("The run ended before this was done: %s asked for by %s", request.kind.value, request)
-
-    def _asker(self) -> str:
-        listener = asking()
-        return listener.hook if listener is not None else self.bus.hook_in(sys._getframe(1)) or "loop"
 
     # -- validation --------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ class Services:
     def provided(self, name: str) -> Any:
         """What was provided under this name; None for nothing."""
         return self._provided.get(name)
+
+    @property
+    def logger(self) -> logging.Logger:
+        """Where messages for people go."""
+        return self.provided("logger") or logging.getLogger("hookbus")
 
     def get(self, name: str, default: Any = None) -> Any:
         """The service of this name, or `default` where nobody provides it."""
