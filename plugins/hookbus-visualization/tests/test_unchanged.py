@@ -125,6 +125,16 @@ class TestUnchanged:
         call(compiled, inputs)
         assert seen == [1]
 
+    def test_compiles_nothing_anew(self, model):
+        compiled = []
+        model.compile(backend=lambda graph, inputs: compiled.append(graph) or graph)
+        call(model, torch.rand(3, 1, 4, 4))
+        graphs = len(compiled)
+        with unchanged(model) as inner:
+            inner[0].register_forward_hook(lambda *args: None)
+            call(inner, torch.rand(2, 1, 4, 4))
+        assert len(compiled) == graphs > 0
+
 
 class TestCall:
     def test_gives_the_model_what_the_loop_would(self):
