@@ -143,7 +143,7 @@ def _hooks(model: nn.Module, kept: _Kept) -> Iterator[Any]:
     """Hooks on every module, and more on those that can be asked for weights."""
     for path, module in modules_of(model).items():
         yield module.register_forward_pre_hook(lambda *_, path=path: kept.enter(path))
-        if isinstance(module, nn.MultiheadAttention):
+        if isinstance(module, nn.MultiheadAttention) and _takes(module, "average_attn_weights"):
             layer = _Multihead(kept)
             yield module.register_forward_pre_hook(layer.ask, with_kwargs=True)
             yield module.register_forward_hook(layer.keep)
@@ -194,7 +194,11 @@ class _Multihead:
 def _can_be_asked(module: nn.Module) -> bool:
     """Whether it looks like an older Hugging Face model, with eager attention."""
     eager = getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
-    return eager and ASK in inspect.signature(module.forward).parameters
+    return eager and _takes(module, ASK)
+
+
+def _takes(module: nn.Module, argument: str) -> bool:
+    return argument in inspect.signature(module.forward).parameters
 
 
 def _ask(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:

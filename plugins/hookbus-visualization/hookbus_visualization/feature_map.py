@@ -60,7 +60,7 @@ class FeatureMapHook(PictureHook):
         """Say which layers were named and gave nothing."""
         named = layers_of(unwrapped(model), self.config.layers) if self.config.layers else {}
         if unused := [path for path in named if path not in found]:
-            self.say_once(run, f"nothing is drawn of {', '.join(unused)}: not used by the model, or without samples.")
+            self.say_once(run, f"nothing is drawn of layers {unused}: not used by the model, or without samples.")
 
     def _inputs(self, run: Run, batch: Any, outputs: Any) -> Any:
         """The samples up to the one that is looked at, as the model takes them."""

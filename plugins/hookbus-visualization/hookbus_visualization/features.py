@@ -146,7 +146,7 @@ def feature_maps(
         with watched(chosen, count, sample) as found:
             call(inner, copied(inputs))
     if not found:
-        raise HookError(f"No layer gave something to draw: the model used none of {list(chosen)}.")
+        raise HookError(f"Nothing is drawn of layers {list(chosen)}: not used by the model, or without samples.")
     return {path: found[path] for path in chosen if path in found}
 
 

@@ -128,6 +128,13 @@ class TestMultiheadAttention:
         assert found.dtype == torch.float32
         torch.testing.assert_close(sums(found), ones(3, 2, 50), atol=1e-5, rtol=0)
 
+    def test_with_a_forward_of_its_own_is_looked_at_as_any_module(self):
+        class Own(nn.MultiheadAttention):
+            def forward(self, x):
+                return super().forward(x, x, x, average_attn_weights=False)
+
+        assert attention_weights(Calling(Own(8, 2)), torch.randn(5, 3, 8))["child"].shape == (3, 2, 5, 5)
+
     def test_is_left_without_hooks(self):
         x, attention = torch.randn(3, 5, 8), self.attention()
         attention_weights(Calling(attention, x, x), x)

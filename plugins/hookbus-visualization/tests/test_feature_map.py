@@ -179,7 +179,7 @@ class TestLayers:
             found = drawn(hook_of(layers=["body", "sp*"]), iterations=3)
         assert list(found) == ["train/feature_map/body"]
         assert [each.getMessage() for each in caplog.records] == [
-            "feature_map: nothing is drawn of spare: not used by the model, or without samples."
+            "feature_map: nothing is drawn of layers ['spare']: not used by the model, or without samples."
         ]
 
     def test_that_are_not_there_end_the_run_before_it_begins(self):
@@ -191,7 +191,7 @@ class TestLayers:
         assert list(found) == ["train/feature_map/0", "train/feature_map/1"]
 
     def test_of_which_none_is_used_are_told(self):
-        with pytest.warns(UserWarning, match="No layer gave something to draw: the model used none of .'spare'"):
+        with pytest.warns(UserWarning, match=r"Nothing is drawn of layers \['spare'\]: not used"):
             assert drawn(hook_of(layers=["spare"])) == {}
 
     def test_need_a_model(self, caplog):

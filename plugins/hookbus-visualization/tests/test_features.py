@@ -153,7 +153,7 @@ class TestFeatureMaps:
     )
     def test_are_asked_for_in_vain_where_no_layer_is_used(self, model, names):
         model.forward = lambda x: x
-        with pytest.raises(HookError, match=rf"the model used none of {names}"):
+        with pytest.raises(HookError, match=rf"Nothing is drawn of layers {names}: not used"):
             feature_maps(model, torch.ones(1, 1))
 
     def test_are_those_of_the_last_call_of_a_layer(self):
