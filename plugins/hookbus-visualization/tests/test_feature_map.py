@@ -209,6 +209,13 @@ class TestWhatAModelShowsByItself:
         assert found["train/feature_map/twice"][1].tolist() == expected(2 * IMAGES[1, 0], title="step 1: twice")
         assert found["train/feature_map/same"][1].tolist() == expected(IMAGES[1, 0], title="step 1: same")
 
+    def test_may_have_names_that_lead_nowhere_else(self, tmp_path):
+        model = Doubling()
+        model.visualize_features = lambda x: {"../../up": x, "/root": x}
+        drawn(hook_of(out_dir=str(tmp_path / "here")), model)
+        assert [each.name for each in tmp_path.iterdir()] == ["here"]
+        assert len(list((tmp_path / "here").iterdir())) == 2
+
     def test_is_left_out_where_layers_are_named(self):
         assert list(drawn(hook_of(layers=["body"]), Showing())) == ["train/feature_map/body"]
 
