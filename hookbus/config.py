@@ -98,10 +98,12 @@ class TrainingConfig(_Section):
     )
     clip_grad_norm: float | None = Field(default=None, gt=0, description="The largest norm of all gradients together.")
     distributed: Literal["ddp", "fsdp2", "none"] = Field(
-        default="ddp", description="How several processes train; none: model and data see to it themselves."
+        default="ddp",
+        description="Of several processes each has the whole model (ddp), or a part of every weight (fsdp2); "
+        "none: model and data see to it themselves.",
     )
     ddp: DDPConfig = Field(default=DDPConfig(), description="Options of DistributedDataParallel.")
-    fsdp2: FSDP2Config = Field(default=FSDP2Config(), description="Options of spread weights.")
+    fsdp2: FSDP2Config = Field(default=FSDP2Config(), description="Options of weights that are spread.")
     agree_every: int = Field(
         default=1, ge=1, description="Iterations between two moments at which processes compare what hooks ask for."
     )

@@ -187,3 +187,29 @@ def test_buffers_are_those_of_the_main_process_as_with_whole_models(launch: Laun
     assert found[0]["fsdp2"]["numbers"] == pytest.approx(found[0]["ddp"]["numbers"], rel=0, abs=1e-12)
     assert found[0]["again"] == found[0]["fsdp2"]
     assert found[1]["fsdp2"]["weights"] == found[1]["again"]["weights"] == found[0]["fsdp2"]["weights"]
+
+
+RUN_FILE = """
+work_dir: runs/spread
+seed: 0
+model: {type: mlp}
+dataset: {type: digits, batch_size: 128}
+training: {epochs: 1, distributed: fsdp2, fsdp2: {wrap: [Linear]}}
+metrics: [accuracy]
+default_hooks: false
+hooks:
+  - {type: checkpoint}
+  - {type: ema, momentum: 0.9}
+"""
+
+
+def test_a_run_file_says_how(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    launch("-m", "hookbus", "train", "run.yaml")
+    folder = tmp_path / "runs/spread/checkpoints"
+
+    assert read_manifest(folder / "generation_1")["processes"] == 2
+    assert read_checkpoint(folder / "best_accuracy.pth").keys() >= {"state_dict", "ema_state_dict", "optimizer"}
+    refused = launch("-m", "hookbus", "train", "run.yaml", "training.fsdp2.wrap=[Conv]", succeeds=False)
+    assert refused.returncode != 0
+    assert "fsdp2.wrap: the model has no module 'Conv'." in refused.output(0)
