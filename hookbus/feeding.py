@@ -2,11 +2,13 @@
 
 The training thread only puts entries into the queue. Every so often the thread takes what is there, writes it, and
 flushes. When the back end is in trouble (an OSError) the writer is abandoned, and after a pause another one is made
-and given everything since the last flush. Where something must go because the queue is full, pictures go first.
+and given everything since the last flush. When a flush is refused (any other error) the same would be refused again:
+it is dropped and counted. Where something must go because the queue is full, pictures go first.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import Counter, deque
@@ -153,10 +155,22 @@ class Feed:
                 self._writer = self._open_writer()
             for _ in range(count):
                 self._write_next(self._writer)
-            self._writer.flush()
-            self._flushed()
+            self._flush(self._writer)
         except Exception as error:
             self._failed(error)
+
+    def _flush(self, writer: Writer) -> None:
+        try:
+            writer.flush()
+        except OSError:
+            raise
+        except Exception as error:
+            for entry in self._unsure:
+                self._lose(entry, _told(error))
+            self._flushed()
+            raise
+        self._flushed()
+        self._failures = 0
 
     def _write_next(self, writer: Writer) -> None:
         with self._lock:
@@ -169,8 +183,10 @@ class Feed:
                 entry.write = entry.prepare(lambda error: self._lose(entry, _told(error)))
             writer.time = entry.time
             entry.write(writer)
-        except OSError:
-            raise
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:  # that does not pass
+                raise
+            self._cannot(entry, error)
         except Exception as error:
             self._cannot(entry, error)
 
@@ -182,10 +198,10 @@ class Feed:
             self._lose(entry, _told(error))
 
     def _flushed(self) -> None:
+        """What was written since the last flush does not come again."""
         with self._lock:
             self._bytes -= sum(entry.size for entry in self._unsure)
             self._unsure = []
-        self._failures = 0
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1

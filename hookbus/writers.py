@@ -29,7 +29,8 @@ class Writer(ABC):
     A `WriterHook` feeds it from one thread, and pictures come as uint8 (H, W, C) tensors on the CPU. What it raises
     tells what to do: an OSError means that the back end is in trouble (the disk is full, a service is down): the writer
     is abandoned, and what was written since its last `flush` is written again by another one after a while. Any other
-    exception means that this record cannot be written: it is left out, counted, and the next one comes.
+    exception means that this record cannot be written: it is left out, counted, and the next one comes. Out of `flush`
+    it means that of everything since the last one.
 
     Attributes:
         time: when the record in progress was made, in seconds since 1970; set by who feeds the writer.

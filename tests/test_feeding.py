@@ -88,6 +88,34 @@ def test_after_trouble_with_the_back_end_everything_since_the_last_flush_comes_a
     assert (dict(made.lost), made.trouble) == ({}, "OSError: [Errno 28] No space left on device")
 
 
+class Refusing(Disk):
+    """A back end that refuses some flushes, for a reason that does not pass."""
+
+    def flush(self) -> None:
+        if len(self.waiting) > 1:
+            raise ValueError("these are too many")
+        super().flush()
+
+
+def test_what_is_refused_by_a_flush_is_left_out_and_counted_and_the_next_goes_on() -> None:
+    kept: list[Any] = []
+    refused, made = threading.Event(), feed()
+    for step in range(3):
+        made.put(number(step))
+    attempts = iter([lambda: Refusing(kept, iter(())), lambda: (refused.set(), Refusing(kept, iter(())))[1]])
+    made.start(lambda: next(attempts)(), "test")
+    assert refused.wait(10)
+    made.put(number(3))
+    made.close(10)
+    assert [step for _, step, _ in kept] == [3]
+    assert (dict(made.lost), made.trouble) == ({"numbers": 3}, "ValueError: these are too many")
+
+
+def test_a_name_that_is_too_long_for_the_disk_is_no_trouble_that_passes() -> None:
+    made, steps = fed([number(step) for step in range(3)], [None, OSError(errno.ENAMETOOLONG, "File name too long")])
+    assert (steps, dict(made.lost)) == ([0, 2], {"numbers": 1})
+
+
 def test_a_back_end_that_stays_in_trouble_costs_what_waits() -> None:
     made, steps = fed([number(step) for step in range(3)], [FULL] * 1000)
     assert (steps, dict(made.lost)) == ([], {"numbers": 3})
