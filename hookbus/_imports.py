@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-from hookbus.errors import did_you_mean
+from hookbus.errors import ConfigError, did_you_mean
 
-__all__ = ["cause_of", "import_path", "nearest"]
+__all__ = ["cause_of", "import_path", "nearest", "see_library"]
 
 
 def import_path(path: str) -> Any:
@@ -57,3 +57,22 @@ def _is_installed(filename: str) -> bool:
     if filename.startswith(("<frozen", os.path.dirname(__file__))) or "site-packages" in filename:
         return True
     return any(filename.startswith(path) for path in sysconfig.get_paths().values())
+
+
+def see_library(hook: str, library: str, install: str) -> None:
+    """See that a module that a hook needs can be imported.
+
+    Args:
+        hook: the name of its class.
+        library: the module.
+        install: what has to be installed for it.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        importlib.import_module(library)
+    except Exception as error:
+        raise ConfigError(
+            [f"{hook} needs {library}, which cannot be imported: {cause_of(error)}. Run: pip install {install}"]
+        ) from error

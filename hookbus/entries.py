@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hookbus.copies import number_of
 from hookbus.feeding import NUMBERS, Entry, Report, Write
 from hookbus.writers import Place, Writer
 
-__all__ = ["Entries", "Ledger"]
+__all__ = ["Entries", "Ledger", "Recent"]
 
 KINDS = {
     "image": ("pictures", Writer.write_image.__name__),
@@ -19,6 +20,35 @@ KINDS = {
     "text": ("texts", Writer.write_text.__name__),
 }
 """By kind, what several of them are called, and the method that writes one."""
+
+
+REMEMBERED = 500
+"""So many numbers a checkpoint holds at most, besides the last record: a kill may lose them before they are written."""
+
+Numbers = Mapping[str, Callable[[], Any]]
+"""Numbers by full name, each to be read on the thread of the writer."""
+
+
+class Recent:
+    """The newest numbers, with their steps."""
+
+    def __init__(self) -> None:
+        self._records: deque[tuple[int, Numbers]] = deque()
+        self._count = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Numbers]]:
+        return iter(self._records)
+
+    def add(self, step: int, values: Numbers) -> None:
+        """Remember the numbers of one step, and forget the oldest."""
+        self._records.append((step, values))
+        self._count += len(values)
+        while len(self._records) > 1 and self._count > REMEMBERED:
+            self._count -= len(self._records.popleft()[1])
+
+    def plain(self) -> list[Any]:
+        """Steps and numbers as a checkpoint holds them; what is no number is a text."""
+        return [[step, {name: _plain(read()) for name, read in values.items()}] for step, values in self]
 
 
 class Ledger:
@@ -62,7 +92,7 @@ class Entries:
     def __init__(self, stored_name: Callable[[str], str], ledger: Ledger) -> None:
         self._stored_name, self._ledger = stored_name, ledger
 
-    def numbers(self, values: Mapping[str, Callable[[], Any]], step: int) -> Entry:
+    def numbers(self, values: Numbers, step: int) -> Entry:
         """Numbers of one step, by full name. What is no number is reported, and the others are written."""
         return Entry(NUMBERS, partial(self._prepare_numbers, values, step), 100 * len(values))
 
@@ -94,7 +124,7 @@ class Entries:
         """Anything else."""
         return Entry(kind, lambda _: write)
 
-    def _prepare_numbers(self, values: Mapping[str, Callable[[], Any]], step: int, report: Report) -> Write:
+    def _prepare_numbers(self, values: Numbers, step: int, report: Report) -> Write:
         numbers: dict[str, float] = {}
         for name, read in values.items():
             try:
@@ -105,6 +135,13 @@ class Entries:
                 error.args = (f"{name!r}: {error}",)
                 report(error)
         return (lambda writer: writer.write_scalars(numbers, step)) if numbers else _nothing
+
+
+def _plain(value: Any) -> float | str:
+    try:
+        return number_of(value)
+    except Exception:
+        return str(value)
 
 
 def _nothing(writer: Writer) -> None:

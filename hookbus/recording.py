@@ -12,9 +12,7 @@ Everything else is done here: when a record is due, the thread, trouble, resumin
 
 from __future__ import annotations
 
-import importlib
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,18 +20,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from hookbus._imports import cause_of
-from hookbus.copies import kept, number_of, size_of
+from hookbus._imports import see_library
+from hookbus.copies import kept
 from hookbus.distributed import is_main
-from hookbus.entries import Entries, Ledger
-from hookbus.errors import ConfigError, HookError, HookWarning
+from hookbus.entries import Entries, Ledger, Recent
+from hookbus.errors import HookError, HookWarning
 from hookbus.feeding import Entry, Feed
-from hookbus.hook import Hook, HookConfig, Priority
+from hookbus.hook import HookConfig, Priority
 from hookbus.markers import hookimpl
 from hookbus.metrics import Metrics, Window
-from hookbus.pictures import figure_pixels, pixels_of, separate
 from hookbus.rates import named_rates, rates_of
-from hookbus.secrets import without_secrets
+from hookbus.reports import ReportedHook
 from hookbus.when import every
 from hookbus.writers import Writer
 
@@ -41,9 +38,6 @@ if TYPE_CHECKING:
     from hookbus.run import Run
 
 __all__ = ["WriterConfig", "WriterHook"]
-
-REMEMBERED = 500
-"""So many numbers a checkpoint holds at most, besides the last record: a kill may lose them before they are written."""
 
 
 class WriterConfig(HookConfig):
@@ -54,7 +48,7 @@ class WriterConfig(HookConfig):
     )
 
 
-class WriterHook(Hook):
+class WriterHook(ReportedHook):
     """Records means of training, results of validations, and what other hooks report, through a `Writer`.
 
     A record of training is made every `interval` iterations, and of what is left at the end of training; it stands on
@@ -90,7 +84,7 @@ class WriterHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         if self.library and is_main():
-            _see_library(type(self).__name__, self.library, self.install)
+            see_library(type(self).__name__, self.library, self.install)
         self._feed: Feed | None = None
         self._told = self._resumed = self._begun = False
         self._forget()
@@ -114,10 +108,6 @@ class WriterHook(Hook):
     def owns_place(self) -> bool:
         """Whether later steps may be removed where this run writes, though it was not resumed from a checkpoint."""
         return True
-
-    def takes_checkpoints(self) -> bool:
-        """Whether checkpoint files are handed to the back end."""
-        return False
 
     def directory(self, run: Run, given: Path | None) -> Path:
         """Where files go: what was given, else a directory with the name of this hook among the logs of the run.
@@ -202,51 +192,6 @@ class WriterHook(Hook):
         """Record the results of a test loader."""
         self.log_scalars(run, metrics, run.steps_done)
 
-    # -- what others report --------------------------------------------------------------------
-
-    def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
-        """Record numbers."""
-        if self._feed is None or run.sanity_checking:
-            return
-        copies = {name: kept(value) for name, value in values.items()}
-        self._remember(int(step), copies)
-        self._put(self._entries.numbers(copies, int(step)))
-
-    def log_images(self, run: Run, tag: str, images: Any, step: int, caption: str | None) -> None:
-        """Record pictures; those of a list get the names `tag/0`, `tag/1`, ..."""
-        several = separate(images)
-        names = [f"{tag}/{i}" for i in range(len(several))] if len(several) > 1 else [tag]
-        for name, image in zip(names, several, strict=False):
-            self._record(run, "image", name, step, partial(_pixels, kept(image)), size_of(image), caption)
-
-    def log_figure(self, run: Run, tag: str, figure: Any, step: int) -> None:
-        """Record a figure, drawn at once: who made it may close it."""
-        pixels = figure_pixels(figure)
-        self._record(run, "image", tag, step, lambda: pixels, size_of(pixels), None)
-
-    def log_histograms(self, run: Run, tag: str, values: Any, step: int) -> None:
-        """Record distributions; those of a mapping get the names `tag/key`."""
-        named = {f"{tag}/{key}": each for key, each in values.items()} if isinstance(values, Mapping) else {tag: values}
-        for name, each in named.items():
-            self._record(run, "histogram", name, step, kept(each), size_of(each))
-
-    def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
-        """Record a text."""
-        self._record(run, "text", tag, step, lambda: text, len(text))
-
-    def log_config(self, config: Any) -> None:
-        """Record the configuration, its secrets hidden."""
-        self.put_config(without_secrets(config.model_dump(mode="json") if hasattr(config, "model_dump") else config))
-
-    def log_artifact(self, path: Path, name: str | None) -> None:
-        """Record a file."""
-        self._put(self._entries.file(Path(path), name))
-
-    def after_save_checkpoint(self, path: Path) -> None:
-        """Record a checkpoint file, if this back end takes them."""
-        if self.takes_checkpoints():
-            self.log_artifact(path, None)
-
     # -- for subclasses ------------------------------------------------------------------------
 
     def put(self, kind: str, write: Callable[[Any], None]) -> None:
@@ -272,15 +217,17 @@ class WriterHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """The newest numbers, of which a kill may lose some, and whether a record waits for an update."""
-        recent = [[step, {name: _plain(read()) for name, read in values.items()}] for step, values in self._recent]
-        return {"recent": recent, "waiting": self._waiting, "rates": [float(rate) for rate in self._rates]}
+        return {
+            "recent": self._recent.plain(),
+            "waiting": self._waiting,
+            "rates": [float(rate) for rate in self._rates],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
-        self._recent.clear()
-        self._remembered = 0
+        self._recent = Recent()
         for step, values in state["recent"]:
-            self._remember(step, {name: kept(value) for name, value in values.items()})
+            self._recent.add(step, {name: kept(value) for name, value in values.items()})
         self._waiting, self._rates, self._resumed = state["waiting"], list(state["rates"]), True
 
     # -- inside --------------------------------------------------------------------------------
@@ -288,8 +235,8 @@ class WriterHook(Hook):
     def _forget(self) -> None:
         self._ledger = Ledger()
         self._entries = Entries(self.stored_name, self._ledger)
-        self._recent: deque[tuple[int, Mapping[str, Callable[[], Any]]]] = deque()
-        self._remembered, self._waiting = 0, False
+        self._recent = Recent()
+        self._waiting = False
         self._rates = []
 
     def _window(self, run: Run) -> Window:
@@ -303,22 +250,10 @@ class WriterHook(Hook):
         self._waiting = False
         self.log_scalars(self.run, {**metrics, **named_rates(self._rates)}, step)
 
-    def _record(
-        self, run: Run, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any
-    ) -> None:
-        if not run.sanity_checking:
-            self._put(self._entries.record(kind, name, int(step), read, size, *more))
-
     def _put(self, entry: Entry) -> None:
         if self._feed is not None:
             self._tell(self._feed)
             self._feed.put(entry)
-
-    def _remember(self, step: int, values: Mapping[str, Callable[[], Any]]) -> None:
-        self._recent.append((step, values))
-        self._remembered += len(values)
-        while len(self._recent) > 1 and self._remembered > REMEMBERED:
-            self._remembered -= len(self._recent.popleft()[1])
 
     def _start(self, run: Run) -> None:
         """Let the thread begin, behind the step where this run goes on."""
@@ -348,32 +283,6 @@ class WriterHook(Hook):
         if feed.trouble and not self._told:
             self._told = True
             _warn(f"hook {self.name!r}: {feed.trouble}; the run goes on, and what is missing is counted at the end.")
-
-
-def _see_library(hook: str, library: str, install: str) -> None:
-    """See that a module can be imported.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    try:
-        importlib.import_module(library)
-    except Exception as error:
-        raise ConfigError(
-            [f"{hook} needs {library}, which cannot be imported: {cause_of(error)}. Run: pip install {install}"]
-        ) from error
-
-
-def _pixels(read: Callable[[], Any]) -> Any:
-    return pixels_of(read())
-
-
-def _plain(value: Any) -> Any:
-    """A value as a checkpoint holds it; what is no number becomes text."""
-    try:
-        return number_of(value)
-    except Exception:
-        return str(value)
 
 
 def _warn(message: str) -> None:
