@@ -5,11 +5,12 @@ rely on, and `check_writer(BackEnd(MyHook, read))` does it for a hook that recor
 `pytest_plugins = ["hookbus.testing.plugin"]` in your `conftest.py` gives its fixtures.
 """
 
+from hookbus.testing.back_ends import BackEnd
 from hookbus.testing.conformance import check_hook
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.recording import Event, RecordingBus
 from hookbus.testing.training import Training, fake_training
-from hookbus.testing.writers import BackEnd, check_writer
+from hookbus.testing.writers import check_writer
 
 __all__ = [
     "BackEnd",

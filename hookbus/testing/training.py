@@ -40,6 +40,7 @@ def fake_training(
     epochs: int = 2,
     batches: int = 3,
     batch_size: int = 4,
+    accumulate: int = 1,
     losses: Callable[[int], float] | None = None,
     scores: Callable[[int], Mapping[str, float]] | None = None,
     work_dir: str | Path | None = None,
@@ -51,6 +52,7 @@ def fake_training(
         hooks: put on a fresh bus.
         bus: use this bus instead.
         epochs, batches, batch_size: how much there is to do.
+        accumulate: so many iterations make an update, over the ends of epochs.
         losses: the loss to report at each iteration (from 1), instead of the real one.
         scores: the results of the validation after each epoch (from 1); None for no validation.
         work_dir: where files go.
@@ -72,24 +74,26 @@ def fake_training(
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for batch_idx, batch in run.batches(loader):
-                _iteration(run, batch_idx, batch, losses)
+                _iteration(run, batch_idx, batch, losses, accumulate)
             if validate is not None:
                 run.request_validation()
             bus.emit("after_train_epoch")
     return Training(run, model, get_rng_state())
 
 
-def _iteration(run: Run, batch_idx: int, batch: Any, losses: Callable[[int], float] | None) -> None:
-    """One micro-batch with an update, and its events."""
+def _iteration(run: Run, batch_idx: int, batch: Any, losses: Callable[[int], float] | None, accumulate: int) -> None:
+    """One micro-batch, with an update where one is due, and its events."""
     assert run.model is not None
     assert run.optimizer is not None
     emit = run.bus.emit
     emit("before_train_iter", batch_idx=batch_idx, batch=batch)
-    run.optimizer.zero_grad()
+    if run.iters_done % accumulate == 0:
+        run.optimizer.zero_grad()
     loss = functional.cross_entropy(run.model(batch[0]), batch[1])
     outputs = {"loss": loss.detach() if losses is None else losses(run.iters_done + 1)}
     emit("after_forward", batch_idx=batch_idx, batch=batch, outputs=outputs, loss=loss)
     loss.backward()
     emit("after_backward", batch_idx=batch_idx, batch=batch, outputs=outputs, loss=loss)
-    run.optimizer.step()
+    if (run.iters_done + 1) % accumulate == 0:
+        run.optimizer.step()
     emit("after_train_iter", batch_idx=batch_idx, batch=batch, outputs=outputs)

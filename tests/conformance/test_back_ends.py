@@ -10,7 +10,8 @@ import pytest
 
 from hookbus.recording import WriterHook
 from hookbus.testing import BackEnd
-from hookbus.testing.writers import PROMISES, THREAD_PROMISES
+from hookbus.testing.threads import THREAD_PROMISES
+from hookbus.testing.writers import PROMISES
 from hookbus_mlflow import MLflowHook
 from tests.conformance.back_ends import BACK_ENDS
 
