@@ -30,6 +30,13 @@ def see_database(path: Path, artifacts: str) -> str:
     if not path.exists():
         with TemporaryDirectory(prefix=".new-", dir=path.parent) as directory:
             made = Path(directory) / path.name
-            SqlAlchemyStore(f"sqlite:///{made}", artifacts).engine.dispose()  # type: ignore[no-untyped-call]
+            SqlAlchemyStore(_uri(made), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
             os.replace(made, path)
-    return f"sqlite:///{path}"
+    return _uri(path)
+
+
+def _uri(path: Path) -> str:
+    """Signs that mean something in a URI are written as their codes."""
+    from sqlalchemy import URL
+
+    return URL.create("sqlite+pysqlite", database=str(path)).render_as_string()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from mlflow import MlflowClient
@@ -24,6 +25,9 @@ __all__ = ["MLflowWriter", "Target"]
 METRICS_IN_BATCH, PARAMS_IN_BATCH = 1000, 100
 LONGEST_PARAM = 500
 """Older servers refuse longer values; the whole configuration is an artifact besides."""
+
+OWNER = "hookbus.owner"
+"""The tag by which the run of a directory is found."""
 
 STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
 PASSING = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
@@ -52,6 +56,11 @@ class Target:
     def id_file(self) -> Path:
         """Holds the id of the run."""
         return self.directory / "run_id"
+
+    @property
+    def owner_file(self) -> Path:
+        """Holds what a run is found by whose id is not kept yet."""
+        return self.directory / "owner"
 
     @property
     def artifacts(self) -> str | None:
@@ -147,17 +156,26 @@ class MLflowWriter(Writer):
 
 
 def _known_run(target: Target) -> str | None:
-    return target.id_file.read_text().strip() or None if target.id_file.is_file() else None
+    return target.id_file.read_text().strip() if target.id_file.is_file() else None
 
 
 def _new_run(client: MlflowClient, target: Target) -> str:
+    """Begin a run, or find the one that a process began which was killed before it could keep the id."""
     found = client.get_experiment_by_name(target.experiment)
     experiment = found.experiment_id if found else client.create_experiment(target.experiment, target.artifacts)
-    run_id: str = client.create_run(experiment, tags=dict(target.tags), run_name=target.run_name).info.run_id
-    temporary = target.id_file.with_name(f".{target.id_file.name}")
-    temporary.write_text(run_id)
-    os.replace(temporary, target.id_file)
-    return run_id
+    tags = {**target.tags, OWNER: _kept(target.owner_file, token_hex(16))}
+    begun = client.search_runs([experiment], f"tags.`{OWNER}` = '{tags[OWNER]}'")
+    run = begun[0] if begun else client.create_run(experiment, tags=tags, run_name=target.run_name)
+    return _kept(target.id_file, run.info.run_id)
+
+
+def _kept(file: Path, text: str) -> str:
+    """What a file holds; it is made with this text where it is not there."""
+    if not file.is_file():
+        temporary = file.with_name(f".{file.name}")
+        temporary.write_text(text)
+        os.replace(temporary, file)
+    return file.read_text().strip()
 
 
 @contextmanager

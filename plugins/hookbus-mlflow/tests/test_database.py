@@ -19,8 +19,20 @@ see_database(Path(sys.argv[1]), "file:///artifacts")
 
 def test_one_that_is_there_stays_as_it_is(database):
     before = database.read_bytes()
-    assert see_database(database, "file:///artifacts") == f"sqlite:///{database}"
+    assert see_database(database, "file:///artifacts") == f"sqlite+pysqlite:///{database}"
     assert database.read_bytes() == before
+
+
+def test_signs_of_a_path_that_mean_something_in_a_uri_are_signs_of_the_path(empty_database, tmp_path):
+    directory = tmp_path / "a?b#c%20d e&f=g"
+    directory.mkdir()
+    path = directory / "mlflow.db"
+    path.write_bytes(empty_database.read_bytes())
+    client = MlflowClient(see_database(path, "file:///artifacts"))
+    run = client.create_run("0")
+    assert os.listdir(tmp_path) == [directory.name]
+    assert os.listdir(directory) == ["mlflow.db"]
+    assert MlflowClient(see_database(path, "file:///artifacts")).get_run(run.info.run_id).info.status == "RUNNING"
 
 
 def test_one_that_was_made_is_what_mlflow_reads_and_nothing_else_is_left(empty_database):

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,22 @@ again.write_scalar("a", 2.0, 2)
 again.close()
 """
 """What a `WriterHook` does, in a process of its own: the second flush meets trouble, and another writer is made."""
+
+
+KILLED_BEFORE_IT_KEEPS_THE_ID = """
+import os, signal, sys
+from pathlib import Path
+from hookbus_mlflow.writer import MLflowWriter, Target
+
+replace = os.replace
+def replace_or_die(source, target):
+    if Path(target).name == "run_id":
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+
+os.replace = replace_or_die
+MLflowWriter(Target(Path(sys.argv[1]), f"sqlite:///{sys.argv[2]}", "digits", "first"))
+"""
 
 
 @pytest.fixture
@@ -80,6 +97,19 @@ def test_another_writer_for_the_same_place_goes_on_with_the_run(target, writer):
     run = run_of(target)
     assert run.info.status == "RUNNING"
     assert len(MlflowClient(target.uri).search_runs([run.info.experiment_id])) == 1
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_before_it_keeps_the_id_leaves_no_run_without_an_owner(database, target):
+    command = [sys.executable, "-c", KILLED_BEFORE_IT_KEEPS_THE_ID, str(target.directory), str(database)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert not target.id_file.exists()
+    MLflowWriter(target)
+    experiment = MlflowClient(target.uri).get_experiment_by_name("digits").experiment_id
+    assert [run.info.run_id for run in MlflowClient(target.uri).search_runs([experiment])] == [
+        run_of(target).info.run_id
+    ]
 
 
 def test_numbers_wait_for_flush_and_keep_the_time_of_their_record(target, writer):
