@@ -1,0 +1,24 @@
+import pytest
+
+from hookbus.errors import ConfigError
+from hookbus_tensorboard import TensorBoardConfig, TensorBoardHook
+
+
+def test_without_settings_only_numbers_and_texts_are_written():
+    assert TensorBoardConfig().interval == 50
+    assert TensorBoardConfig().model_dump(include=set(TensorBoardConfig.__annotations__)) == {
+        "log_dir": None,
+        "log_graph": False,
+        "log_images": False,
+        "image_interval": 1000,
+        "max_images": 8,
+        "log_weights": False,
+        "log_gradients": False,
+        "histogram_interval": 1000,
+    }
+
+
+@pytest.mark.parametrize("key", ["interval", "image_interval", "max_images", "histogram_interval"])
+def test_a_setting_that_cannot_be_is_named(key):
+    with pytest.raises(ConfigError, match=key):
+        TensorBoardHook(**{key: 0})
