@@ -42,6 +42,16 @@ RUN = """
 """
 
 
+LACKING = """
+    model: {type: "parts:net"}
+    dataset: {type: "parts:points", batch_size: 8}
+    training: {epochs: 2}
+    default_hooks: false
+    hooks:
+      - {type: HOOK}
+"""
+
+
 class Counting(Hook):
     """Notes the iterations that it sees, for all of its kind."""
 
@@ -436,6 +446,25 @@ class TestCheck:
             "ok  run.yaml",
         ]
         assert not (project.path / "runs").exists()
+
+    @pytest.mark.parametrize(
+        ("hook", "module", "install"),
+        [
+            ("tensorboard", "torch.utils.tensorboard", "tensorboard"),
+            ("mlflow", "mlflow", "mlflow-skinny sqlalchemy alembic"),
+            ("wandb", "wandb", "wandb"),
+        ],
+    )
+    def test_a_library_that_a_hook_lacks_is_told_with_what_to_install(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, hook: str, module: str, install: str
+    ) -> None:
+        monkeypatch.setitem(sys.modules, module, None)
+        project.write(LACKING.replace("HOOK", hook))
+        result = call("check", "run.yaml")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("run.yaml:7:5: hooks.0: ")
+        assert f"needs {module}, which cannot be imported: " in result.stderr
+        assert result.stderr.endswith(f" Run: pip install {install}\n")
 
     def test_it_says_everything_that_would_go_wrong(self, project: Project) -> None:
         project.write(RUN)

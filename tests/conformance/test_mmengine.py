@@ -254,6 +254,35 @@ class TestHooksOfTheDocuments:
         assert seen == [(0, ["train/loss"]), (1, ["train/loss"])]
         assert written == [({"custom/metric": 0.5}, 0), ({"custom/metric": 0.5}, 1)]
 
+    @pytest.mark.slow
+    def test_one_that_records_with_a_tracker_that_was_registered(self, tmp_path: Path) -> None:
+        import mlflow
+
+        class Records(BaseHook):
+            """Records the metrics of each epoch in a run of its own."""
+
+            def after_epoch(self, epoch: int, model: nn.Module, metrics: dict[str, float]) -> None:
+                tracker = self.get_service("mlflow")
+                if tracker:
+                    with tracker.start_run():
+                        for name, value in metrics.items():
+                            tracker.log_metric(name, value, step=epoch)
+
+        before = mlflow.get_tracking_uri()
+        mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+        training = toys.trainer(Records(), epochs=2)
+        training.register_service("mlflow", mlflow)
+        training.fit()
+        client = mlflow.MlflowClient()
+        runs = client.search_runs(["0"], order_by=["start_time"])
+        mlflow.set_tracking_uri(before)
+
+        found = [client.get_metric_history(run.info.run_id, "train/loss") for run in runs]
+        assert [[(each.key, each.step) for each in metrics] for metrics in found] == [
+            [("train/loss", 0)],
+            [("train/loss", 1)],
+        ]
+
     def test_its_own_trigger_decides_by_the_step(self) -> None:
         class Seldom(BaseHook):
             """Each of the first steps, then every third."""
