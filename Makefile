@@ -6,7 +6,7 @@ RUN := $(BIN)/python -m
 CONSTRAINTS := .ci/constraints.txt
 PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolation --constraint $(CONSTRAINTS)
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
-DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping zoo
+DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard zoo
 SPACE := $(subst ,, )
 export OMP_NUM_THREADS ?= 1
 
