@@ -16,9 +16,14 @@ from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 
 LONG = (
-    "docs/index.md", "docs/plugins/mlflow.md", "docs/publishing.md", "docs/resume.md",
-    "docs/slow-training.md", "docs/tutorial.md",
-)  # fmt: skip
+    "docs/index.md",
+    "docs/plugins/mlflow.md",
+    "docs/publishing.md",
+    "docs/records.md",
+    "docs/resume.md",
+    "docs/slow-training.md",
+    "docs/tutorial.md",
+)
 """Pages whose examples take many seconds."""
 
 
