@@ -8,6 +8,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import RankError
@@ -18,8 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["is_main", "is_one_of_several", "local_device", "rank", "start_group", "world_size"]
 
-MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What the environment has to say for processes to find each other."""
+
+MEETING = "hookbus/meeting"
+"""Where the first process says under which name the others find it."""
 
 
 def rank() -> int:
@@ -42,7 +47,7 @@ def is_main() -> bool:
 def is_one_of_several() -> bool:
     """Whether there are other processes to be met, or met already."""
     met = _group() is not None
-    return world_size() > 1 and (met or all(name in os.environ for name in MEETING))
+    return world_size() > 1 and (met or all(name in os.environ for name in NEEDED))
 
 
 def local_device(device: torch.device) -> torch.device:
@@ -79,8 +84,8 @@ def start_group(device: torch.device | str | None = None) -> Store:
         torch.accelerator.set_device_index(device)
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
-        store: Store
-        store, number, size = next(rendezvous("env://"))
+        shared, number, size = next(rendezvous("env://"))
+        store = dist.PrefixStore(_meeting(shared, number, size), shared)
         dist.init_process_group(backend, store=store, rank=number, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise RankError(
@@ -88,6 +93,26 @@ def start_group(device: torch.device | str | None = None) -> Store:
         ) from error
     atexit.register(_end_group)
     return store
+
+
+def _meeting(store: Store, number: int, size: int) -> str:
+    """A name that the processes which are alive have in common, and those before them had not.
+
+    torchrun keeps its store when it starts processes again, and in it the addresses of those that have died. So the
+    first process makes up a name, the others put theirs beside it, and wait until the first has answered to that.
+    """
+    own = uuid.uuid4().hex
+    if number == 0:
+        store.set(MEETING, own)
+        for other in range(1, size):
+            store.set(f"{own}/{store.get(f'{own}/{other}').decode()}", "")
+        return own
+    place = ""
+    while not (place and store.check([f"{place}/{own}"])):
+        time.sleep(0.02)
+        place = store.get(MEETING).decode()
+        store.set(f"{place}/{number}", own)
+    return place
 
 
 def _end_group() -> None:

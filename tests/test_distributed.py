@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from torch.distributed import HashStore
 
-from hookbus.distributed import is_main, is_one_of_several, local_device, rank, world_size
+from hookbus.distributed import _meeting, is_main, is_one_of_several, local_device, rank, world_size
 
 MEETING = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -67,3 +70,22 @@ class TestTheDeviceOfAProcess:
 
     def test_one_process_takes_what_is_current(self) -> None:
         assert local_device(torch.device("cuda")) == torch.device("cuda")
+
+
+class TestTheNameUnderWhichProcessesMeet:
+    def met(self, store: HashStore, size: int) -> list[str]:
+        """Under which name each process finds the others, where the first one comes last."""
+        with ThreadPoolExecutor(size) as pool:
+            others = [pool.submit(_meeting, store, number, size) for number in range(1, size)]
+            first = _meeting(store, 0, size)
+            return [first, *(other.result(timeout=10) for other in others)]
+
+    def test_is_the_same_for_all(self) -> None:
+        assert len(set(self.met(HashStore(), 3))) == 1
+
+    def test_is_not_that_of_processes_that_met_there_before(self) -> None:
+        store = HashStore()
+        before, now = self.met(store, 3), self.met(store, 3)
+
+        assert len(set(now)) == 1
+        assert set(before).isdisjoint(now)
