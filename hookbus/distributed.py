@@ -77,6 +77,7 @@ def start_group(device: torch.device | str | None = None) -> Store:
     """
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     backend, device = "gloo", torch.device(device or "cpu")
@@ -85,7 +86,7 @@ def start_group(device: torch.device | str | None = None) -> Store:
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
         shared, number, size = next(rendezvous("env://"))
-        store = dist.PrefixStore(_meeting(shared, number, size), shared)
+        store = PrefixStore(_meeting(shared, number, size), shared)
         dist.init_process_group(backend, store=store, rank=number, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise RankError(
