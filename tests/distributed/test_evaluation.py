@@ -175,6 +175,39 @@ def test_metrics_of_torchmetrics_go_together_also_where_a_process_has_judged_not
                 assert found[validation] == pytest.approx(expected[validation], rel=1e-6)
 
 
+BESIDES = """
+    import toys
+    from hookbus import Hook, HookBus
+    from hookbus_eval import EvalHook
+
+    class Count(Hook):
+        samples = 0
+
+        def after_val_iter(self, batch):
+            self.samples += len(batch[0])
+
+        after_test_iter = after_val_iter
+
+    tested, validated, net = Count(), Count(), toys.net()
+    trainer = toys.trainer(net, test_loader=toys.loader(3, 11), metrics=["accuracy"], hooks=[tested])
+    found = [trainer.test()["accuracy"]]
+    bus = HookBus([EvalHook(dataloader=toys.loader(3, 11), metrics=["accuracy"], interval=1), validated])
+    bus.action("val_step", lambda run, batch: {"output": run.model(batch[0])})
+    with bus.run(model=net) as run:
+        found.append(run.validate()["accuracy"])
+    answer([found, tested.samples, validated.samples])
+"""
+
+
+def test_tests_and_loops_of_ones_own_share_the_batches_as_well(launch: Launch) -> None:
+    together = launch(BESIDES).answers
+    (expected, other), _, _ = together[0]
+
+    assert expected == other == together[1][0][0] == together[1][0][1]
+    for counted in (1, 2):  # batches of 3, 3, 3 and 2 in turn
+        assert [together[rank][counted] for rank in (0, 1)] == [6, 5]
+
+
 class TestTheModel:
     def test_that_is_judged_is_the_one_that_is_saved(self, launch: Launch) -> None:
         """The last batch of each process has changed the statistics that it holds."""
