@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from hookbus.generations import read_manifest, verify_generation
 from hookbus.layouts import is_spread
 from hookbus.ranks import Ranks
 from hookbus.reading import outline_of
-from hookbus.sharded import write_generation
+from hookbus.sharded import read_generation, write_generation
 from hookbus.state import find_newest, read_checkpoint, write_checkpoint
 from hookbus.sweeping import sweep
 from tests.dying import deaths
@@ -62,6 +64,15 @@ class TestAGeneration:
         weight = outline_of(written(tmp_path))["state_dict"]["a/b%"]
 
         assert (weight.device.type, tuple(weight.shape)) == ("meta", (7, 5))
+
+    def test_is_outlined_without_its_numbers(self, tmp_path: Path) -> None:
+        written(tmp_path)
+        for path in (tmp_path / "generation_1").glob("*.distcp"):
+            path.unlink()
+        found = read_generation(tmp_path / "generation_1", map_location="meta")
+
+        assert found.keys() == checkpoint().keys()
+        assert found["state_dict"]["a/b%"].device.type == "meta"
 
     def test_says_who_wrote_it(self, tmp_path: Path) -> None:
         written(tmp_path, 4)
@@ -159,6 +170,30 @@ class TestASaveThatFails:
             write_generation(tmp_path, checkpoint(WEIGHT + 1), 1, Ranks())
         verify_generation(tmp_path / "generation_1")
         assert torch.equal(read_checkpoint(tmp_path / "epoch_1.pth")["state_dict"]["a/b%"], WEIGHT)
+
+
+def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        is_ours = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY  # torch's own comes too early
+        seen.append(("flush" if is_ours else "fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def noted_rename(source: Any, target: Any) -> None:
+        seen.append(("rename", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    write_generation(tmp_path, checkpoint(), 1, Ranks())
+
+    named = seen.index(("rename", str(tmp_path / "generation_1")))
+    before = {Path(path).name for kind, path in seen[:named] if kind == "flush"}
+    assert {".metadata", "__0_0.distcp"} <= before
+    assert any(name.startswith(".tmp-") for name in before), "the directory itself, with the names in it"
+    assert seen[named + 1 :] == [("flush", str(tmp_path))]
 
 
 @pytest.mark.slow
