@@ -166,12 +166,15 @@ class Writer:
         due = [each["periodic"] for each in details if "periodic" in each]
         if not (due or bests or last):
             due = [self._now(run)]
-        periodic = [self._free(run, self._config.file_name(*each)) for each in due]
-        pinned = [name for name, each in zip(periodic, due, strict=True) if self._config.pins(*each)]
-        plan = self._folder.plan(periodic, list(names.values()), last, pinned)
+        plan = self._named(run, due, list(names.values()), last)
         placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
         generations: dict[Path, int] = run.require(GENERATIONS)
         return plan, placed, max(self._folder.look(), generations.get(self._folder.path, 0))
+
+    def _named(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
+        periodic = [self._free(run, self._config.file_name(*each)) for each in due]
+        pinned = [name for name, each in zip(periodic, due, strict=True) if self._config.pins(*each)]
+        return self._folder.plan(periodic, best, last, pinned)
 
     def _wait(self, save: Save, ranks: Ranks) -> None:
         background = self._background
