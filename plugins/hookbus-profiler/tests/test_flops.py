@@ -58,3 +58,14 @@ def test_counting_changes_no_result():
 )
 def test_the_peak_of_a_device_is_known_by_its_name(name, peak):
     assert peak_of(name) == peak
+
+
+def test_hooks_of_the_model_are_there_afterwards_and_no_others():
+    layer, calls = nn.Linear(3, 5), []
+    layer.register_forward_hook(lambda *_: calls.append("mine"))
+    before = [len(each) for each in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)]
+    for _ in range(3):
+        counted(lambda: layer(torch.ones(4, 3)).sum().backward())
+    assert [len(each) for each in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)] == before
+    layer(torch.ones(4, 3))
+    assert calls == ["mine"] * 4

@@ -123,6 +123,16 @@ def test_hooks_that_worked_while_the_device_was_busy_did_not_hold_it_up(walk):
     assert dict(walk.found.parts) == {"data": 0, "step": 4}
 
 
+def test_hooks_have_the_time_of_the_iterations_that_they_worked_in(walk):
+    split = walk.split
+    for into, hooks in ((None, {"logger": 3}), (split.plain, {"ema": 1}), (split.traced, {"logger": 2})):
+        split.count_for(into)
+        walk.mark("before_train_iter", 5, **hooks)
+        walk.end_iteration(4)
+    split.finish()
+    assert (dict(split.plain.hooks), dict(split.traced.hooks)) == ({"ema": 1}, {"logger": 2})
+
+
 def test_what_hooks_did_after_the_last_iteration_is_in_no_sum(walk):
     walk.end_iteration()
     walk.mark("before_train_iter", 5, logger=3)

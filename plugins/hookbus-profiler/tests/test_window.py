@@ -1,4 +1,5 @@
 import contextlib
+import time
 
 import pytest
 import torch
@@ -66,6 +67,39 @@ class TestIterations:
             window = profile(batches=8, plan=Plan(wait=1, warmup=0, active=1, repeat=2), deliver=fail).window
         # 0 is the first one, 1 and 3 are traced, 2 and 4 come after a trace.
         assert (window.split.traced.iterations, window.split.plain.iterations) == (2, 3)
+
+    def test_do_not_hold_the_time_in_which_a_trace_is_written(self):
+        plan = Plan(wait=0, warmup=0, active=1, repeat=0)
+        split = profile(batches=4, plan=plan, deliver=lambda cycle, number: time.sleep(0.3)).window.split
+        assert split.traced.iterations == 4
+        assert split.traced.seconds < 0.3
+
+
+class TestHooks:
+    def test_have_no_time_for_what_they_do_in_a_validation(self):
+        class Validating(Hook):
+            priority = 100
+
+            def before_val(self):
+                time.sleep(0.02)
+
+        class Working(Hook):
+            def after_train_iter(self, run):
+                time.sleep(0.002)
+                if run.iters_done == 4:
+                    run.request_validation()
+
+        opener = Opener()
+        bus = HookBus([opener, Validating(), Working()])
+        fake_training(bus=bus, epochs=1, batches=8, scores=lambda epoch: {"loss": 1.0})
+        opener.window.split.finish()
+        times = opener.window.split.plain
+
+        assert "validating" not in times.hooks
+        assert 0.014 <= times.hooks["working"] <= times.seconds
+
+    def test_have_no_time_for_the_window_itself(self):
+        assert "window" not in profile().window.split.plain.hooks
 
 
 class TestTheEnd:
