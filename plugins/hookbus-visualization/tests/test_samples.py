@@ -56,6 +56,10 @@ class TestSamplePanel:
         found = sample_panel(TOKENS, torch.tensor([0, 1, -100]), scores, ["a", "b"])
         assert same(found, picture, "1 of 2 tokens are right", WRONG)
 
+    def test_of_tokens_counts_those_that_have_a_class(self):
+        found = sample_panel(TOKENS, torch.tensor([0, -1, -1]), torch.tensor([0, -1, 3]))
+        assert (found.caption, found.frame) == ("1 of 1 tokens are right", RIGHT)
+
     def test_of_tokens_that_are_all_right_is_right(self):
         assert sample_panel(TOKENS, TOKENS, TOKENS).frame == RIGHT
 
