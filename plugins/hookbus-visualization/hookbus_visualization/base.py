@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import nn
 
@@ -22,9 +21,10 @@ from hookbus.weights import unwrapped
 from hookbus_visualization.config import PictureConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
 from hookbus_visualization.panel import Panel, Picture
+from hookbus_visualization.probe import copied, probing
 from hookbus_visualization.seen import Seen, predictions_in, seen_in, shapes
 from hookbus_visualization.sheet import has_display, open_window, sheet
-from hookbus_visualization.unchanged import call, unchanged
+from hookbus_visualization.unchanged import call
 
 __all__ = ["PictureHook", "SampleHook"]
 
@@ -189,11 +189,13 @@ class SampleHook(PictureHook):
 
         A model that cannot be called with the inputs alone leaves them without, and the user is told once.
         """
-        if not self.config.draw_pred or seen.predictions is not None or (model := self.model_of(run)) is None:
+        if not self.config.draw_pred or seen.predictions is not None or seen.inputs is None:
+            return seen
+        if (model := self.model_of(run)) is None:
             return seen
         try:
-            with unchanged(model) as inner, torch.no_grad():
-                return replace(seen, predictions=predictions_in(call(inner, seen.inputs)))
+            with probing(model) as inner:
+                return replace(seen, predictions=predictions_in(call(inner, copied(seen.inputs))))
         except Exception as error:
             self.say_once(
                 run,

@@ -99,6 +99,32 @@ class TestPredictions:
         assert "predicted" in caption
         assert trained_model.training
 
+    def test_are_asked_for_so_that_neither_batch_nor_training_is_another(self):
+        class Greedy(nn.Module):
+            """Changes what it is given."""
+
+            def __init__(self):
+                super().__init__()
+                self.flatten, self.linear = nn.Flatten(), nn.Linear(192, 3)
+
+            def forward(self, x):
+                return self.linear(self.flatten(x.mul_(2)))
+
+        bus, model, batch = (
+            RecordingBus([VisualizationHook(interval=1)]),
+            Greedy(),
+            (torch.ones(2, 3, 8, 8), CLASSES[:2]),
+        )
+        with bus.run(model=model, iterations=2), torch.autocast("cpu", torch.bfloat16):
+            for _ in range(2):
+                bus.emit("before_train_iter", batch=batch)
+                model.zero_grad()
+                functional.cross_entropy(model(batch[0].clone()), batch[1]).backward()
+                bus.emit("after_train_iter", batch=batch, outputs={"loss": 1.0})
+                assert model.linear.weight.grad is not None
+        assert batch[0].unique().tolist() == [1.0]
+        assert len(bus.arguments("log_images")) == 2
+
     def test_are_brought_back_from_what_they_were_normalized_by(self):
         bus = RecordingBus([VisualizationHook(interval=1, backend="tensorboard", mean=[0.5], std=[0.5], max_samples=2)])
         model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
@@ -109,6 +135,15 @@ class TestPredictions:
 
 
 class TestWhatFitsNothing:
+    def test_is_a_loop_that_tells_nothing(self, caplog):
+        bus = RecordingBus([VisualizationHook(interval=1)])
+        with bus.run(model=nn.Linear(1, 1), iterations=2):
+            for _ in range(2):
+                bus.emit("before_train_iter")
+                bus.emit("after_train_iter")
+        (said,) = [each.getMessage() for each in caplog.records if "visualization" in each.getMessage()]
+        assert "there are no inputs. The batch is NoneType, the outputs are NoneType. Give parse" in said
+
     def test_is_told_once_with_its_shapes(self, caplog):
         data = [{"points": torch.zeros(2, 3)}] * 3
         model = nn.Linear(3, 1)
