@@ -36,10 +36,6 @@ class FeatureMapHook(PictureHook):
         """See that the layers are in the model."""
         if run.model is not None:
             layers_of(unwrapped(run.model), self.config.layers)
-
-    def before_run(self, run: Run) -> None:
-        """Find the folder."""
-        super().before_run(run)
         self._drawn_at = -1
 
     @hookimpl(when=lambda config: every(config.frequency or FREQUENCY))
