@@ -65,7 +65,7 @@ def one_round(settings: dict[str, object] | None) -> float:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     batch, fixed = torch.ones(4, 8), model(torch.ones(4, 8)).sum()
-    fixed.backward()  # type: ignore[no-untyped-call]
+    fixed.backward()
     bus = HookBus([] if settings is None else [build_hook(settings)])
     with contextlib.redirect_stdout(io.StringIO()), bus.run(model=model, optimizer=optimizer, iterations=NEVER) as run:
         loop(bus, batch, optimizer, 20)
