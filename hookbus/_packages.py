@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import ModuleType
 
 __all__ = [
@@ -42,11 +42,24 @@ def _package_of(module: str) -> str:
 def distribution_of(module: str) -> importlib.metadata.Distribution | None:
     """The installed distribution that a module belongs to, None for a script or a loose module."""
     top = module.partition(".")[0]
-    for entry in importlib.metadata.entry_points(group=HOOKS_GROUP):
-        if entry.module.partition(".")[0] == top and entry.dist is not None:
-            return entry.dist
-    names = importlib.metadata.packages_distributions().get(top)
+    offering = _offering()
+    if top in offering:
+        return offering[top]
+    names = _distributions().get(top)
     return importlib.metadata.distribution(names[0]) if names else None
+
+
+@functools.cache
+def _offering() -> dict[str, importlib.metadata.Distribution]:
+    """The distributions that offer hooks, by top-level package."""
+    found = importlib.metadata.entry_points(group=HOOKS_GROUP)
+    return {entry.module.partition(".")[0]: entry.dist for entry in reversed(found) if entry.dist is not None}
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """The names of all distributions, by top-level package. Reads the records of each, so it is asked for once."""
+    return importlib.metadata.packages_distributions()
 
 
 def entry_point_of(cls: type) -> str | None:

@@ -29,6 +29,8 @@ class OptimizerEvents:
         self._before_fired = False
         self._after_fired = run.clock.steps_done  # the update whose `after` has been fired
         self._loop_fires_after = False
+        self._is_nested = False
+        self._inside: list[int] = []  # the iteration of each `step` that has begun inside of another one
 
     @property
     def attached(self) -> bool:
@@ -50,6 +52,7 @@ class OptimizerEvents:
                 "torch.optim.Optimizer has. Emit before_optimizer_step and after_optimizer_step around each update and "
                 "say counts_steps=True."
             )
+        self._is_nested = _has_nested_steps(type(self._optimizer))
         self._post = self._optimizer.register_step_post_hook(self._after)
         self.members_changed()
 
@@ -84,6 +87,8 @@ class OptimizerEvents:
 
     def _before(self, optimizer: Any, *_: Any) -> None:
         run = self._run
+        if self._is_nested and not self._enter():
+            return
         if _left_out_by_scaler(optimizer):
             return
         run.clock.stepped = False
@@ -92,7 +97,7 @@ class OptimizerEvents:
         self._before_fired = False
 
     def _after(self, optimizer: Any, *_: Any) -> None:
-        if _left_out_by_scaler(optimizer):
+        if (self._is_nested and not self._leave()) or _left_out_by_scaler(optimizer):
             return
         clock, calls = self._run.clock, self._run.bus.calls
         clock.count_step()
@@ -100,9 +105,21 @@ class OptimizerEvents:
             self._after_fired = clock.steps_done
             if calls.after_optimizer_step:
                 calls.after_optimizer_step()
-        if self._pre is not None and calls.before_optimizer_step is None:
+        if self._pre is not None and calls.before_optimizer_step is None and not self._is_nested:
             self._pre.remove()
             self._pre = None
+
+    def _enter(self) -> bool:
+        """A `step` begins. Returns whether it is the outermost one; those that an error has left count no more."""
+        iteration = self._run.clock.iters_done
+        self._inside = [each for each in self._inside if each == iteration]
+        self._inside.append(iteration)
+        return len(self._inside) == 1
+
+    def _leave(self) -> bool:
+        """A `step` ends. Returns whether it was the outermost one."""
+        self._inside.pop()
+        return not self._inside
 
 
 def _innermost(optimizer: Any) -> Any:
@@ -110,6 +127,14 @@ def _innermost(optimizer: Any) -> Any:
     while getattr(optimizer, "optimizer", None) is not None:
         optimizer = optimizer.optimizer
     return optimizer
+
+
+def _has_nested_steps(cls: type) -> bool:
+    """Whether a `step` may call that of a parent class, for which torch calls the step hooks once more."""
+    from torch.optim import Optimizer
+
+    optimizers = cls.__mro__[: cls.__mro__.index(Optimizer)] if issubclass(cls, Optimizer) else ()
+    return sum("step" in vars(each) for each in optimizers) > 1
 
 
 def _left_out_by_scaler(optimizer: Any) -> bool:

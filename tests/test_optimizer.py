@@ -283,3 +283,43 @@ def test_a_second_run_on_the_same_bus_goes_on_counting_and_fires_once_per_update
     assert training.steps == [1, 2, 3, 4, 5, 6]
     expected = [(point, i + after) for i in range(6) for after, point in enumerate(OPTIMIZER_POINTS)]
     assert optimizer_events(training.bus) == expected
+
+
+def test_a_step_inside_of_a_step_is_one_update() -> None:
+    class Twofold(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    torch.optim.SGD([parameter])  # from here on torch calls hooks for the step of the parent as well
+    optimizer, seen = Twofold([parameter], lr=0.1), []
+    parameter.grad = torch.ones(1)
+    bus: Any = HookBus()
+    bus.on("before_optimizer_step", name="before")(lambda: seen.append("before"))
+    bus.on("after_optimizer_step", name="after")(lambda: seen.append("after"))
+    with bus.run(optimizer=optimizer) as run:
+        for _ in range(2):
+            optimizer.step()
+            bus.emit("after_train_iter")
+        assert (run.steps_done, seen) == (2, ["before", "after"] * 2)
+
+
+def test_a_step_that_was_broken_off_inside_of_another_one_does_not_hide_the_next() -> None:
+    class Fails(torch.optim.SGD):
+        fails = True
+
+        def step(self, closure: Any = None) -> Any:
+            if self.fails:
+                raise ArithmeticError
+            return super().step(closure)
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    torch.optim.SGD([parameter])
+    optimizer, bus = Fails([parameter], lr=0.1), HookBus()
+    with bus.run(optimizer=optimizer) as run:
+        with pytest.raises(ArithmeticError):
+            optimizer.step()
+        bus.emit("after_train_iter")
+        optimizer.fails = False
+        optimizer.step()
+        assert run.steps_done == 1
