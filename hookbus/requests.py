@@ -119,6 +119,8 @@ class Queue:
 
     def take(self, kind: Kind) -> list[Request]:
         """Take the waiting requests of one kind out, sorted by who asked."""
+        if not self.waiting:
+            return []
         taken = sorted((r for r in self.waiting if r.kind is kind), key=lambda r: r.by)
         if taken:
             for request in taken:  # one by one: Ctrl-C may add a request at any moment
