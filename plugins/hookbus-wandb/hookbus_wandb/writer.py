@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 from hookbus import Writer
 from hookbus.copies import finite_values
 from hookbus.errors import HookError
+from hookbus.secrets import is_secret, without_secrets
 from hookbus.writers import Place
 from hookbus_wandb.files import Log, held, run_files
 from hookbus_wandb.names import STEP, artifact_name
@@ -76,7 +78,11 @@ class Target:
             config=dict(self.config),
             dir=self.directory,
             reinit="create_new",  # a run that the user has begun stays as it is
-            settings=wandb.Settings(console="off", x_transaction_log_flush_interval=FLUSH_SECONDS),
+            settings=wandb.Settings(
+                console="off",
+                x_transaction_log_flush_interval=FLUSH_SECONDS,
+                x_disable_meta=any(map(_holds_secret, sys.argv)),  # the command line is a part of it
+            ),
         )
         # A training that is started from here has a process of W&B of its own: killed, it leaves no run in use in ours.
         os.environ.pop(wandb.env.SERVICE, None)
@@ -248,6 +254,10 @@ def _keep(file: Path, text: str) -> None:
     temporary = file.with_name(f".{file.name}")
     temporary.write_text(text)
     os.replace(temporary, file)
+
+
+def _holds_secret(argument: str) -> bool:
+    return is_secret(argument.partition("=")[0]) or without_secrets(argument) != argument
 
 
 def _is_foreign(path: str, root: str) -> bool:

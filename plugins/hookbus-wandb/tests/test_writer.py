@@ -120,6 +120,17 @@ def test_configuration_is_what_came_last_and_settings_of_the_hook_win(target, wr
     assert settings_in(target) == {"optimizer": {"lr": 0.25}, "seed": 1}
 
 
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [("training.epochs=3", True), ("data.token=hush", False), ("--api-key", False), ("url=http://me:hush@h/", False)],
+)
+def test_a_command_line_with_a_secret_is_not_recorded(target, monkeypatch, argument, kept):
+    monkeypatch.setattr(sys, "argv", ["train", argument])
+    WandbWriter(target).close()
+    (path,) = run_files(target.directory, "1a2b")
+    assert (argument.encode() in path.read_bytes()) is kept
+
+
 def test_a_checkpoint_is_a_version_of_the_model_of_the_run(target, writer, tmp_path):
     for name, is_best in (("epoch_1.pth", False), ("epoch_2.pth", True)):
         (tmp_path / name).write_bytes(name.encode())
