@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from hookbus import Hook, every, hookimpl
 from hookbus.decisions import begin_together
+from hookbus.errors import RankError
 from hookbus.ranks import Op, Ranks
 from hookbus.testing import fake_training
 
@@ -136,3 +139,24 @@ def test_a_vector_of_requests_is_small() -> None:
         fake_training([Asks()])
 
     assert set(sizes) == {(3, torch.int64)}
+
+
+def test_ranks_that_are_at_different_places_are_an_error_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead(Alike):
+        """The other rank is an iteration ahead."""
+
+        def _gather(self, name, value):
+            return [value, replace(value, iteration=value.iteration + 1) if name == "requests" else value]
+
+        def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
+            return torch.tensor([2, -1, 0])
+
+    monkeypatch.setattr("hookbus.session.join", lambda device: Ahead())
+
+    with pytest.raises(RankError) as caught:
+        fake_training([Asks()])
+    assert str(caught.value) == (
+        "The ranks are at different places: rank 0: before_train, iteration 0; rank 1: before_train, iteration 1. See "
+        "that the training loaders of all ranks give the same number of batches, and that every rank emits the same "
+        "events."
+    )

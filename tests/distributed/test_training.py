@@ -97,3 +97,46 @@ def test_hooks_see_the_model_itself_and_gradients_are_averaged_once_per_update(l
         assert seen["plain"]
         assert seen["called"] == "DistributedDataParallel"
         assert seen["averaged"] == [False, True, False, True]
+
+
+A_LOOP_OF_ONES_OWN = """
+    import toys, torch
+    from torch.nn import functional
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler
+    import torch.distributed as dist
+    from hookbus import Hook, HookBus
+
+    class Stop(Hook):
+        def after_train_iter(self, run, model):
+            self.model = type(model).__name__
+            if RANK == 1 and run.iters_done == 6:
+                run.request_stop("enough")
+
+    dist.init_process_group("gloo")
+    data, hook = toys.data(), Stop()
+    loader = DataLoader(data, 8, sampler=DistributedSampler(data))
+    model = DistributedDataParallel(toys.net())
+    optimizer = toys.sgd(model)
+    bus = HookBus([hook])
+    with bus.run(model=model, optimizer=optimizer, epochs=5, work_dir="own", seed=1) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, batch in run.batches(loader):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(model(batch[0]), batch[1])
+                loss.backward()
+                optimizer.step()
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": loss})
+            bus.emit("after_train_epoch")
+    answer([run.outcome, run.iters_done, run.epochs_done, run.stop_reasons, hook.model, str(run.work_dir.path), run.id])
+    dist.destroy_process_group()
+"""
+
+
+def test_a_loop_of_ones_own_with_a_group_of_its_own_is_stopped_on_all_ranks(launch: Launch) -> None:
+    answers = launch(A_LOOP_OF_ONES_OWN).answers
+
+    assert answers[0] == answers[1]
+    assert answers[0][:-1] == ["stopped", 6, 1, ["stop: enough on rank 1"], "Sequential", "own"]
