@@ -61,9 +61,9 @@ def reported() -> Iterator[None]:
 
 
 def console() -> Console:
-    """Standard output."""
+    """Standard output. Of several processes only the main one writes there."""
     in_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return Console(width=None if in_terminal else PIPED_WIDTH, highlight=False)
+    return Console(width=None if in_terminal else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 
 def complain(message: str) -> None:
@@ -93,8 +93,9 @@ def paragraph(text: str, indent: int, hanging: int = 0) -> str:
 
 
 def print_json(value: Any) -> None:
-    """A result for scripts."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """A result for scripts, from the main process."""
+    if is_main():
+        typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def errors() -> Console:

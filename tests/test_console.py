@@ -80,6 +80,16 @@ class TestMessages:
             "rank 1: error: no disk",
         ]
 
+    def test_of_several_processes_only_the_main_one_writes_results(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for rank in ("1", "0"):
+            monkeypatch.setenv("RANK", rank)
+            console().print("rank", rank)
+            print_json(rank)
+
+        assert capsys.readouterr().out.splitlines() == ["rank 0", '"0"']
+
     def test_a_long_line_stays_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         complain("word " * 100)
         assert len(capsys.readouterr().err.splitlines()) == 1
