@@ -197,6 +197,7 @@ def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # some forty processes, one after the other
 def test_a_death_at_any_moment_leaves_the_newest_generation_that_was_named(tmp_path: Path) -> None:
     sound, folder = tmp_path / "sound", tmp_path / "folder"
     files.link(written(sound), sound / "last.pth")

@@ -16,7 +16,7 @@ from hookbus.state import read_checkpoint
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has a limit of its own
 
 TRAINING = """
     import json, os, toys, torch
