@@ -45,6 +45,7 @@ bench: .venv/all
 	$(RUN) benchmarks.bench_ema --rounds 5
 	$(RUN) benchmarks.bench_checkpoint --megabytes 40 --rounds 3
 	KINETO_LOG_LEVEL=6 $(RUN) benchmarks.bench_observers --rounds 5
+	$(RUN) benchmarks.bench_ranks --blocks 5
 
 generate: .venv/all
 	$(BIN)/python tests/generate.py

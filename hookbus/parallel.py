@@ -110,13 +110,10 @@ class DDPSteps(Steps):
         with self._wrapper.no_sync():
             return super().propagate(run, batch, weight)
 
-    def begin_judging(self, ranks: Ranks) -> None:
+    def begin_judging(self, _ranks: Ranks) -> None:
         """Take over the main rank's buffers, as every forward in training does: what is judged is what is saved."""
-        buffers = dict(self._bare.named_buffers())
-        if buffers and self._wrapper.broadcast_buffers:
-            held = ranks.broadcast("buffers", {name: buffer.cpu() for name, buffer in buffers.items()})
-            for name, buffer in buffers.items():
-                buffer.detach().copy_(held[name])
+        if self._wrapper.broadcast_buffers:
+            take_main_buffers(self._bare)
 
     def eval_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Judge one batch with the model itself: no other process is asked, so some may have fewer batches."""

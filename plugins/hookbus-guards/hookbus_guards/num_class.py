@@ -24,6 +24,7 @@ class NumClassCheckHook(Hook):
     """
 
     Config = NumClassCheckConfig
+    makes_requests = False
     config: NumClassCheckConfig
 
     def check(self, run: Run) -> None:

@@ -30,6 +30,7 @@ class StartupCheckHook(Hook):
     """
 
     Config = StartupCheckConfig
+    makes_requests = False
     config: StartupCheckConfig
     _num_classes: int | None = None
 
