@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hookbus._packages import package_of
@@ -34,11 +34,10 @@ def check_hooks(run: Run) -> None:
 
 
 def _failures(run: Run) -> Iterator[HookbusError]:
-    for name, hook in run.bus.hooks.items():
-        if not isinstance(hook, Hook) or not run.serves(hook):
-            continue
+    hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook) and run.serves(hook)}
+    yield from _without_validations(run, hooks)
+    for name, hook in hooks.items():
         try:
-            _check_validations(run, hook)
             hook.check(run)
         except ConfigError as error:
             yield ConfigError(_of_hook(name, hook, problem) for problem in error.problems)
@@ -46,13 +45,17 @@ def _failures(run: Run) -> Iterator[HookbusError]:
             yield type(error)(_of_hook(name, hook, str(error)))
 
 
-def _check_validations(run: Run, hook: Hook) -> None:
-    asks = run.mode == "train" and hook.schedules_validation and hook.validates_with is None
-    if asks and not run.validations.can_make("val"):
-        raise RequestError(
-            "it will ask for validations, and this run has no way to make one: give val_loader= to the Trainer, or "
-            "validate= to bus.run."
-        )
+def _without_validations(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
+    """What is wrong where hooks will ask for validations that the run cannot make, or that two of them make."""
+    asking = [name for name, hook in hooks.items() if run.mode == "train" and hook.schedules_validation]
+    try:
+        if not asking or run.validations.can_make("val"):
+            return
+    except RequestError as error:
+        yield error
+        return
+    needed = "it will ask for validations, and this run has no way to make one: give val_loader= to the Trainer, or "
+    yield from (RequestError(_of_hook(name, hooks[name], f"{needed}validate= to bus.run.")) for name in asking)
 
 
 def _of_hook(name: str, hook: Hook, problem: str) -> str:

@@ -38,6 +38,16 @@ EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 255}
 """What W&B calls finished, and what killed by Ctrl-C; anything else has failed."""
 
 
+@contextmanager
+def _ends_kept() -> Iterator[None]:
+    """Leave `sys.exit` and `sys.excepthook` as they are: W&B puts its own there for good, to learn of exit codes."""
+    kept = sys.exit, sys.excepthook
+    try:
+        yield
+    finally:
+        sys.exit, sys.excepthook = kept
+
+
 @dataclass(frozen=True)
 class Target:
     """Which run of W&B is written to.
@@ -60,6 +70,7 @@ class Target:
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
+    @_ends_kept()
     def begin(self) -> Any:
         """Begin the run, or go on with it.
 
@@ -230,6 +241,7 @@ def run_id_in(directory: Path, *, new: bool) -> str:
     return known or token_hex(4)
 
 
+@_ends_kept()
 def prepare(mode: str | None) -> None:
     """See that W&B will not ask for a key in the middle of a training, and that a run that is offline stays so.
 

@@ -1,6 +1,7 @@
 """W&B as it is on a new machine, offline: nothing of the user's own is read, and nothing is written to it."""
 
 import os
+import sys
 
 import pytest
 
@@ -25,5 +26,7 @@ def run_of_the_user(new_machine):
     """A run that goes on, with which the process of W&B does: it takes a second to start."""
     import wandb
 
+    ends = sys.exit, sys.excepthook
     with wandb.init(dir=new_machine, reinit="create_new") as run:
+        sys.exit, sys.excepthook = ends  # other tests look at where a process has ended
         yield run

@@ -55,7 +55,7 @@ def settings_in(target):
 
 
 def test_a_run_has_the_id_the_project_and_the_name_that_were_given(target, writer):
-    writer.flush()
+    writer.close()
     (run,) = records(target, "run")
     assert (run.run_id, run.project, run.display_name) == ("1a2b", "digits", "first")
     assert (target.directory / "run_id").read_text() == "1a2b"
@@ -293,6 +293,13 @@ def test_an_offline_run_stays_offline_unless_the_user_says_otherwise(monkeypatch
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
     prepare("offline")
     assert os.environ["WANDB_ERROR_REPORTING"] == "true"
+
+
+def test_the_ways_out_of_the_process_are_left_as_they_were(target):
+    before = sys.exit, sys.excepthook
+    prepare("offline")
+    WandbWriter(target).close()
+    assert (sys.exit, sys.excepthook) == before
 
 
 def test_a_run_of_the_users_own_goes_on(target, run_of_the_user):
