@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -25,7 +26,7 @@ PROGRAMS = {
             *) echo "$@" >> asked ;;
         esac
     """,
-    "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
+    "torchrun": f'exec {shlex.quote(sys.executable)} -m torch.distributed.run "$@"',
 }
 PARTS = """
     import os, signal
