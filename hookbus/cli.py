@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import hookbus
 from hookbus._console import complain, console, errors, paragraph, print_json, reported, table_of
+from hookbus.distributed import is_one_of_several, leave
 from hookbus.errors import ConfigError, HookbusError
 
 if TYPE_CHECKING:
@@ -250,7 +251,13 @@ def main() -> NoReturn:
     """Run the command line. A mistake of the user never shows a traceback, nor does an output of few letters."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(app(standalone_mode=True))
+    try:
+        app(standalone_mode=True)
+    except SystemExit as end:
+        if is_one_of_several() and isinstance(end.code, int):
+            leave(end.code)
+        raise
+    sys.exit()
 
 
 # -- inside ----------------------------------------------------------------------------------------

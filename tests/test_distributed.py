@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -89,3 +91,12 @@ class TestTheNameUnderWhichProcessesMeet:
 
         assert len(set(now)) == 1
         assert set(before).isdisjoint(now)
+
+
+def test_who_leaves_does_what_is_to_be_done_at_the_end_and_has_the_code() -> None:
+    code = (
+        "import atexit; from hookbus.distributed import leave; atexit.register(print, 'end'); print('work'); leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (3, "work\nend\n", "")
