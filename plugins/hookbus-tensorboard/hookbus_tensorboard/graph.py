@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.tensorboard import _pytorch_graph  # SummaryWriter.add_graph would trace on the writer's thread
 
 __all__ = ["graph_of"]
 
@@ -26,6 +25,8 @@ def graph_of(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
     Raises:
         Exception: the model cannot be traced with these arguments.
     """
+    from torch.utils.tensorboard import _pytorch_graph  # SummaryWriter.add_graph would trace on the writer's thread
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tracing is deprecated, and each value that the trace takes as a constant
         traced = torch.jit.trace(
