@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["figure_pixels", "pixels_of", "separate"]
+from hookbus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["figure_pixels", "pictures_directory", "pixels_of", "separate"]
 
 CHANNELS = (1, 3, 4)
 
@@ -38,6 +44,36 @@ def separate(images: Any) -> list[Any]:
     if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
         return list(images)
     return [images]
+
+
+def pictures_directory(run: Run, hook: str, setting: str, given: str | None, default: str) -> Path | None:
+    """Where the pictures of a hook go; what is inside the work directory is the run's own.
+
+    Args:
+        run: the run.
+        hook: the instance name.
+        setting: what the setting of the directory is called.
+        given: its value: a directory, relative to that of the run's pictures or absolute; None for nothing.
+        default: the directory where nothing was given.
+
+    Returns:
+        The directory; None in a run that writes no files.
+
+    Raises:
+        ConfigError: a relative directory was given, and the run writes no files.
+    """
+    folder, directory = Path(given or default), run.get("visualization_dir")
+    if directory is None and given is not None and not folder.is_absolute():
+        raise ConfigError(
+            [
+                f"hook {hook!r}: this run has no place for {setting}: {given}. Give work_dir to the run, or an "
+                f"absolute {setting}."
+            ]
+        )
+    if directory is None:
+        return None if given is None else folder
+    run.own(Path(directory) / folder)
+    return Path(directory) / folder
 
 
 def figure_pixels(figure: Any) -> Tensor:

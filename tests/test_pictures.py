@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from hookbus.pictures import figure_pixels, pixels_of, separate
+from hookbus import HookBus
+from hookbus.errors import ConfigError
+from hookbus.pictures import figure_pixels, pictures_directory, pixels_of, separate
 
 
 @pytest.mark.parametrize(
@@ -78,3 +81,20 @@ def test_a_figure_is_drawn_and_not_changed() -> None:
     assert figure.canvas is canvas
     with pytest.raises(TypeError, match="a str is no matplotlib figure"):
         figure_pixels("figure")
+
+
+class TestTheDirectoryOfPictures:
+    @pytest.mark.parametrize(("given", "folder"), [(None, "own"), ("mine", "mine")])
+    def test_is_in_that_of_the_run_and_belongs_to_it(self, given: str | None, folder: str, tmp_path: Path) -> None:
+        with HookBus().run(work_dir=tmp_path) as run:
+            found = pictures_directory(run, "maps", "out_dir", given, "own")
+            assert found == tmp_path / "visualization" / folder
+            found.mkdir(parents=True)
+            assert run.own(found)
+
+    def test_is_none_in_a_run_that_writes_no_files_unless_it_is_absolute(self, tmp_path: Path) -> None:
+        with HookBus().run() as run:
+            assert pictures_directory(run, "maps", "out_dir", None, "own") is None
+            assert pictures_directory(run, "maps", "out_dir", str(tmp_path), "own") == tmp_path
+            with pytest.raises(ConfigError, match="^hook 'maps': this run has no place for out_dir: here. "):
+                pictures_directory(run, "maps", "out_dir", "here", "own")

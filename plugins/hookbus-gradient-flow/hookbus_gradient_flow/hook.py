@@ -15,6 +15,7 @@ from hookbus import Hook, Run, every, hookimpl
 from hookbus.errors import ConfigError, HookError, did_you_mean
 from hookbus.files import commit
 from hookbus.layouts import layout_of
+from hookbus.pictures import pictures_directory
 from hookbus.weights import unwrapped
 from hookbus_gradient_flow.chart import draw
 from hookbus_gradient_flow.config import GradientFlowConfig
@@ -71,7 +72,8 @@ class GradientFlowHook(Hook):
         if is_spread := layout_of(model) is not None:
             run.logger.warning("%s shows nothing: this process has only a part of each gradient.", self.name)
         self._parameters = {} if is_spread else {name: parameters[name] for name in names}
-        self._directory = self._find_directory(run)
+        own = re.sub(r"[^\w-]", "_", self.name)
+        self._directory = pictures_directory(run, self.name, "save_dir", self.config.save_dir, own)
         self._reading, self._read_at, self._told = None, -1, set()
 
     # -- reading -------------------------------------------------------------------------------
@@ -130,23 +132,6 @@ class GradientFlowHook(Hook):
         if self._directory is not None:
             path = self._directory / f"step-{run.steps_done:08}.png"
             commit(path, lambda file: image.save(file, format="png"))
-
-    def _find_directory(self, run: Run) -> Path | None:
-        """Where the charts go; None in a run that writes no files."""
-        given = self.config.save_dir
-        folder = Path(given or re.sub(r"[^\w-]", "_", self.name))
-        directory = run.get("visualization_dir")
-        if directory is None and given is not None and not folder.is_absolute():
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: this run has no place for save_dir: {given}. Give work_dir to the run, or an "
-                    "absolute save_dir."
-                ]
-            )
-        if directory is None:
-            return None if given is None else folder
-        run.own(Path(directory) / folder)
-        return Path(directory) / folder
 
 
 def _scale_of(scaler: Any, parameters: dict[str, Tensor]) -> Tensor | None:

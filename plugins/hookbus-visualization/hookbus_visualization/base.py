@@ -13,9 +13,10 @@ from PIL import Image
 from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
-from hookbus.errors import ConfigError, HookError, did_you_mean
+from hookbus.errors import HookError, did_you_mean
 from hookbus.files import commit
 from hookbus.names import safe_name
+from hookbus.pictures import pictures_directory
 from hookbus.steps import move
 from hookbus.weights import unwrapped
 from hookbus_visualization.config import PictureConfig, SampleConfig
@@ -55,7 +56,10 @@ class PictureHook(Hook):
             ConfigError: there is no place for `out_dir`.
         """
         self._told = set()
-        self._folder = self._find_folder(run) if self.config.save else None
+        own = safe_name(self.name, NOT_IN_A_NAME, LONGEST)
+        self._folder = (
+            pictures_directory(run, self.name, "out_dir", self.config.out_dir, own) if self.config.save else None
+        )
         if self.config.show and not has_display():
             self.say_once(run, "there is no display, so no window shows the pictures (show: true).")
 
@@ -146,23 +150,6 @@ class PictureHook(Hook):
             if key not in known:
                 raise HookError(f"parse returns {key!r}, which is not drawn.{did_you_mean(str(key), known)}")
         return found
-
-    def _find_folder(self, run: Run) -> Path | None:
-        """Where the files go; None in a run that writes no files."""
-        given = self.config.out_dir
-        folder = Path(given or safe_name(self.name, NOT_IN_A_NAME, LONGEST))
-        directory = run.get("visualization_dir")
-        if directory is None and given is not None and not folder.is_absolute():
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: this run has no place for out_dir: {given}. Give work_dir to the run, or an "
-                    "absolute out_dir."
-                ]
-            )
-        if directory is None:
-            return None if given is None else folder
-        run.own(Path(directory) / folder)
-        return Path(directory) / folder
 
 
 class SampleHook(PictureHook):
