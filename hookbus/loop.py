@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hookbus._numbers import check_count
 from hookbus._table import Order
 from hookbus.beginnings import check_files
 from hookbus.builder import get_default_hooks
@@ -139,7 +140,8 @@ class Trainer:
         self.device = _device(device)
         self.ranks = join(self.device)
         check_distributed(distributed)
-        self.agree_every = _agree_every(agree_every)
+        check_count(agree_every, "agree_every")
+        self.agree_every = agree_every
         self.model = inside_ddp(model.to(self.device))
         spread_if_asked(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
         self.optimizer = _optimizer(optimizer, model)
@@ -433,15 +435,9 @@ def _default_hooks(work_dir: object) -> list[Hook]:
 
 
 def _limit(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise ConfigError([f"{name}: {value!r} is not a whole number of at least 0."])
+    if value is not None:
+        check_count(value, name, least=0)
     return value
-
-
-def _agree_every(count: int) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError([f"agree_every: {count!r} is not a whole number of at least 1."])
-    return count
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, LoopError
 from hookbus.layouts import whole
 
@@ -79,8 +80,7 @@ class Steps:
 
     @accumulate.setter
     def accumulate(self, count: int) -> None:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError([f"accumulate: {count!r} is not a whole number of at least 1."])
+        check_count(count, "accumulate")
         self._accumulate = count
         self._plain = count == 1 and self.scaler is None
 

@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
+from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.lifecycle import Unit
 
@@ -347,8 +348,7 @@ def _check_count(value: object, where: str, *, least: int = 1, optional: bool = 
     """See that a value is a count, the name of a config field that holds one, or, where it is optional, None."""
     if isinstance(value, str) or (optional and value is None):
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError([f"{where}: {value!r} is not a whole number of at least {least}."])
+    check_count(value, where, least=least)
 
 
 def _checked_unit(unit: Unit | None) -> Unit | None:
