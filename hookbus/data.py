@@ -11,7 +11,7 @@ run would have read. Nothing of a generator's state has to be kept for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -32,7 +32,17 @@ from hookbus.errors import LoopError
 from hookbus.rng import get_rng_state, preserved_rng, set_rng_state
 from hookbus.seeding import Plan, Preparation, PreparedDataset, SeededCollate, SeededDataset, WorkerStart, mix, prepared
 
-__all__ = ["Feed", "Splits", "can_be_divided", "can_be_rebuilt", "datasets_in", "feed_of", "length_of", "source_of"]
+__all__ = [
+    "Feed",
+    "Splits",
+    "can_be_divided",
+    "can_be_rebuilt",
+    "datasets_in",
+    "feed_of",
+    "length_of",
+    "rebuilt",
+    "source_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,45 @@ def length_of(loader: Any, part: Part | None = None) -> int | None:
     return part.length(source_of(loader), length) if part is not None and can_be_divided(loader) else length
 
 
+def rebuilt(
+    loader: DataLoader[Any],
+    order: Any,
+    *,
+    dataset: Any,
+    collate_fn: Any,
+    generator: torch.Generator | None,
+    worker_init_fn: Callable[[int], None] | None,
+    persistent_workers: bool,
+) -> DataLoader[Any]:
+    """A DataLoader with the same arguments, but for those that are given.
+
+    Args:
+        loader: the one that is followed.
+        order: takes the place of its batch sampler, or of its sampler where it makes no batches.
+        dataset, collate_fn, generator: of the new one.
+        worker_init_fn, persistent_workers: of the new one, if it has workers.
+    """
+    arguments: dict[str, Any] = (
+        {"batch_size": None, "sampler": order} if loader.batch_sampler is None else {"batch_sampler": order}
+    )
+    if loader.num_workers:
+        arguments |= {
+            "multiprocessing_context": loader.multiprocessing_context,
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "timeout": loader.timeout,
+            "worker_init_fn": worker_init_fn,
+        }
+    return DataLoader(
+        dataset,
+        num_workers=loader.num_workers,
+        collate_fn=collate_fn,
+        pin_memory=loader.pin_memory,
+        generator=generator,
+        **arguments,
+    )
+
+
 def can_be_divided(loader: Any) -> bool:
     """Whether a loader can be read in parts by several processes, and does not do so by itself."""
     if hasattr(loader, "state_dict") or not can_be_rebuilt(loader):
@@ -157,28 +206,14 @@ class SeededFeed:
         self._plan = Plan(source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations), part=part)
         dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
         dataset = PreparedDataset(dataset, preparations) if preparations else dataset
-        self._rebuilt = self._rebuild(
-            dataset,
+        self._rebuilt = rebuilt(
+            loader,
+            self._plan,
+            dataset=dataset,
             collate_fn=SeededCollate(loader.collate_fn) if collates else loader.collate_fn,
-            **({"batch_sampler": self._plan} if batched else {"batch_size": None, "sampler": self._plan}),
-        )
-
-    def _rebuild(self, dataset: Any, **arguments: Any) -> DataLoader[Any]:
-        loader = self._loader
-        if loader.num_workers:
-            arguments |= {
-                "multiprocessing_context": loader.multiprocessing_context,
-                "prefetch_factor": loader.prefetch_factor,
-                "persistent_workers": loader.persistent_workers,
-                "timeout": loader.timeout,
-                "worker_init_fn": WorkerStart(loader.worker_init_fn),
-            }
-        return DataLoader(
-            dataset,
-            num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
             generator=self._generator,
-            **arguments,
+            worker_init_fn=WorkerStart(loader.worker_init_fn),
+            persistent_workers=loader.persistent_workers,
         )
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:

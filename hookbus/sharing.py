@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
 
-from hookbus.data import can_be_rebuilt, source_of
+from hookbus.data import can_be_rebuilt, rebuilt, source_of
 from hookbus.seeding import Plan
 
 __all__ = ["Share", "share_of"]
@@ -38,7 +38,15 @@ def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[A
     batched, source = loader.batch_sampler is not None, _whole_source_of(loader)
     if source is None:
         return None
-    return _reading(loader, Share(source, batched=batched, first=rank, every=world_size, seed=seed))
+    return rebuilt(
+        loader,
+        Share(source, batched=batched, first=rank, every=world_size, seed=seed),
+        dataset=loader.dataset,
+        collate_fn=loader.collate_fn,
+        generator=loader.generator,
+        worker_init_fn=loader.worker_init_fn,
+        persistent_workers=False,  # it is made anew for each validation
+    )
 
 
 class Share(Sampler[Any]):
@@ -72,22 +80,3 @@ def _whole_source_of(loader: DataLoader[Any]) -> Any:
         whole: Any = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
         return whole if sampler is source else BatchSampler(whole, source.batch_size, source.drop_last)
     return None if hasattr(sampler, "num_replicas") else source
-
-
-def _reading(loader: DataLoader[Any], share: Share) -> DataLoader[Any]:
-    """The loader, reading a share. Its workers end with it: it is made anew for each validation."""
-    arguments: dict[str, Any] = (
-        {"sampler": share, "batch_size": None} if loader.batch_sampler is None else {"batch_sampler": share}
-    )
-    if loader.num_workers:
-        arguments |= {"prefetch_factor": loader.prefetch_factor, "timeout": loader.timeout}
-    return DataLoader(
-        loader.dataset,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        **arguments,
-    )
