@@ -50,10 +50,15 @@ def distribution_of(module: str) -> importlib.metadata.Distribution | None:
 
 
 @functools.cache
+def _hook_entries() -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=HOOKS_GROUP))
+
+
+@functools.cache
 def _offering() -> dict[str, importlib.metadata.Distribution]:
     """The distributions that offer hooks, by top-level package."""
-    found = importlib.metadata.entry_points(group=HOOKS_GROUP)
-    return {entry.module.partition(".")[0]: entry.dist for entry in reversed(found) if entry.dist is not None}
+    found = reversed(_hook_entries())
+    return {entry.module.partition(".")[0]: entry.dist for entry in found if entry.dist is not None}
 
 
 @functools.cache
@@ -76,8 +81,7 @@ def class_of_entry(kind: str) -> set[str]:
 @functools.cache
 def _entry_points() -> dict[str, str]:
     """Entry-point names by top-level package and class."""
-    found = importlib.metadata.entry_points(group=HOOKS_GROUP)
-    parts = ((entry, *parts_of(entry)) for entry in found)
+    parts = ((entry, *parts_of(entry)) for entry in _hook_entries())
     return {f"{module.partition('.')[0]}:{attribute}": entry.name for entry, module, attribute in parts}
 
 
