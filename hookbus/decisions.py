@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookbus._packages import package_of
 from hookbus.errors import RankError, RequestError
@@ -103,7 +104,7 @@ class Decisions:
         if point == ITERATION and not self._is_due():
             return False
         self.admit_interrupt()
-        own = _Told(point, run.iters_done, [_packed(run, each) for each in run.queue.waiting])
+        own = _Told(point, run.iters_done, [_with_saver(each, run.bus.pm.get_name) for each in run.queue.waiting])
         if not self._is_the_same_everywhere(own):
             self._unite(own)
         return True
@@ -161,7 +162,7 @@ class Decisions:
                 is_of_all = all(request in other.requests for other in told)
                 marked = request if is_of_all else replace(request, reason=f"{request.reason} on rank {rank}".lstrip())
                 united += [] if is_of_all and request in united else [marked]
-        run.queue.waiting = [_unpacked(run, each) for each in united]
+        run.queue.waiting = [_with_saver(each, run.bus.pm.get_plugin) for each in united]
 
 
 def begin_together(run: Run) -> None:
@@ -183,19 +184,10 @@ def _can_ask(plugin: object) -> bool:
     return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
 
 
-def _packed(run: Run, request: Request) -> Request:
-    """A request as it travels: a saver is named."""
+def _with_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
+    """The same request with another saver, if it has one: it travels under its name."""
     saver = request.details.get("saver")
-    if saver is None:
-        return request
-    return replace(request, details={**request.details, "saver": run.bus.pm.get_name(saver)})
-
-
-def _unpacked(run: Run, request: Request) -> Request:
-    name = request.details.get("saver")
-    if name is None:
-        return request
-    return replace(request, details={**request.details, "saver": run.bus.pm.get_plugin(name)})
+    return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
 
 
 def _digest(told: _Told) -> int:
