@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, count, product
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from hookbus import Hook, Run, Trainer
@@ -31,7 +30,7 @@ from hookbus_ema import EMAHook
 from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, read_jsonl
 from tests.dying import in_child
-from tests.toys import Augmented, net, pairs
+from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, net, pairs
 
 AVERAGES: dict[str, dict[str, Any] | None] = {
     "no EMA": None,
@@ -56,15 +55,6 @@ PLACES = {  # where a training is stopped: at which point, after how many iterat
     "at the end of an epoch": ("after_epoch", 5),
 }
 ENDS = ("a stop", *(f"a kill before renaming number {number} of its save" for number in (1, 2, 4)))
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.02),
-}
-SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "step": lambda optimizer: CosineAnnealingLR(optimizer, 20),
-    "epoch": lambda optimizer: ExponentialLR(optimizer, 0.9),
-    "metric": lambda optimizer: ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5),
-}
 CHOICES: tuple[Sequence[Any], ...] = (
     tuple(AVERAGES), tuple(STOPPING), SAVING, tuple(PLACES), ENDS, tuple(OPTIMIZERS), tuple(SCHEDULES), (0, 2)
 )  # fmt: skip

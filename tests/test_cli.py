@@ -31,24 +31,19 @@ from hookbus.lifecycle import POINTS
 if TYPE_CHECKING:
     from tests.conftest import Environment, Project
 
-RUN = """
+TRAINING = """
     model: {type: "parts:net"}
     dataset: {type: "parts:points", batch_size: 8}
     training: {epochs: 2}
     default_hooks: false
     hooks:
-      - {type: "parts:ProbeHook", interval: 2, priority: 20}
+"""
+RUN = f"""{TRAINING.rstrip()}
+      - {{type: "parts:ProbeHook", interval: 2, priority: 20}}
       - "parts:QuietHook"
 """
-
-
-LACKING = """
-    model: {type: "parts:net"}
-    dataset: {type: "parts:points", batch_size: 8}
-    training: {epochs: 2}
-    default_hooks: false
-    hooks:
-      - {type: HOOK}
+LACKING = f"""{TRAINING.rstrip()}
+      - {{type: HOOK}}
 """
 
 

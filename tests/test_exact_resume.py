@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from hookbus.bus import HookBus
@@ -23,7 +22,7 @@ from hookbus.rng import get_rng_state, seed_everything
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus.testing import fingerprint
-from tests.toys import Augmented, Saver, net, pairs
+from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, Saver, net, pairs
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +42,6 @@ MOMENTS: dict[str, tuple[str, int, int]] = {
     "at a last batch in the middle of an accumulation": ("after_train_iter", 5, 2),
     "at the end of an epoch": ("after_epoch", 10, 1),
     "at the end of an epoch in the middle of an accumulation": ("after_epoch", 5, 2),
-}
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
-}
-SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "step": lambda optimizer: CosineAnnealingLR(optimizer, 20),
-    "epoch": lambda optimizer: ExponentialLR(optimizer, 0.7),
-    "metric": lambda optimizer: ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5),
 }
 
 

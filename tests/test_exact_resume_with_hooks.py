@@ -14,18 +14,8 @@ from typing import Any
 import pytest
 
 from hookbus.state import read_checkpoint
-from tests.interrupting import (
-    CHOICES,
-    OPTIMIZERS,
-    PLACES,
-    SCHEDULES,
-    Case,
-    Stops,
-    covering,
-    interrupt,
-    left_behind,
-    train,
-)
+from tests.interrupting import CHOICES, PLACES, Case, Stops, covering, interrupt, left_behind, train
+from tests.toys import OPTIMIZERS, SCHEDULES
 
 PAIRS = [Case(*each) for each in covering(CHOICES)]
 EVERY = [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import Dataset
 
 from hookbus.bus import HookBus
@@ -18,6 +19,16 @@ from hookbus.loop import Trainer
 from hookbus.requests import Request
 from hookbus.run import Run
 from hookbus.state import write_checkpoint
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.02),
+}
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "step": lambda optimizer: CosineAnnealingLR(optimizer, 20),
+    "epoch": lambda optimizer: ExponentialLR(optimizer, 0.9),
+    "metric": lambda optimizer: ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5),
+}
 
 
 class Saver(Hook):
