@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from docs import generate
 from hookbus.discovery import PUBLISHED
@@ -45,6 +47,21 @@ def test_everything_on_the_page_works(page: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     Reader(page).follow()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_pictures_of_the_gallery_are_drawn_by_its_script(tmp_path: Path) -> None:
+    script, kept = ROOT / "docs" / "examples" / "gallery.py", ROOT / "docs" / "pictures"
+    subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True, timeout=500)
+
+    def size_of(path: Path) -> tuple[int, int]:
+        with Image.open(path) as picture:
+            return picture.size
+
+    drawn = {path.name: size_of(path) for path in tmp_path.glob("*.png")}
+    shown = set(re.findall(r"\(pictures/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
+    assert drawn == {name: size_of(kept / name) for name in shown}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

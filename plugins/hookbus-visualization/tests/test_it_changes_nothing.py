@@ -2,13 +2,17 @@
 
 import gc
 from contextlib import nullcontext
+from itertools import chain
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hookbus import Hook, HookBus
 from hookbus.loop import Trainer
@@ -83,9 +87,9 @@ class Witness(Hook):
         self.seen.append((fingerprint(model.state_dict()), gradients, hooks, modes, fingerprint(get_rng_state())))
 
 
-def trainer_loop(hooks, model, optimizer, **options):
+def trainer_loop(hooks, model, optimizer, data=DATA, **options):
     Trainer(
-        model, optimizer, loss_fn=functional.cross_entropy, train_loader=DATA, val_loader=DATA[:1], epochs=1, seed=0,
+        model, optimizer, loss_fn=functional.cross_entropy, train_loader=data, val_loader=data[:1], epochs=1, seed=0,
         hooks=hooks, default_hooks=False, device="cpu", work_dir=None, **options,
     ).fit()  # fmt: skip
 
@@ -153,3 +157,41 @@ def test_no_tensor_outlives_the_drawing(hook):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trainer_loop([*built([hook]), counter], model, optimizer)
     assert len(set(counter.counts[1:])) == 1
+
+
+class Memory(TorchDispatchMode):
+    """Adds up the memory of all tensors that are alive, after each operation."""
+
+    def __init__(self, there):
+        super().__init__()
+        self.live, self.peak = {}, 0
+        self.add(there)
+
+    def add(self, values):
+        for each in values:
+            if isinstance(each, torch.Tensor):
+                storage = each.untyped_storage()
+                self.live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        done = func(*args, **(kwargs or {}))
+        self.add(tree_leaves(done))
+        self.live = {key: found for key, found in self.live.items() if not found[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.live.values()))
+        return done
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_the_most_memory_is_what_training_with_any_hook_needs(hook):
+    """The batches are larger than what is drawn. With any hook at all the run keeps the last losses."""
+    batches = [(torch.rand(64, 3, 8, 8), torch.arange(64) % 3) for _ in range(3)]
+
+    def peak(names):
+        torch.manual_seed(0)
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with Memory(chain(model.parameters(), model.buffers(), *batches)) as memory:
+            trainer_loop([Hook(), *built(names)], model, optimizer, data=batches)
+        return memory.peak
+
+    assert peak([hook]) == peak([])
