@@ -27,9 +27,9 @@ from pydantic_core import PydanticUndefined
 from hookbus import errors
 from hookbus.cli import app
 from hookbus.config import DatasetConfig, LoaderConfig, LoadFrom, RunConfig, SchedulerConfig, TrainingConfig
-from hookbus.ending import EXIT_CODES
 from hookbus.hook import Hook, HookConfig, Priority
 from hookbus.lifecycle import ALIASES, POINTS, Point
+from hookbus.runs.ending import EXIT_CODES
 
 DOCS = Path(__file__).parent
 PACKAGES = DOCS.parent / "plugins"

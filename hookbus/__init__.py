@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookbus._imports import import_path as import_path
-    from hookbus.builder import HOOKS as HOOKS
-    from hookbus.builder import build_hook as build_hook
-    from hookbus.builder import build_hooks as build_hooks
-    from hookbus.builder import get_default_hooks as get_default_hooks
     from hookbus.bus import HookBus as HookBus
     from hookbus.config import RunConfig as RunConfig
     from hookbus.config import load_config as load_config
@@ -26,7 +22,13 @@ if TYPE_CHECKING:
     from hookbus.markers import hookimpl as hookimpl
     from hookbus.markers import hookspec as hookspec
     from hookbus.metrics import Metrics as Metrics
+    from hookbus.records.recording import WriterHook as WriterHook
     from hookbus.run import Run as Run
+    from hookbus.runfile.builder import HOOKS as HOOKS
+    from hookbus.runfile.builder import build_hook as build_hook
+    from hookbus.runfile.builder import build_hooks as build_hooks
+    from hookbus.runfile.builder import get_default_hooks as get_default_hooks
+    from hookbus.training.data import Splits as Splits
     from hookbus.when import between as between
     from hookbus.when import every as every
     from hookbus.when import last as last
@@ -37,7 +39,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BaseHook": "hook",
-    "HOOKS": "builder",
+    "HOOKS": "runfile.builder",
     "Hook": "hook",
     "HookBus": "bus",
     "HookConfig": "hook",
@@ -46,13 +48,15 @@ _HOMES = {
     "Priority": "hook",
     "Run": "run",
     "RunConfig": "config",
+    "Splits": "training.data",
     "Trainer": "loop",
     "Writer": "writers",
+    "WriterHook": "records.recording",
     "between": "when",
-    "build_hook": "builder",
-    "build_hooks": "builder",
+    "build_hook": "runfile.builder",
+    "build_hooks": "runfile.builder",
     "every": "when",
-    "get_default_hooks": "builder",
+    "get_default_hooks": "runfile.builder",
     "hookimpl": "markers",
     "hookspec": "markers",
     "import_path": "_imports",
@@ -60,7 +64,7 @@ _HOMES = {
     "load_config": "config",
     "once": "when",
 }
-_WITH_TORCH = ("Trainer",)
+_WITH_TORCH = ("Splits", "Trainer", "WriterHook")
 __all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `import *` loads no torch
 
 

@@ -15,15 +15,15 @@ from types import FrameType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import _packages
-from hookbus._emitting import bracketed, leaving, write_emitter
-from hookbus._listeners import check_priority
-from hookbus._manager import Manager, spec_class
-from hookbus._members import FunctionPlugin
-from hookbus._table import Calls, Order, Table, Wrap
-from hookbus.actions import ACTIONS, ActionSpecs, step_of
-from hookbus.brackets import BRACKETED
+from hookbus.dispatch.actions import ACTIONS, ActionSpecs, step_of
+from hookbus.dispatch.brackets import BRACKETED
+from hookbus.dispatch.emitting import bracketed, leaving, write_emitter
+from hookbus.dispatch.explain import Explanation, explain
+from hookbus.dispatch.listeners import check_priority
+from hookbus.dispatch.manager import Manager, spec_class
+from hookbus.dispatch.members import FunctionPlugin
+from hookbus.dispatch.table import Calls, Order, Table, Wrap
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
-from hookbus.explain import Explanation, explain
 from hookbus.hook import Hook
 from hookbus.lifecycle import ALIASES, POINTS, Point, Unit, check_point, describe
 from hookbus.markers import IMPL_ATTRIBUTE, hookimpl
@@ -31,7 +31,7 @@ from hookbus.run import Run
 from hookbus.when import Schedule
 
 if TYPE_CHECKING:
-    from hookbus._emit import Emit
+    from hookbus.dispatch.overloads import Emit
 
 __all__ = ["HookBus"]
 
@@ -77,9 +77,10 @@ class HookBus:
         Raises:
             ConfigError: the file does not hold; all mistakes are listed.
         """
-        from hookbus.builder import bus_from_file
+        from hookbus.config import load_config
 
-        return bus_from_file(cls, path)
+        config = load_config(path)
+        return cls(config.checked_hooks(), order=config.order)
 
     # -- members -----------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ import typer
 from rich.markup import escape
 
 import hookbus
-from hookbus._console import complain, console, errors, paragraph, print_json, reported, table_of
+from hookbus.commands.console import complain, console, errors, paragraph, print_json, reported, table_of
 from hookbus.distributed import is_one_of_several, leave
 from hookbus.errors import ConfigError, HookbusError
 
 if TYPE_CHECKING:
-    from hookbus.explain import Explanation
+    from hookbus.dispatch.explain import Explanation
     from hookbus.loop import Trainer
 
 __all__ = ["app", "main"]
@@ -59,12 +59,12 @@ def train(
             raise ConfigError(["--resume goes on with the run that --overwrite removes: say one of them."])
         trainer = _trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
         if profile:
-            from hookbus.builder import PROFILING, add_missing
+            from hookbus.runfile.builder import PROFILING, add_missing
 
             add_missing(trainer.bus, PROFILING)
         run = trainer.fit()
-        from hookbus._closing import say_closing
-        from hookbus.ending import EXIT_CODES
+        from hookbus.commands.closing import say_closing
+        from hookbus.runs.ending import EXIT_CODES
 
         say_closing(run, file, overrides or (), trainer.work_dir)
         raise typer.Exit(EXIT_CODES[run.outcome])
@@ -148,10 +148,10 @@ def points(json_: Json = False) -> None:
 def explain(file: File, overrides: Overrides = None, json_: Json = False) -> None:
     """Show in what order hooks listen at each point, and why."""
     with reported():
-        from hookbus.builder import get_default_hooks
         from hookbus.bus import HookBus
         from hookbus.config import load_config
-        from hookbus.defaults import with_defaults
+        from hookbus.runfile.builder import get_default_hooks
+        from hookbus.runfile.defaults import with_defaults
 
         config = load_config(file, overrides or ())
         given = config.checked_hooks()
@@ -184,7 +184,7 @@ def check(file: File, overrides: Overrides = None) -> None:
 def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None) -> None:
     """Print the JSON schema of run files, for editors."""
     with reported():
-        from hookbus.schema import json_schema
+        from hookbus.commands.schema import json_schema
 
         found, problems = json_schema()
         for problem in problems:
@@ -192,7 +192,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
         if output is None:
             print_json(found)
         else:
-            from hookbus.files import write_json
+            from hookbus.checkpoints.files import write_json
 
             try:
                 write_json(output, found)
@@ -206,7 +206,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
 def doctor(json_: Json = False) -> None:
     """Import each installed hook by itself, and show which are broken."""
     with reported():
-        from hookbus.doctor import examine
+        from hookbus.commands.doctor import examine
 
         with console().status("importing every installed hook"):
             reports = list(examine())
@@ -234,7 +234,7 @@ def consolidate(
 ) -> None:
     """Make one file of a checkpoint that several processes have written."""
     with reported():
-        from hookbus.consolidating import consolidate as made_one
+        from hookbus.commands.consolidating import consolidate as made_one
 
         written = made_one(directory, output)
         console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
@@ -264,15 +264,15 @@ def main() -> NoReturn:
 
 
 def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = False) -> Trainer:
-    from hookbus.assemble import trainer_from_file
+    from hookbus.assembly.assemble import trainer_from_file
     from hookbus.loop import Trainer
 
     return trainer_from_file(Trainer, file, overrides or (), overwrite=overwrite)
 
 
 def _newest(trainer: Trainer) -> Path:
-    from hookbus.beginnings import checkpoints_directory
-    from hookbus.files import newest_first
+    from hookbus.assembly.beginnings import checkpoints_directory
+    from hookbus.checkpoints.files import newest_first
 
     directory = checkpoints_directory(trainer)
     found = [] if directory is None else newest_first(directory)

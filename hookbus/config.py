@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from hookbus import _yaml
-from hookbus._runfile import document_of, hook_entries, in_order, in_yaml_words, sentences, settle_spelling
-from hookbus._yaml import Document, Path
-from hookbus.builder import build_hook
 from hookbus.bus import HookBus
 from hookbus.discovery import package_publishing
 from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
 from hookbus.hook import AS_A_WHOLE, Hook
-from hookbus.overrides import apply_overrides
-from hookbus.workdir import checked_resume
+from hookbus.runfile import yaml as _yaml
+from hookbus.runfile.builder import build_hook
+from hookbus.runfile.mistakes import document_of, hook_entries, in_order, in_yaml_words, sentences, settle_spelling
+from hookbus.runfile.overrides import apply_overrides
+from hookbus.runfile.yaml import Document, Path
+from hookbus.runs.workdir import checked_resume
 
 __all__ = ["Component", "LoaderConfig", "RunConfig", "SchedulerConfig", "TrainingConfig", "load_config", "read_config"]
 

@@ -26,30 +26,30 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._numbers import check_count
-from hookbus._table import Order
-from hookbus.beginnings import check_files
-from hookbus.builder import get_default_hooks
+from hookbus.assembly.beginnings import check_files
+from hookbus.assembly.checking import check_ends, check_optimizer, check_trainer
 from hookbus.bus import HookBus
-from hookbus.checking import check_ends, check_optimizer, check_trainer
-from hookbus.data import length_of
-from hookbus.defaults import with_defaults
+from hookbus.dispatch.table import Order
 from hookbus.distributed import local_device
 from hookbus.errors import ConfigError, LoopError
-from hookbus.evaluation import judge
 from hookbus.hook import Hook
-from hookbus.layouts import layout_of
 from hookbus.metrics import Metrics
-from hookbus.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
+from hookbus.model.layouts import layout_of
+from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import join
-from hookbus.rng import seed_everything
 from hookbus.run import Mode, Run
-from hookbus.scheduling import SchedulerSteps
-from hookbus.scores import scores_from
-from hookbus.seeding import seed_of_rank
+from hookbus.runfile.builder import get_default_hooks
+from hookbus.runfile.defaults import with_defaults
+from hookbus.runs.workdir import WorkDir
 from hookbus.session import claim_for, graceful_interrupts, living, refuse_second, resume_from
-from hookbus.steps import Precision, move
-from hookbus.weights import inside_ddp
-from hookbus.workdir import WorkDir
+from hookbus.training.data import length_of
+from hookbus.training.evaluation import judge
+from hookbus.training.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
+from hookbus.training.rng import seed_everything
+from hookbus.training.scheduling import SchedulerSteps
+from hookbus.training.scores import scores_from
+from hookbus.training.seeding import seed_of_rank
+from hookbus.training.steps import Precision, move
 
 if TYPE_CHECKING:
     from hookbus.config import RunConfig
@@ -188,7 +188,7 @@ class Trainer:
         Raises:
             ConfigError: the file does not hold; all mistakes are listed.
         """
-        from hookbus.assemble import trainer_from_file
+        from hookbus.assembly.assemble import trainer_from_file
 
         return trainer_from_file(cls, path, overrides)
 
@@ -418,7 +418,7 @@ def _check_model(model: object) -> None:
         [
             f"model: should be a torch.nn.Module, but it is a {what}. A trainer of a run file is made by "
             "Trainer.from_file(path), and one of a configuration that was read already by "
-            "hookbus.assemble.trainer_from_config(Trainer, config)."
+            "hookbus.assembly.assemble.trainer_from_config(Trainer, config)."
         ]
     )
 

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from hookbus._dispatch import nested
+from hookbus._running import nested
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,7 +197,7 @@ def _save(run: Run, saves: list[Request]) -> None:
 
 
 def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
-    from hookbus.plain import check_plain
+    from hookbus.checkpoints.plain import check_plain
     from hookbus.state import collect
 
     name = run.bus.pm.get_name(saver) or ""

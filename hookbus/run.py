@@ -10,28 +10,28 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus.asking import Asking
-from hookbus.best import Best
-from hookbus.brackets import Brackets
 from hookbus.clock import Clock
-from hookbus.counts import Counts
-from hookbus.decisions import Decisions
+from hookbus.dispatch.brackets import Brackets
 from hookbus.distributed import is_main
-from hookbus.looping import Looping
 from hookbus.metrics import Metrics, MetricStore, Window
-from hookbus.optimizer import OptimizerEvents
+from hookbus.model.weights import Weights
 from hookbus.ranks import Ranks
 from hookbus.requests import Outcome, Queue, Record, Request
-from hookbus.services import Services
-from hookbus.validations import Evaluator, Validations
-from hookbus.weights import Weights
+from hookbus.runs.asking import Asking
+from hookbus.runs.best import Best
+from hookbus.runs.counts import Counts
+from hookbus.runs.decisions import Decisions
+from hookbus.runs.looping import Looping
+from hookbus.runs.services import Services
+from hookbus.runs.validations import Evaluator, Validations
+from hookbus.training.optimizer import OptimizerEvents
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
     from hookbus.bus import HookBus
-    from hookbus.workdir import WorkDir
+    from hookbus.runs.workdir import WorkDir
 
 __all__ = ["Best", "Mode", "Run"]
 
@@ -193,7 +193,7 @@ class Run(Counts, Asking):
         """
         inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
         if is_main() and not inside and directory not in self.held:
-            from hookbus.workdir import hold
+            from hookbus.runs.workdir import hold
 
             self.held[directory] = hold(directory)
 

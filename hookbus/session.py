@@ -12,17 +12,17 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus._emitting import LoopLeft
-from hookbus.decisions import begin_together
-from hookbus.ending import agreed_outcome, end, fail, write_status
+from hookbus.dispatch.emitting import LoopLeft
 from hookbus.errors import CheckpointError, ConfigError, RequestError
-from hookbus.preconditions import check_hooks
+from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import Ranks, join
 from hookbus.requests import Kind
 from hookbus.run import Run
-from hookbus.validations import Evaluator
-from hookbus.weights import inside_ddp
-from hookbus.workdir import WorkDir, checked_resume, claim
+from hookbus.runs.decisions import begin_together
+from hookbus.runs.ending import agreed_outcome, end, fail, write_status
+from hookbus.runs.preconditions import check_hooks
+from hookbus.runs.validations import Evaluator
+from hookbus.runs.workdir import WorkDir, checked_resume, claim
 
 if TYPE_CHECKING:
     from torch import nn
@@ -207,7 +207,7 @@ def _of_the_run(validate: Callable[..., Mapping[str, Any] | None] | None) -> Eva
 def _length_of(loader: Any) -> int | None:
     if loader is None:
         return None
-    from hookbus.data import length_of
+    from hookbus.training.data import length_of
 
     return length_of(loader)
 
@@ -239,8 +239,8 @@ def _record_config(run: Run) -> None:
 
 def _resume(run: Run, resume: str | Path) -> None:
     from hookbus import state
-    from hookbus.layouts import layout_of
-    from hookbus.reading import existing, verify_checkpoint
+    from hookbus.checkpoints.reading import existing, verify_checkpoint
+    from hookbus.model.layouts import layout_of
 
     if resume == "auto":
         directory = checkpoints_of(run)

@@ -10,7 +10,7 @@
 | hooks | by instance name: state, version of its layout, package, config |
 | rng | the random streams |
 | loop | clock, metric windows, best scores, place in the data |
-| ranks | of several processes, what each has for itself: see `hookbus.parts` |
+| ranks | of several processes, what each has for itself: see `hookbus.checkpoints.parts` |
 
 A checkpoint is data: plain values and tensors, read with `weights_only=True`, so no code can be in it.
 """
@@ -28,20 +28,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hookbus
-from hookbus import files
+from hookbus.checkpoints import files
+from hookbus.checkpoints.generations import generation_named
+from hookbus.checkpoints.parts import add_parts, with_own_part
+from hookbus.checkpoints.plain import without_numpy
+from hookbus.checkpoints.reading import content_of, existing, load_into, put_content, verify_checkpoint
+from hookbus.checkpoints.remembering import load_hooks, states_of_hooks
+from hookbus.checkpoints.resizing import resized, size_of
 from hookbus.errors import CheckpointError
-from hookbus.generations import generation_named
-from hookbus.layouts import spread_like
-from hookbus.parts import add_parts, with_own_part
-from hookbus.plain import without_numpy
-from hookbus.reading import content_of, existing, load_into, put_content, verify_checkpoint
-from hookbus.remembering import load_hooks, states_of_hooks
-from hookbus.resizing import resized, size_of
-from hookbus.rng import get_rng_state, set_rng_state
-from hookbus.weights import unwrapped
+from hookbus.model.layouts import spread_like
+from hookbus.model.wrappers import unwrapped
+from hookbus.training.rng import get_rng_state, set_rng_state
 
 if TYPE_CHECKING:
-    from hookbus.layouts import Layout
+    from hookbus.model.layouts import Layout
     from hookbus.run import Run
 
 __all__ = [
@@ -167,7 +167,7 @@ def read_checkpoint(
     directory = path if path.is_dir() else generation_named(path, content)
     if directory is None:
         return content
-    from hookbus.sharded import read_generation  # takes long to import
+    from hookbus.checkpoints.sharded import read_generation  # takes long to import
 
     return read_generation(directory, map_location=map_location, layout=layout)
 

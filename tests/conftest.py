@@ -29,7 +29,7 @@ PARTS = """
     from torch.utils.data import TensorDataset
 
     from hookbus import Hook, HookConfig, every, hookimpl
-    from hookbus.data import Splits
+    from hookbus import Splits
 
 
     def points(count=32):

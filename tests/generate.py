@@ -34,7 +34,7 @@ class Emit(Protocol):
 
 
 def emit_text() -> str:
-    """The module `hookbus/_emit.py`."""
+    """The module `hookbus/dispatch/overloads.py`."""
     names = {point: [point, *(alias for alias, name in ALIASES.items() if name == point)] for point in POINTS}
     return HEADER + "\n".join(_overload(POINTS[point], spelled) for point, spelled in names.items())
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 
-from hookbus.layouts import Layout
+from hookbus.checkpoints.sharded import write_generation
+from hookbus.model.layouts import Layout
 from hookbus.ranks import Ranks
-from hookbus.sharded import write_generation
 from hookbus.state import write_checkpoint
 
 WEIGHT = torch.arange(35.0).reshape(7, 5)

@@ -24,8 +24,8 @@ from typer.testing import CliRunner
 
 import hookbus
 from hookbus import HOOKS, Hook, Run
+from hookbus.checkpoints.files import commit
 from hookbus.cli import app
-from hookbus.files import commit
 from hookbus.lifecycle import POINTS
 
 if TYPE_CHECKING:

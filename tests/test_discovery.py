@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LOADING = """
     import json, os, sys
-    from hookbus.builder import hook_class
+    from hookbus.runfile.builder import hook_class
     from hookbus.errors import PluginError
 
     answer = {}
@@ -150,7 +150,7 @@ class TestListedNames:
 def test_nothing_is_registered_or_imported_by_being_installed(environment: Environment) -> None:
     script = """
         import sys
-        from hookbus.builder import get_default_hooks
+        from hookbus.runfile.builder import get_default_hooks
         from hookbus.config import load_config
         from hookbus.discovery import offers
         config = load_config({"hooks": [{"type": "greet"}]})
@@ -176,9 +176,9 @@ def test_the_marker_appears_when_the_package_is_named(environment: Environment) 
 
 def test_a_default_hook_that_the_file_names_is_there_once(environment: Environment) -> None:
     script = """
-        from hookbus.builder import get_default_hooks
+        from hookbus.runfile.builder import get_default_hooks
         from hookbus.config import load_config
-        from hookbus.defaults import with_defaults
+        from hookbus.runfile.defaults import with_defaults
         from hookbus import HookBus
         config = load_config({"hooks": [{"type": "logger", "text": "mine"}]})
         bus = HookBus(with_defaults(config.build_hooks(), get_default_hooks()))
@@ -188,7 +188,7 @@ def test_a_default_hook_that_the_file_names_is_there_once(environment: Environme
 
 
 def test_a_blocked_default_hook_is_left_out(environment: Environment) -> None:
-    script = "from hookbus.builder import get_default_hooks\nanswer = len(get_default_hooks())"
+    script = "from hookbus.runfile.builder import get_default_hooks\nanswer = len(get_default_hooks())"
     assert environment.answer(script) == 1
     assert environment.answer(script, HOOKBUS_BLOCK="logger") == 0
 
@@ -212,7 +212,7 @@ def test_points_of_a_package_are_known_when_its_hook_or_its_point_is_used(enviro
     script = """
         import io, contextlib
         from hookbus import HookBus
-        from hookbus.builder import build_hook
+        from hookbus.runfile.builder import build_hook
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             bus = HookBus([build_hook({"type": "render"})])
@@ -238,7 +238,7 @@ def test_priority_alone_decides_over_hooks_from_code_from_a_path_and_from_a_pack
     script = """
         import itertools
         from hookbus import HookBus
-        from hookbus.builder import build_hook
+        from hookbus.runfile.builder import build_hook
         answer = []
         for numbers in itertools.permutations((10, 20, 30)):
             bus = HookBus()

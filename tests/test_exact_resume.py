@@ -18,10 +18,10 @@ from hookbus.bus import HookBus
 from hookbus.hook import Hook
 from hookbus.loop import Trainer
 from hookbus.metrics import Metrics
-from hookbus.rng import get_rng_state, seed_everything
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus.testing import fingerprint
+from hookbus.training.rng import get_rng_state, seed_everything
 from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, Saver, net, pairs
 
 

@@ -90,7 +90,7 @@ def test_only_near_names_are_suggested() -> None:
 
 def test_an_error_in_a_call_from_here_does_not_name_the_call() -> None:
     from hookbus.errors import ConfigError
-    from hookbus.scores import scores_from
+    from hookbus.training.scores import scores_from
 
     with pytest.raises(ConfigError, match=r"and 'out_features'\. Name a function"):
         scores_from(["torch.nn:Linear"])

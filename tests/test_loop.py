@@ -801,7 +801,7 @@ class TestWhatItCannotUse:
         assert str(caught.value) == (
             "model: should be a torch.nn.Module, but it is a RunConfig. A trainer of a run file is made by "
             "Trainer.from_file(path), and one of a configuration that was read already by "
-            "hookbus.assemble.trainer_from_config(Trainer, config)."
+            "hookbus.assembly.assemble.trainer_from_config(Trainer, config)."
         )
 
 

@@ -66,7 +66,7 @@ def test_a_library_that_is_no_plugin_is_found_by_its_module() -> None:
 
 SCRIPT = """
     from hookbus import _packages
-    from hookbus.builder import build_hook
+    from hookbus.runfile.builder import build_hook
     hook = build_hook({"type": "render"})
     specs = lambda *of: [spec.__name__ for spec in _packages.point_specs(*of)]
     answer = {

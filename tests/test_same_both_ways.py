@@ -11,9 +11,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Hook, HookBus, Run, Trainer
-from hookbus.rng import seed_everything
 from hookbus.state import read_checkpoint
 from hookbus.testing import fingerprint
+from hookbus.training.rng import seed_everything
 from hookbus_checkpoint import CheckpointHook
 from hookbus_logger import JsonlHook, read_jsonl
 

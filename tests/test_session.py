@@ -22,9 +22,9 @@ from hookbus.config import load_config
 from hookbus.errors import CheckpointError, ConfigError, OrderError, RequestError, WorkDirError
 from hookbus.ranks import Ranks
 from hookbus.run import Run
+from hookbus.runs.workdir import claim, read_status
 from hookbus.session import claim_for, graceful_interrupts
 from hookbus.testing import RecordingBus
-from hookbus.workdir import claim, read_status
 from tests import toys
 
 if TYPE_CHECKING:

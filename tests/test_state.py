@@ -17,8 +17,8 @@ from torch.optim import lr_scheduler
 
 import hookbus
 from hookbus.bus import HookBus
+from hookbus.checkpoints.files import commit, verify
 from hookbus.errors import CheckpointDamaged, CheckpointError, HookWarning
-from hookbus.files import commit, verify
 from hookbus.hook import Hook
 from hookbus.run import Run
 from hookbus.state import (

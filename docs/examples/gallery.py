@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookbus import Hook, Trainer
-from hookbus.data import Splits
+from hookbus import Hook, Splits, Trainer
 from hookbus_visualization import DetVisualizationHook, SegVisualizationHook, VisualizationHook
 from hookbus_zoo import cnn, digits
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from hookbus.data import Splits
+from hookbus import Splits
 from hookbus_zoo import digits
 
 

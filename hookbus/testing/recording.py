@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookbus._table import Order
 from hookbus.bus import HookBus
+from hookbus.dispatch.table import Order
+from hookbus.dispatch.trace import traced
 from hookbus.markers import hookimpl
-from hookbus.trace import traced
 
 __all__ = ["Event", "RecordingBus"]
 

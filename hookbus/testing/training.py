@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from hookbus.bus import HookBus
-from hookbus.rng import get_rng_state
 from hookbus.run import Run
+from hookbus.training.rng import get_rng_state
 
 __all__ = ["Training", "fake_training"]
 

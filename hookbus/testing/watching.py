@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
 
-from hookbus._dispatch import Listener
+from hookbus.dispatch.compiling import Listener
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus

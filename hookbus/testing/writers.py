@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hookbus.hook import Hook
-from hookbus.recording import WriterHook
+from hookbus.records.recording import WriterHook
 from hookbus.testing.back_ends import BackEnd, no_warning, same
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.ordeals import EXPECTED, ordeal, scores_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.recording import WriterHook
+from hookbus import WriterHook
 from hookbus.testing import BackEnd
 from hookbus.testing.threads import THREAD_PROMISES
 from hookbus.testing.writers import PROMISES

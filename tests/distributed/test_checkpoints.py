@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hookbus.files import newest_first
-from hookbus.generations import generations_in, verify_generation
+from hookbus.checkpoints.files import newest_first
+from hookbus.checkpoints.generations import generations_in, verify_generation
 from hookbus.state import read_checkpoint
 
 if TYPE_CHECKING:
@@ -23,8 +23,10 @@ COMMON = """
     from pathlib import Path
     import toys, torch
     from torch.utils.data import DataLoader
-    from hookbus import Hook, files, shards
-    from hookbus.layouts import whole
+    from hookbus import Hook
+    from hookbus.checkpoints import files
+    from hookbus.checkpoints import shards
+    from hookbus.model.layouts import whole
     from hookbus_checkpoint import CheckpointHook
     from hookbus_ema import EMAHook
 
@@ -101,7 +103,7 @@ DDP = """
 """
 
 FSDP2 = """
-    from hookbus import shards
+    from hookbus.checkpoints import shards
 
     spread = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
     found = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus.scores import scores_from
+from hookbus.training.scores import scores_from
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch

@@ -17,7 +17,7 @@ PARTS = """
     import torch
     import toys
     from hookbus import Hook, HookConfig
-    from hookbus.data import Splits
+    from hookbus import Splits
 
     RANK = int(os.environ["RANK"])
 

@@ -21,7 +21,7 @@ TRAINING = """
     import torch
     import toys
     from hookbus import Hook
-    from hookbus.recording import WriterHook
+    from hookbus import WriterHook
     from hookbus.writers import Writer
     from hookbus_early_stopping import EarlyStoppingHook
     from hookbus_eval import DistEvalHook

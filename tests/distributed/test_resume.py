@@ -17,7 +17,7 @@ STOP_AND_GO_ON = '''
     import os, signal, toys, torch
     from torch import nn
     from hookbus import Hook
-    from hookbus.rng import get_rng_state
+    from hookbus.training.rng import get_rng_state
     from hookbus_checkpoint import CheckpointHook, PreemptionHook
 
     class Signal(Hook):
@@ -111,7 +111,7 @@ PARTS = """
     import torch
     import toys
     from hookbus import Hook, HookConfig
-    from hookbus.data import Splits
+    from hookbus import Splits
 
 
     def points():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from hookbus.generations import read_manifest
+from hookbus.checkpoints.generations import read_manifest
 from hookbus.state import read_checkpoint
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ MODEL = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from hookbus.layouts import changed, is_spread, layout_of, spread_like
+    from hookbus.model.layouts import changed, is_spread, layout_of, spread_like
     from hookbus.ranks import join
-    from hookbus.sharded import read_generation, write_generation
+    from hookbus.checkpoints.sharded import read_generation, write_generation
 
     FOLDER = Path(sys.argv[1])
     ranks = join()

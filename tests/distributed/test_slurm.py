@@ -33,7 +33,7 @@ PARTS = """
 
     import toys
     from hookbus import Hook
-    from hookbus.data import Splits
+    from hookbus import Splits
 
 
     def points():

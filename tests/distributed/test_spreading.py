@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from hookbus.consolidating import consolidate
-from hookbus.generations import generations_in, read_manifest
+from hookbus.checkpoints.generations import generations_in, read_manifest
+from hookbus.commands.consolidating import consolidate
 from hookbus.state import read_checkpoint
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has a l
 
 TRAINING = """
     import json, os, toys, torch
-    from hookbus.layouts import is_spread, whole
+    from hookbus.model.layouts import is_spread, whole
     from hookbus_checkpoint import CheckpointHook
     from hookbus_ema import EMAHook
     from torch.utils.data import DataLoader
@@ -99,7 +99,7 @@ BEGINNING = """
     import sys
     import toys, torch
     from hookbus import Hook
-    from hookbus.layouts import whole
+    from hookbus.model.layouts import whole
     from hookbus_checkpoint import CheckpointHook
 
     def numbers(tensors):
@@ -115,7 +115,7 @@ BEGINNING = """
     found = {"trained": numbers(trainer.model.state_dict())}
     if RANK == 0:
         from pathlib import Path
-        from hookbus.consolidating import consolidate
+        from hookbus.commands.consolidating import consolidate
 
         consolidate(Path(sys.argv[1], "checkpoints/last.pth"), Path(sys.argv[1], "whole.pth"))
     trainer.ranks.barrier("one file is there")
@@ -145,7 +145,7 @@ NORMS = """
     import toys, torch
     from torch import nn
     from torch.utils.data import DataLoader
-    from hookbus.layouts import whole
+    from hookbus.model.layouts import whole
     from hookbus_checkpoint import CheckpointHook
 
     class Centred(nn.Module):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hookbus import Priority
 from hookbus.errors import CheckpointError
+from hookbus.model.wrappers import unwrapped
 from hookbus.run import Run
-from hookbus.weights import unwrapped
 from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
 

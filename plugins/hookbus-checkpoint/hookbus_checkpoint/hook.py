@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Priority, hookimpl
-from hookbus.agreeing import on_main
+from hookbus.checkpoints.agreeing import on_main
 from hookbus.errors import CheckpointError
 from hookbus.metrics import Metrics
 from hookbus.requests import Request

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 
-from hookbus.files import is_of, link, newest_first, read_sidecar, remove
-from hookbus.generations import generations_in
-from hookbus.sweeping import sweep
+from hookbus.checkpoints.files import is_of, link, newest_first, read_sidecar, remove
+from hookbus.checkpoints.generations import generations_in
+from hookbus.checkpoints.sweeping import sweep
 
 __all__ = ["Folder", "Plan"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from hookbus.agreeing import on_main
+from hookbus.checkpoints.agreeing import on_main
+from hookbus.checkpoints.files import commit
 from hookbus.errors import CheckpointError
-from hookbus.files import commit
-from hookbus.layouts import whole
+from hookbus.model.layouts import whole
 from hookbus.run import Best, Run
 from hookbus.state import read_checkpoint
 

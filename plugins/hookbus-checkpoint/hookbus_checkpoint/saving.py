@@ -11,15 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus.agreeing import on_main
+from hookbus.checkpoints.agreeing import on_main
+from hookbus.checkpoints.files import verify
+from hookbus.checkpoints.sweeping import sweep
 from hookbus.errors import CheckpointError
-from hookbus.files import verify
-from hookbus.layouts import has_spread
 from hookbus.metrics import Metrics
+from hookbus.model.layouts import has_spread
 from hookbus.ranks import Ranks
 from hookbus.run import Best, Run
 from hookbus.state import write_checkpoint
-from hookbus.sweeping import sweep
 from hookbus_checkpoint.plan import Folder, Plan
 from hookbus_checkpoint.snapshot import NOWHERE, memory_of
 
@@ -89,7 +89,7 @@ class Save:
             CheckpointError: it could not be written, on whichever process.
         """
         if has_spread(checkpoint):
-            from hookbus.sharded import write_generation  # takes long to import
+            from hookbus.checkpoints.sharded import write_generation  # takes long to import
 
             checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)
         on_main(ranks, f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))

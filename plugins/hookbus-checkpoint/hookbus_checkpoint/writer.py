@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus.agreeing import on_main
+from hookbus.checkpoints.agreeing import on_main
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
-from hookbus.layouts import layout_of
+from hookbus.model.layouts import layout_of
 from hookbus.ranks import Ranks
 from hookbus.requests import Request
 from hookbus.run import Best, Run

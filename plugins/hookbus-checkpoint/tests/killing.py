@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.files import newest_first, verify
+from hookbus.checkpoints.files import newest_first, verify
 from hookbus.state import find_newest
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookbus import Hook, HookBus, Trainer
+from hookbus.checkpoints.files import verify
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.files import verify
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus_checkpoint import CheckpointConfig, CheckpointHook

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hookbus.checkpoints.files import newest_first, verify
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.files import newest_first, verify
 from hookbus.state import find_newest, read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus
+from hookbus.checkpoints.files import verify
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, WorkDirError
-from hookbus.files import verify
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus.testing import check_hook, fake_training

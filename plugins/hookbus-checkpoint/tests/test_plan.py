@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hookbus.files import commit, read_sidecar
+from hookbus.checkpoints.files import commit, read_sidecar
 from hookbus_checkpoint.plan import Folder
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from hookbus import Hook
 from hookbus.run import Run
+from hookbus.runs.workdir import read_status
 from hookbus.state import read_checkpoint
 from hookbus.testing import check_hook, fake_training
-from hookbus.workdir import read_status
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 
 

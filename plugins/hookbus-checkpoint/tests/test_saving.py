@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from hookbus import Hook
+from hookbus.checkpoints.files import verify
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.files import verify
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus.testing import fake_training

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from hookbus import Hook
+from hookbus.checkpoints.files import commit, verify
 from hookbus.errors import CheckpointDamaged, HookWarning
-from hookbus.files import commit, verify
 from hookbus.run import Run
 from hookbus.state import find_newest, read_checkpoint
 from hookbus.testing import fake_training, fingerprint

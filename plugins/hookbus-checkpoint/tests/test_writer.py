@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from hookbus import Hook, HookBus, Trainer
-from hookbus.files import verify
+from hookbus.checkpoints.files import verify
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus.testing import fake_training

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hookbus import Hook, Priority, every, hookimpl
 from hookbus.errors import CheckpointError, HookError
+from hookbus.model.wrappers import unwrapped
 from hookbus.run import Run
-from hookbus.weights import unwrapped
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import OverlappedAverage

@@ -9,8 +9,8 @@ import torch
 
 from hookbus import Run
 from hookbus.errors import HookError
-from hookbus.evaluation import judge, named_loaders
-from hookbus.scores import scores_from
+from hookbus.training.evaluation import judge, named_loaders
+from hookbus.training.scores import scores_from
 from hookbus_eval.config import EvalConfig
 
 __all__ = ["OwnValidation"]

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
+from hookbus.checkpoints.files import commit
 from hookbus.errors import ConfigError, HookError, did_you_mean
-from hookbus.files import commit
-from hookbus.layouts import layout_of
+from hookbus.model.layouts import layout_of
+from hookbus.model.wrappers import unwrapped
 from hookbus.pictures import pictures_directory
-from hookbus.weights import unwrapped
 from hookbus_gradient_flow.chart import draw
 from hookbus_gradient_flow.config import GradientFlowConfig
 from hookbus_gradient_flow.flow import Gradient, Reading, measure

@@ -7,8 +7,8 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError, HookError
-from hookbus.evaluation import named_loaders
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
+from hookbus.training.evaluation import named_loaders
 from hookbus_guards.classes import classes_of, declaring, heads
 from hookbus_guards.config import NumClassCheckConfig
 

@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run, between, hookimpl, once
-from hookbus.data import length_of
 from hookbus.errors import ConfigError, LoopError
-from hookbus.evaluation import named_loaders
-from hookbus.scores import targets_in
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
+from hookbus.training.data import length_of
+from hookbus.training.evaluation import named_loaders
+from hookbus.training.scores import targets_in
 from hookbus_guards.classes import classes_of, declaring, heads
 from hookbus_guards.config import StartupCheckConfig
 from hookbus_guards.labels import wrong_labels

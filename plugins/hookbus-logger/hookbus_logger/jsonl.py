@@ -13,7 +13,7 @@ from typing import Any
 from hookbus import Run
 from hookbus.errors import HookError, HookWarning
 from hookbus.metrics import Metrics
-from hookbus.secrets import without_secrets
+from hookbus.records.secrets import without_secrets
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.lines import JsonLines, Row
 from hookbus_logger.records import RecordingHook, epoch_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus.metrics import Metrics, Window
-from hookbus.rates import named_rates, rates_of
+from hookbus.records.rates import named_rates, rates_of
 from hookbus.when import Schedule
 from hookbus_logger.config import RecordConfig
 

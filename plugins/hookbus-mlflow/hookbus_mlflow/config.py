@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hookbus.recording import WriterConfig
+from hookbus.records.recording import WriterConfig
 
 __all__ = ["MLflowConfig"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hookbus import Run, Writer
-from hookbus.recording import WriterHook
+from hookbus import Run, Writer, WriterHook
 from hookbus_mlflow.config import MLflowConfig
 from hookbus_mlflow.names import stored
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hookbus.names import safe_name
+from hookbus.records.names import safe_name
 
 __all__ = ["stored"]
 
@@ -14,5 +14,5 @@ FORBIDDEN = re.compile(r"[^/\w.\- ]|^/|(?<=/)/|/$|(?:(?<=^)|(?<=/))\.\.?(?=/|$)"
 
 
 def stored(name: str) -> str:
-    """The name under which MLflow has a metric, a param or a picture: as `hookbus.names.safe_name` makes it."""
+    """The name under which MLflow has a metric, a param or a picture: as `hookbus.records.names.safe_name` makes it."""
     return safe_name(name, FORBIDDEN, LONGEST)

@@ -15,7 +15,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from hookbus import Writer
-from hookbus.secrets import flattened
+from hookbus.records.secrets import flattened
 from hookbus.writers import Place
 from hookbus_mlflow.database import see_database
 from hookbus_mlflow.names import stored

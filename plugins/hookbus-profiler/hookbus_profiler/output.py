@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from hookbus import Run
+from hookbus.checkpoints.files import commit
 from hookbus.distributed import is_main, rank
-from hookbus.files import commit
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.report import Report
 from hookbus_profiler.session import Cycle

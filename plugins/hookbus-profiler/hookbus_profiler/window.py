@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from hookbus import Hook, HookBus
+from hookbus.dispatch.trace import timed
 from hookbus.errors import HookError
-from hookbus.trace import timed
 from hookbus_profiler.clocks import clock_for
 from hookbus_profiler.flops import FlopCount
 from hookbus_profiler.plan import Plan

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hookbus import Hook, Run, hookimpl
 from hookbus.errors import HookError
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 from hookbus_runtime.config import MeanTeacherConfig
 from hookbus_runtime.follow import follow, pairs
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from hookbus import Hook, Priority, Run
-from hookbus.ending import write_status
-from hookbus.secrets import without_secrets
+from hookbus.records.secrets import without_secrets
+from hookbus.runs.ending import write_status
 from hookbus_runtime.facts import facts
 
 __all__ = ["RuntimeInfoHook"]

@@ -8,7 +8,7 @@ from torch import nn
 
 from hookbus import Hook, Run
 from hookbus.errors import HookError
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 
 __all__ = ["SetEpochInfoHook"]
 

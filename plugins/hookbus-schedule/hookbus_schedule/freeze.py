@@ -10,7 +10,7 @@ from torch import nn
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError, HookError, did_you_mean
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 from hookbus_schedule.config import FreezeConfig
 
 __all__ = ["FreezeHook"]

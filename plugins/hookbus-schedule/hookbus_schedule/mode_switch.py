@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 from hookbus_schedule.border import Border, last_part
 from hookbus_schedule.config import YOLOXModeSwitchConfig
 from hookbus_schedule.pipelines import SkipTypes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus import Hook, Run
-from hookbus.data import datasets_in
 from hookbus.errors import ConfigError
+from hookbus.training.data import datasets_in
 from hookbus_sync.config import SyncRandomSizeConfig
 from hookbus_sync.sizes import Sizes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookbus.seeding import mix
+from hookbus.training.seeding import mix
 
 __all__ = ["Sizes"]
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from torch import Tensor, nn
 
 from hookbus import Hook, Run
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 from hookbus_sync.agreeing import agree
 from hookbus_sync.norms import norm_states
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Run, Writer, every, hookimpl
-from hookbus.evaluation import evaluating
-from hookbus.layouts import layout_of
-from hookbus.recording import WriterHook
+from hookbus import Run, Writer, WriterHook, every, hookimpl
+from hookbus.model.layouts import layout_of
+from hookbus.training.evaluation import evaluating
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import graph_of
 from hookbus_tensorboard.inputs import arguments_of, pictures_in, thinned

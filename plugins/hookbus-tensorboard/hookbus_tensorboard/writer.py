@@ -10,8 +10,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import FileWriter, SummaryWriter, summary
 
 from hookbus import Writer
-from hookbus.copies import finite_values
-from hookbus.secrets import flattened
+from hookbus.records.copies import finite_values
+from hookbus.records.secrets import flattened
 from hookbus.writers import Place
 from hookbus_tensorboard.events import EventFile, places
 

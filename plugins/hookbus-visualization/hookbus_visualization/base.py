@@ -13,12 +13,12 @@ from PIL import Image
 from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
+from hookbus.checkpoints.files import commit
 from hookbus.errors import HookError, did_you_mean
-from hookbus.files import commit
-from hookbus.names import safe_name
+from hookbus.model.wrappers import unwrapped
 from hookbus.pictures import pictures_directory
-from hookbus.steps import move
-from hookbus.weights import unwrapped
+from hookbus.records.names import safe_name
+from hookbus.training.steps import move
 from hookbus_visualization.config import PictureConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
 from hookbus_visualization.panel import Panel, Picture

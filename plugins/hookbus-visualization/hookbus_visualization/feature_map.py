@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hookbus import Run, every, hookimpl
 from hookbus.errors import HookError
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 from hookbus_visualization.base import PictureHook
 from hookbus_visualization.config import FeatureMapConfig
 from hookbus_visualization.features import feature_maps, layers_of, pictures_of

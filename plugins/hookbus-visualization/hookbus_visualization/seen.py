@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookbus.scores import targets_in
+from hookbus.training.scores import targets_in
 
 __all__ = ["PREDICTION_KEYS", "Seen", "first", "predictions_in", "seen_in", "shapes"]
 

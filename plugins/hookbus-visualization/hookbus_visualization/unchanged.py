@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus.rng import preserved_rng
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
+from hookbus.training.rng import preserved_rng
 
 __all__ = ["call", "unchanged"]
 

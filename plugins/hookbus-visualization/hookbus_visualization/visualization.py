@@ -9,7 +9,7 @@ from torch import nn
 
 from hookbus import Run
 from hookbus.errors import HookError
-from hookbus.weights import unwrapped
+from hookbus.model.wrappers import unwrapped
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.cam import check_cam
 from hookbus_visualization.config import VisualizationConfig

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from hookbus import Hook, HookBus
 from hookbus.loop import Trainer
-from hookbus.rng import get_rng_state
 from hookbus.testing import fingerprint
+from hookbus.training.rng import get_rng_state
 from hookbus_visualization import DetVisualizationHook, FeatureMapHook, SegVisualizationHook, VisualizationHook
 
 EVERYTHING = ["predictions", "feature_maps", "attention", "cam", "gradients"]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.rng import get_rng_state
 from hookbus.testing import fingerprint
+from hookbus.training.rng import get_rng_state
 from hookbus_visualization.unchanged import call, unchanged
 
 

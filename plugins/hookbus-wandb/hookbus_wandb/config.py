@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookbus.recording import WriterConfig
+from hookbus.records.recording import WriterConfig
 
 __all__ = ["WandbConfig"]
 

@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus import Run, Writer
+from hookbus import Run, Writer, WriterHook
 from hookbus.hook import validated
-from hookbus.recording import WriterHook
-from hookbus.secrets import without_secrets
+from hookbus.records.secrets import without_secrets
 from hookbus_wandb.config import WandbConfig
 
 __all__ = ["WandbHook"]

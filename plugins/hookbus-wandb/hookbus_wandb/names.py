@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hookbus.names import safe_name
+from hookbus.records.names import safe_name
 
 __all__ = ["STEP", "artifact_name", "stored"]
 
@@ -18,7 +18,7 @@ OF_ARTIFACTS = re.compile(r"[^\w.\-]", re.ASCII)
 
 
 def stored(name: str) -> str:
-    """The name under which W&B has a number or a picture: as `hookbus.names.safe_name` makes it."""
+    """The name under which W&B has a number or a picture: as `hookbus.records.names.safe_name` makes it."""
     return safe_name(name, FORBIDDEN, LONGEST)
 
 

@@ -20,9 +20,9 @@ from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
 from hookbus import Writer
-from hookbus.copies import finite_values
 from hookbus.errors import HookError
-from hookbus.secrets import is_secret, without_secrets
+from hookbus.records.copies import finite_values
+from hookbus.records.secrets import is_secret, without_secrets
 from hookbus.writers import Place
 from hookbus_wandb.files import Log, held, run_files
 from hookbus_wandb.names import STEP, artifact_name

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hookbus.data import Splits
+from hookbus import Splits
 from hookbus.errors import ConfigError, LoopError
 
 __all__ = ["cifar10", "digits"]

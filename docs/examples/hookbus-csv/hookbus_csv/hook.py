@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus import Run, Writer
-from hookbus.appending import AppendedFile
-from hookbus.files import commit
-from hookbus.recording import WriterHook
+from hookbus import Run, Writer, WriterHook
+from hookbus.checkpoints.files import commit
+from hookbus.records.appending import AppendedFile
 
 __all__ = ["CsvHook", "CsvWriter"]
 

@@ -1,0 +1,114 @@
+"""One JSON schema for run files, for editors: the models of the core and of every installed hook."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from hookbus import discovery
+from hookbus.config import RunConfig
+from hookbus.errors import PluginError
+from hookbus.hook import Hook, HookConfig
+from hookbus.runfile.builder import HOOKS, hook_class
+
+__all__ = ["json_schema"]
+
+
+def json_schema() -> tuple[dict[str, Any], list[str]]:
+    """The schema, and a sentence for each installed hook that could not be imported.
+
+    Every branch of the hooks names its own `type`, since editors ignore discriminators.
+    """
+    schema = RunConfig.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    properties, definitions = schema["properties"], schema["$defs"]
+    properties["experiment_dir"] = {**properties["work_dir"], "description": "The same as work_dir."}
+    properties["load_from"]["anyOf"].insert(0, {"type": "string"})
+    branches, problems = _branches()
+    for names, settings, more in branches:
+        definitions |= more
+        definitions[f"settings.{_key(names)}"] = settings
+        definitions[f"hook.{_key(names)}"] = {**_ref("settings", names), "required": ["type"]}
+    known = [names for names, _, _ in branches]
+    definitions["hook"] = _any_hook(known)
+    properties["hooks"] = _hooks(known, properties["hooks"]["description"])
+    return schema, problems
+
+
+Branch = tuple[list[str], dict[str, Any], dict[str, Any]]
+"""All names of a hook, the schema of its settings, and what that refers to."""
+PATH = {"type": "string", "pattern": ":"}
+"""How a hook of one's own is named."""
+
+
+def _any_hook(known: list[list[str]]) -> dict[str, Any]:
+    """A mapping that says which hook it is."""
+    own = {"type": "object", "required": ["type"], "properties": {"type": PATH}}
+    return {"anyOf": [*(_ref("hook", names) for names in known), own]}
+
+
+def _hooks(known: list[list[str]], description: str) -> dict[str, Any]:
+    """Hooks as a list or as a mapping."""
+    entry = {"$ref": "#/$defs/hook"}
+    items = {"anyOf": [{"enum": [name for names in known for name in names]}, PATH, entry]}
+    named = {name: {"anyOf": [{"type": "null"}, _ref("settings", names), entry]} for names in known for name in names}
+    mapping = {"type": "object", "properties": named, "additionalProperties": entry}
+    return {
+        "description": description,
+        "anyOf": [{"type": "array", "items": items}, mapping, {"type": "null"}],
+    }
+
+
+def _ref(kind: str, names: list[str]) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{kind}.{_key(names)}"}
+
+
+def _key(names: list[str]) -> str:
+    return names[0].replace("/", ".")
+
+
+def _branches() -> tuple[list[Branch], list[str]]:
+    """Each hook that is not blocked and can be imported, and what is wrong with the others."""
+    branches, problems = [], []
+    for offer, name in discovery.listed_names(discovery.offers()).items():
+        if offer.blocked:
+            continue
+        try:
+            found = hook_class(offer.full_name)
+        except PluginError as error:
+            problems.append(str(error))
+            continue
+        is_alone = name == offer.name
+        branches.append(_branch([name, *offer.names] if is_alone else [name], found))
+    branches += [_branch([name], hook_class(name)) for name in HOOKS]
+    return branches, problems
+
+
+def _branch(names: list[str], cls: Any) -> Branch:
+    prefix = f"{_key(names)}."
+    settings = _settings_of(cls, f"#/$defs/{prefix}{{model}}")
+    definitions = {prefix + name: each for name, each in settings.pop("$defs", {}).items()}
+    every = list(dict.fromkeys(names))
+    settings["properties"] = {"type": {"enum": every}, **settings.get("properties", {})}
+    return every, settings, definitions
+
+
+def _settings_of(cls: Any, references: str) -> dict[str, Any]:
+    """The schema of what a hook class takes: its config model's, else the common keys and its own keywords."""
+    parameters = inspect.signature(cls).parameters
+    if issubclass(cls, Hook) and "config" in parameters:
+        config: type[HookConfig] = cls.Config
+        return config.model_json_schema(ref_template=references, schema_generator=_Lenient)
+    common = HookConfig.model_json_schema(ref_template=references)["properties"] if issubclass(cls, Hook) else {}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    own: dict[str, Any] = {name: {} for name in parameters}
+    return {"type": "object", "properties": {**common, **own}, "additionalProperties": takes_any}
+
+
+class _Lenient(GenerateJsonSchema):
+    """What cannot stand in a file, a function for example, may be anything there."""
+
+    def handle_invalid_for_json_schema(self, *_: Any) -> dict[str, Any]:
+        return {}

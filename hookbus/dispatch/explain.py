@@ -1,0 +1,103 @@
+"""In what order, and why? What `bus.explain()` and `hookbus explain` show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hookbus._packages import package_of
+from hookbus.when import NEVER
+
+if TYPE_CHECKING:
+    from hookbus.bus import HookBus
+    from hookbus.dispatch.compiling import Listener
+
+__all__ = ["Explanation", "Row", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One listener at one point.
+
+    Attributes:
+        hook: the instance name.
+        package: the distribution it comes from.
+        priority: its number.
+        source: where the number comes from.
+        when: its schedule, "" for always.
+        before, after: the names it wants to run before and after; those that do not listen there in brackets.
+    """
+
+    hook: str
+    package: str
+    priority: int
+    source: str
+    when: str = ""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The time order of the listeners at every point that has any.
+
+    Attributes:
+        order: "nested" or "ascending".
+        points: by point, in the order of a run.
+    """
+
+    order: str
+    points: dict[str, list[Row]]
+
+    def __str__(self) -> str:
+        lines = [f"order: {self.order}"]
+        for point, rows in self.points.items():
+            lines.append(point)
+            lines += [f"  {row.priority:>4}  {row.hook}  ({row.source}){_extras(row)}" for row in rows]
+        return "\n".join(lines)
+
+
+def explain(bus: HookBus) -> Explanation:
+    """Read the order off a bus.
+
+    Raises:
+        OrderError: the before=/after= wishes contradict each other.
+    """
+    listening = {point: bus.table.listeners(point, bus.current) for point in bus.points}
+    points = {point: _rows(listeners) for point, listeners in listening.items() if listeners}
+    return Explanation(bus.table.order, points)
+
+
+def _rows(listeners: list[Listener]) -> list[Row]:
+    names = {listener.hook for listener in listeners}
+    return [
+        Row(
+            hook=listener.hook,
+            package=package_of(listener.plugin),
+            priority=listener.priority,
+            source=listener.source,
+            when=_when(listener),
+            before=_marked(listener.before, names),
+            after=_marked(listener.after, names),
+        )
+        for listener in listeners
+    ]
+
+
+def _when(listener: Listener) -> str:
+    schedule = listener.schedule
+    if schedule is not None and schedule.following(0, None) == NEVER:
+        return "never"
+    parts = [repr(schedule)] if schedule is not None else []
+    return " & ".join([*parts, "should_trigger"] if listener.asks else parts)
+
+
+def _marked(wishes: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
+    return tuple(name if name in names else f"({name}: absent)" for name in wishes)
+
+
+def _extras(row: Row) -> str:
+    parts = [f"when {row.when}"] if row.when else []
+    parts += [f"before {', '.join(row.before)}"] if row.before else []
+    parts += [f"after {', '.join(row.after)}"] if row.after else []
+    return f"  {'; '.join(parts)}" if parts else ""

@@ -1,0 +1,1 @@
+"""Behind the run file: YAML that remembers its lines, overrides, and hooks out of settings."""

@@ -1,0 +1,303 @@
+"""The work directory of a run: one run in it, one process writing, and a file that says how it ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hookbus.errors import WorkDirError
+from hookbus.checkpoints.files import commit, is_of, remove, remove_leftovers, write_json
+from hookbus.checkpoints.generations import generations_in
+
+__all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
+
+STATUS = "status.json"
+CONFIG = "config.yaml"
+LOCK = ".lock"
+MADE = ".made"
+"""Names what runs have made here, a line each."""
+
+DIRECTORIES = ("checkpoints", "logs", "visualization")
+
+_locks: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _let_go_in_child() -> None:
+    """A forked child, such as a worker that reads data, holds no lock: it may outlive this process."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+class WorkDir:
+    """The directory of a run. The process that has claimed it holds it; the others only know where it is.
+
+    Attributes:
+        path: where it is.
+        moved_from: the directory that was asked for, where that one already held a run; else None.
+        left: what others have put beside the files of a run that was removed, and is left alone.
+    """
+
+    def __init__(
+        self, path: Path, lock: int | None = None, moved_from: Path | None = None, left: Iterable[Path] = ()
+    ) -> None:
+        self.path = path
+        self.moved_from = moved_from
+        self.left = list(left)
+        self._made = _made_in(path)
+        self._lock = lock
+        self._started = time.time()
+
+    def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
+        return WorkDir, (self.path,)
+
+    def directory(self, name: str) -> Path:
+        """A directory inside, made on first use."""
+        path = self.path / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def own(self, path: Path) -> bool:
+        """Note that a run is about to make a file or directory here, before it does.
+
+        Returns:
+            Whether it is a run's own: False where something is there that no run has made, or outside.
+        """
+        path = path.absolute()
+        if not path.is_relative_to(self.path.absolute()):
+            return False
+        name = path.relative_to(self.path.absolute()).as_posix()
+        if name not in self._made:
+            if path.exists() or path.is_symlink():
+                return False
+            with open(self.path / MADE, "a") as file:
+                file.write(f"{json.dumps(name)}\n")
+            self._made.add(name)
+        return True
+
+    def write_status(self, **fields: Any) -> None:
+        """Say in `status.json` where the run stands."""
+        now = time.time()
+        host = {"pid": os.getpid(), "host": socket.gethostname()}
+        times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
+        write_json(self.path / STATUS, {**fields, **times, **host})
+
+    def write_config(self, text: str) -> None:
+        """Keep the resolved configuration of the run in `config.yaml`.
+
+        Raises:
+            WorkDirError: a file of this name is there that no run has written.
+            OSError: it could not be written; an older one is untouched.
+        """
+        if not self.own(self.path / CONFIG):
+            raise WorkDirError(
+                f"{self.path / CONFIG} was not written by a run, and would be written over. Move it, or give another "
+                "work_dir."
+            )
+        commit(self.path / CONFIG, lambda file: file.write(text.encode()))
+
+    def release(self) -> None:
+        """Let other processes use the directory. May be called twice."""
+        if self._lock is not None:
+            _unlock(self._lock)
+            self._lock = None
+
+
+def checked_resume(resume: object) -> str | Path:
+    """Whether and from where a run goes on: "auto", "never", or a checkpoint.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if isinstance(resume, (str, Path)) and str(resume):
+        return resume
+    raise ValueError(f"should be auto, never or the path of a checkpoint, but it is {resume!r}.")
+
+
+def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
+    """Take a work directory for a run.
+
+    A directory that already holds a run is never written over: a new run goes into the first free sibling
+    (`runs/x-2`), unless told to resume or to overwrite.
+
+    Args:
+        path: the directory that is wanted; made if it is not there.
+        resume: the run that is in it goes on.
+        overwrite: the run that is in it is removed: the checkpoints that it wrote, by their sidecars, and what it has
+            noted as its own; nothing else.
+
+    Raises:
+        WorkDirError: it cannot be written, or a live run is using it.
+    """
+    target, lock = next(_free(path, any_run=resume or overwrite))
+    left = _clear(target) if overwrite and (target / STATUS).exists() else []
+    for directory in (target, target / "checkpoints"):
+        remove_leftovers(directory)
+    return WorkDir(target, lock, None if target == path else path, left)
+
+
+def hold(directory: Path) -> Callable[[], None]:
+    """Keep a directory of its own for the files of a run.
+
+    Returns:
+        A function that lets others have it.
+
+    Raises:
+        WorkDirError: it cannot be written, or a live run has it.
+    """
+    lock = _lock(directory, needed=True, what="directory", setting="out_dir")
+    assert lock is not None
+    return partial(_unlock, lock)
+
+
+def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
+    """Which directory `claim` would take, without taking it; and a sentence if it would fail.
+
+    Args:
+        path, resume, overwrite: as for `claim`.
+    """
+    any_run = resume or overwrite
+    try:
+        target = next(each for each in _candidates(path) if any_run or not (each / STATUS).exists())
+    except OSError as error:
+        return path, str(_cannot_be_written(path, _reason(error)))
+    reason = why_unwritable(target)
+    return target, str(_cannot_be_written(target, reason)) if reason else ""
+
+
+def why_unwritable(path: Path) -> str:
+    """Why a directory that need not be there cannot be written, as far as can be told without writing; "" if it can."""
+    try:
+        os.access(path, os.F_OK)  # unlike `exists` it refuses a name that no file can have
+        parent = next(each for each in (path, *path.absolute().parents) if each.exists())
+    except (OSError, ValueError) as error:
+        return _reason(error)
+    if not parent.is_dir():
+        return f"{parent} is no directory"
+    return "" if os.access(parent, os.W_OK) else f"{parent} does not allow it"
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """What the system says of a path; ValueError is Python's own, of a character that no path can have."""
+    return str(error.strerror if isinstance(error, OSError) else error)
+
+
+def _cannot_be_written(
+    path: Path, reason: str, what: str = "work directory", setting: str = "work_dir"
+) -> WorkDirError:
+    shown = path if str(path).isprintable() else repr(str(path))
+    return WorkDirError(f"The {what} {shown} cannot be written: {reason}. Give another {setting}.")
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    """The directory itself, then its siblings `x-2`, `x-3`, ... without end."""
+    yield path
+    named = path if path.name not in ("", "..") else path.resolve()
+    for number in count(2):
+        yield named.with_name(f"{named.name}-{number}")
+
+
+def _free(path: Path, *, any_run: bool) -> Iterator[tuple[Path, int]]:
+    """The directories that can be taken, locked; `any_run` tells whether one that holds a run will do."""
+    for target in _candidates(path):
+        lock = _lock(target, needed=any_run)
+        if lock is not None and (any_run or not (target / STATUS).exists()):
+            yield target, lock
+        elif lock is not None:
+            _unlock(lock)
+
+
+def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: str = "work_dir") -> int | None:
+    """Lock a directory; None if a live run has it. With `needed`, that is an error: no sibling will do."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(path, _reason(error), what, setting) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        if needed:
+            raise WorkDirError(
+                f"The {what} {path} is in use by a live run ({owner}). Stop that run, or give another {setting}."
+            ) from None
+        return None
+    _locks.add(descriptor)
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+    return descriptor
+
+
+def _unlock(descriptor: int) -> None:
+    if descriptor in _locks:
+        _locks.remove(descriptor)
+        os.close(descriptor)
+
+
+def _clear(path: Path) -> list[Path]:
+    """Remove a run. Returns what others have put among its files, which is left."""
+    run = read_status(path).get("run", "")
+    for name in (*_made_in(path), STATUS, MADE):
+        _remove(path / name)
+    directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
+    for directory in directories:
+        for each in directory.glob("[!.]*"):
+            if is_of(each, run):
+                remove(each)
+        _clear_generations(directory, run)
+        with suppress(OSError):  # of others
+            directory.rmdir()
+    return [each for directory in directories if directory.is_dir() for each in sorted(directory.iterdir())]
+
+
+def _clear_generations(directory: Path, run: str) -> None:
+    if any(generations_in(directory)):
+        from hookbus.checkpoints.sweeping import sweep  # imports torch
+
+        sweep(directory, run)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _made_in(path: Path) -> set[str]:
+    """The names of what runs have made in a work directory; lines that name nothing inside are passed over."""
+    names = set()
+    with suppress(OSError):
+        for line in (path / MADE).read_text().splitlines():
+            with suppress(ValueError, TypeError):
+                name = json.loads(line)
+                if (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", ".."):
+                    names.add(name)
+    return names
+
+
+def _stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What `status.json` of a work directory says; empty where there is none."""
+    try:
+        return dict(json.loads((path / STATUS).read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}

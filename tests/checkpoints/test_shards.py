@@ -1,0 +1,64 @@
+"""What is read of spread tensors: numbers, and nothing that could run code or leads elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from hookbus.checkpoints.sharded import read_generation
+from hookbus.errors import CheckpointDamaged
+from tests.spread import one_process, written
+
+
+@pytest.fixture(autouse=True)
+def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_process(tmp_path_factory.mktemp("group")):
+        yield
+
+
+class Malicious:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("was-run",)
+
+
+def test_no_code_is_run_of_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path)
+    (tmp_path / "generation_1/.metadata").write_bytes(pickle.dumps(Malicious()))
+
+    with pytest.raises(CheckpointDamaged, match=r"posix\.mkdir, and reading that would run code"):
+        read_generation(tmp_path / "generation_1")
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_no_code_is_run_of_items_that_are_no_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path)
+    evil: dict[str, Any] = {"state_dict/a%2Fb%25": Malicious()}
+    save(evil, storage_writer=FileSystemWriter(tmp_path / "evil"))
+    shutil.copytree(tmp_path / "evil", tmp_path / "generation_1", dirs_exist_ok=True)
+
+    with pytest.raises(CheckpointDamaged, match="BytesStorageMetadata"):
+        read_generation(tmp_path / "generation_1")
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_no_file_outside_is_read(tmp_path: Path) -> None:
+    written(tmp_path)
+    place = tmp_path / "generation_1/.metadata"
+    metadata = pickle.loads(place.read_bytes())
+    for index, info in metadata.storage_data.items():
+        metadata.storage_data[index] = replace(info, relative_path="../generation_2/__0_0.distcp")
+    place.write_bytes(pickle.dumps(metadata))
+
+    with pytest.raises(CheckpointDamaged, match="leads out of its directory"):
+        read_generation(tmp_path / "generation_1")

@@ -1,0 +1,50 @@
+"""Which generations are removed, and which stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hookbus.checkpoints import files
+from hookbus.checkpoints.sweeping import sweep
+from tests.spread import one_process, written
+
+
+@pytest.fixture(autouse=True)
+def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_process(tmp_path_factory.mktemp("group")):
+        yield
+
+
+def test_removes_what_no_file_names(tmp_path: Path) -> None:
+    for generation in (1, 2, 3):
+        written(tmp_path, generation, "last.pth")
+    files.link(tmp_path / "last.pth", tmp_path / "best.pth")
+    written(tmp_path, 4, "last.pth")
+    sweep(tmp_path, "a-run")
+
+    assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_3", "generation_4"]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_leaves_those_of_other_runs_and_those_that_nobody_knows(tmp_path: Path) -> None:
+    written(tmp_path, 1, run="other")
+    written(tmp_path, 2, "epoch_2.pth")
+    (tmp_path / "generation_2/manifest.json").write_text("{}")
+    for path in tmp_path.glob("*.pth"):
+        files.remove(path)
+    sweep(tmp_path, "a-run")
+
+    assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_1", "generation_2"]
+
+
+def test_counts_names_without_a_sidecar_and_none_that_cannot_be_read(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        written(tmp_path, generation, f"epoch_{generation}.pth")
+        (tmp_path / f"epoch_{generation}.pth.json").unlink()
+    (tmp_path / "epoch_2.pth").write_bytes(b"")
+    sweep(tmp_path, "a-run")
+
+    assert [path.name for path in tmp_path.glob("generation_*")] == ["generation_1"]

@@ -1,0 +1,122 @@
+"""How the command line talks."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import pytest
+import typer
+
+from hookbus.commands.console import complain, console, paragraph, print_json, reported, table_of
+from hookbus.errors import ConfigError, HookbusError, HookWarning
+
+
+class TestExitCodes:
+    def test_a_configuration_that_does_not_hold_is_told_line_by_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(typer.Exit) as caught, reported():
+            raise ConfigError(["run.yaml:1:2: [a]: no.", "run.yaml:3:4: b: no."])
+        assert caught.value.exit_code == 2
+        assert capsys.readouterr() == ("", "run.yaml:1:2: [a]: no.\nrun.yaml:3:4: b: no.\n")
+
+    def test_an_error_of_hookbus_is_told_with_its_notes_and_no_traceback(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        error = HookbusError("one\ntwo")
+        error.add_note("hook 'x', at before_run")
+        with pytest.raises(typer.Exit) as caught, reported():
+            raise error
+        assert caught.value.exit_code == 1
+        assert capsys.readouterr().err == "error: one\nerror: two\n  hook 'x', at before_run\n"
+
+    def test_what_nobody_expected_shows_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(typer.Exit) as caught, reported():
+            raise ZeroDivisionError("by nothing")
+        assert caught.value.exit_code == 1
+        err = capsys.readouterr().err
+        assert err.startswith("Traceback")
+        assert err.endswith("ZeroDivisionError: by nothing\n")
+
+    def test_an_interrupt_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(typer.Exit) as caught, reported():
+            raise KeyboardInterrupt
+        assert caught.value.exit_code == 130
+        assert capsys.readouterr().err == "interrupted\n"
+
+    def test_an_exit_keeps_its_code(self) -> None:
+        with pytest.raises(typer.Exit) as caught, reported():
+            raise typer.Exit(75)
+        assert caught.value.exit_code == 75
+
+    def test_a_closed_pipe_is_left_to_the_caller(self) -> None:
+        with pytest.raises(BrokenPipeError), reported():
+            raise BrokenPipeError
+
+
+class TestMessages:
+    def test_warnings_and_messages_are_lines_on_standard_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with reported():
+            warnings.warn("left [out]", HookWarning, stacklevel=1)
+            warnings.warn("left [out]", HookWarning, stacklevel=1)
+            logging.getLogger("hookbus").info("resumed")
+            logging.getLogger("hookbus.part").warning("damaged %s", "[file]")
+        assert capsys.readouterr() == (
+            "",
+            "warning: left [out]\nwarning: left [out]\nresumed\nwarning: damaged [file]\n",
+        )
+
+    def test_of_several_processes_the_main_one_tells_what_all_do_and_the_others_say_who_they_are(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "1")
+        with reported():
+            warnings.warn("left out", HookWarning, stacklevel=1)
+            logging.getLogger("hookbus").warning("told by all")
+            logging.getLogger("hookbus").error("out of memory")
+            complain("no disk")
+        assert capsys.readouterr().err.splitlines() == [
+            "rank 1: warning: left out",
+            "rank 1: error: out of memory",
+            "rank 1: error: no disk",
+        ]
+
+    def test_of_several_processes_only_the_main_one_writes_results(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for rank in ("1", "0"):
+            monkeypatch.setenv("RANK", rank)
+            console().print("rank", rank)
+            print_json(rank)
+
+        assert capsys.readouterr().out.splitlines() == ["rank 0", '"0"']
+
+    def test_a_long_line_stays_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        complain("word " * 100)
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+    def test_everything_is_put_back(self) -> None:
+        logger = logging.getLogger("hookbus")
+        before = (list(logger.handlers), logger.level, logger.propagate, warnings.showwarning)
+        with reported():
+            assert logger.handlers != before[0]
+        assert (list(logger.handlers), logger.level, logger.propagate, warnings.showwarning) == before
+
+
+class TestLayout:
+    def test_a_paragraph_is_indented_and_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hookbus.commands.console.PIPED_WIDTH", 20)
+        assert paragraph("a read-only word of [markup]", 2, 3) == "  a read-only word\n     of \\[markup]"
+
+    def test_piped_output_is_as_wide_as_it_needs(self) -> None:
+        assert console().width == 160
+
+    def test_what_is_too_wide_goes_on_in_its_cell(self, capsys: pytest.CaptureFixture[str]) -> None:
+        table = table_of("a", "b")
+        table.add_row("x" * 200, "y")
+        console().print(table)
+        lines = capsys.readouterr().out.splitlines()
+        assert "".join(line.split()[0] for line in lines[1:]) == "x" * 200
+
+    def test_json_keeps_letters(self, capsys: pytest.CaptureFixture[str]) -> None:
+        print_json({"ü": [1, None]})
+        assert capsys.readouterr().out == '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'

@@ -1,0 +1,95 @@
+"""One file out of a generation, by the function and by the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from typer.testing import CliRunner
+
+from hookbus.checkpoints.files import is_of, read_sidecar
+from hookbus.checkpoints.sharded import write_generation
+from hookbus.cli import app
+from hookbus.commands.consolidating import consolidate
+from hookbus.errors import CheckpointDamaged, CheckpointError
+from hookbus.model.layouts import Layout
+from hookbus.ranks import Ranks
+from hookbus.state import read_checkpoint, write_checkpoint
+
+WEIGHT = torch.arange(6.0).reshape(3, 2)
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> Path:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    spread = Layout(init_device_mesh("cpu", (1,)), (Shard(0),)).spread(WEIGHT)
+    checkpoint = {"meta": {"step": 7}, "state_dict": {"weight": spread}, "loop": {"id": "a-run"}}
+    pointer = write_generation(tmp_path, checkpoint, 7, Ranks())
+    write_checkpoint(tmp_path / "last.pth", pointer, 7)
+    dist.destroy_process_group()
+    return tmp_path / "generation_7"
+
+
+def test_one_file_stands_beside_the_directory(generation: Path) -> None:
+    path = consolidate(generation)
+    plain = torch.load(path, weights_only=True)
+
+    assert path == generation.with_name("generation_7.pth")
+    assert plain["meta"] == {"step": 7}
+    assert torch.equal(plain["state_dict"]["weight"], WEIGHT)
+    assert torch.equal(read_checkpoint(path)["state_dict"]["weight"], WEIGHT)
+    sidecar = read_sidecar(path)
+    assert sidecar is not None
+    assert sidecar.generation == 7
+    assert is_of(path, "a-run")
+
+
+def test_a_file_that_names_it_will_do(generation: Path, tmp_path: Path) -> None:
+    path = consolidate(tmp_path / "last.pth", tmp_path / "out" / "model.pth")
+
+    assert path == tmp_path / "out" / "model.pth"
+    assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], WEIGHT)
+
+
+def test_nothing_is_written_over(generation: Path, tmp_path: Path) -> None:
+    consolidate(generation)
+
+    with pytest.raises(CheckpointError, match=r"generation_7\.pth is there already\. Move it"):
+        consolidate(generation)
+    with pytest.raises(CheckpointError, match="one file already"):
+        consolidate(tmp_path / "generation_7.pth")
+
+
+def test_a_damaged_one_makes_no_file(generation: Path) -> None:
+    (generation / "__0_0.distcp").write_bytes(b"")
+
+    with pytest.raises(CheckpointDamaged, match=r"__0_0\.distcp: damaged"):
+        consolidate(generation)
+    assert not generation.with_name("generation_7.pth").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(generation: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(CheckpointError, match=r"model\.pth could not be written"):
+        consolidate(generation, tmp_path / "file" / "model.pth")
+
+
+def test_the_command_says_what_it_wrote(generation: Path) -> None:
+    done = CliRunner().invoke(app, ["consolidate", str(generation)])
+    path = generation.with_name("generation_7.pth")
+
+    assert done.exit_code == 0
+    assert done.output == f"Wrote {path}, {path.stat().st_size:,} bytes.\n"
+
+
+def test_the_command_names_what_is_there_instead(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["consolidate", str(tmp_path / "generation_1")])
+
+    assert done.exit_code == 1
+    assert "there is no such file" in done.output

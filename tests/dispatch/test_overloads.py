@@ -1,0 +1,44 @@
+"""The generated type of `bus.emit`."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import hookbus.dispatch.overloads
+from hookbus.lifecycle import ALIASES, POINTS
+
+TEXT = Path(hookbus.dispatch.overloads.__file__).read_text()
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", Path(__file__).with_name("generate.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_file_is_what_the_list_of_points_gives() -> None:
+    assert generator().emit_text() == TEXT
+
+
+def test_there_is_one_overload_per_point_with_its_aliases_and_its_arguments() -> None:
+    found = {}
+    for node in ast.walk(ast.parse(TEXT)):
+        if isinstance(node, ast.FunctionDef):
+            _, point = node.args.posonlyargs
+            assert point.annotation is not None
+            names = re.findall(r"'(\w+)'", ast.unparse(point.annotation))
+            found[tuple(names)] = tuple(argument.arg for argument in node.args.kwonlyargs)
+    aliases = {point: tuple(alias for alias, name in ALIASES.items() if name == point) for point in POINTS}
+    assert found == {(name, *aliases[name]): point.args for name, point in POINTS.items()}
+
+
+def test_a_metrics_argument_takes_any_mapping_since_the_bus_gives_the_full_names() -> None:
+    assert "metrics: Mapping[str, Any] | None = ..." in TEXT
+    assert "Metrics" not in TEXT

@@ -1,0 +1,61 @@
+"""A file that grows by whole pieces."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from hookbus.records.appending import AppendedFile
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from hookbus.records.appending import AppendedFile
+
+path = Path(sys.argv[1])
+file = AppendedFile(path)
+file.put(b"first\\n")
+file.flush()
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+file.put(b"second\\n")
+file.put(b"third\\n")
+try:
+    file.flush()
+except OSError:
+    print(path.read_bytes().decode(), end="")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+file.put(b"again\\n")
+file.close()
+"""
+
+
+def test_a_piece_is_in_the_file_after_the_next_flush(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "new" / "file")
+    file.put(b"a")
+    assert file.path.read_bytes() == b""
+    file.flush()
+    file.put(b"b")
+    file.put(b"c")
+    file.close()
+    file.close()
+    assert file.path.read_bytes() == b"abc"
+
+
+def test_what_is_forgotten_is_not_written(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "file")
+    file.put(b"a")
+    file.forget()
+    file.close()
+    assert file.path.read_bytes() == b""
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "file")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "first\n"  # 4 bytes of the second would have had room
+    assert (tmp_path / "file").read_bytes() == b"first\nagain\n"

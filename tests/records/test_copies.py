@@ -1,0 +1,77 @@
+"""Values on their way to another thread."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hookbus.records.copies import finite_values, kept, number_of, size_of
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, requires_grad=True), np.ones(2)])
+def test_a_value_is_kept_as_it_was(value: torch.Tensor | np.ndarray) -> None:
+    read = kept(value)
+    with torch.no_grad():
+        value *= 7
+    assert read().tolist() == [1, 1]
+
+
+@pytest.mark.gpu
+def test_a_copy_from_a_device_is_only_begun() -> None:
+    value = torch.ones(1000, device="cuda")
+    read = kept(value)
+    value.mul_(7)
+    assert read().sum().item() == 1000
+    assert read().device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (2, 2.0),
+        (True, 1.0),
+        (np.float32(0.5), 0.5),
+        (np.array(0.25), 0.25),
+        (torch.tensor([3]), 3.0),
+        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+    ],
+)
+def test_a_number_of_any_library_is_a_float(value: object, number: float) -> None:
+    assert (number_of(value), type(number_of(value))) == (number, float)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [("a", TypeError), (None, TypeError), (1j, TypeError), (torch.ones(2), RuntimeError), (10**400, OverflowError)],
+)
+def test_what_is_no_single_number_is_refused(value: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        number_of(value)
+
+
+def test_the_size_of_a_tensor_is_that_of_its_bytes() -> None:
+    assert size_of(torch.zeros(10, dtype=torch.float64)) == 180
+    assert size_of(3.0) == 100
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.tensor([[1, math.nan], [math.inf, -2]], dtype=torch.bfloat16, requires_grad=True),
+        np.array([1, math.nan, -math.inf, -2]),
+        [1, -2],
+    ],
+)
+def test_finite_values_are_flat_and_in_double_precision(values: Any) -> None:
+    found = finite_values("spread", values)
+    assert (found.tolist(), found.dtype) == ([1.0, -2.0], np.float64)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, math.inf]])
+def test_without_a_finite_value_there_is_no_distribution(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="'spread' holds no finite value"):
+        finite_values("spread", values)

@@ -1,0 +1,55 @@
+"""What of a configuration may be recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookbus.records.secrets import flattened, is_secret, without_secrets
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("token", "hf_token", "password", "DB_PASSWORD", "db_password_file", "secret", "clientSecret", "api_key"),
+        *("apiKey", "APIKey", "apikey", "wandb-api-key", "aws_secret_access_key", "private_key", "credentials"),
+    ],
+)
+def test_a_key_that_names_a_secret_is_one(key: str) -> None:
+    assert is_secret(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["tokenizer", "num_tokens", "max_tokens", "token_dropout", "key", "keys", "monkey", "author", "lr", ""]
+)
+def test_a_key_that_only_looks_like_one_is_none(key: str) -> None:
+    assert not is_secret(key)
+
+
+def test_secrets_are_hidden_however_deep_they_are_and_the_rest_stays() -> None:
+    config = {
+        "lr": 0.1,
+        "api_key": "x",
+        "hooks": [{"type": "wandb", "token": 12}, ("a", {"password": ["y", "z"]})],
+        "store": {"url": "postgresql://me:pass@host/db", "secret": None, "credentials": {"user": "me"}},
+    }
+    assert without_secrets(config) == {
+        "lr": 0.1,
+        "api_key": "***",
+        "hooks": [{"type": "wandb", "token": "***"}, ["a", {"password": "***"}]],
+        "store": {"url": "postgresql://me:***@host/db", "secret": None, "credentials": "***"},
+    }
+    assert config["api_key"] == "x"
+
+
+@pytest.mark.parametrize("text", ["http://host/path", "a:b@c", "user@host", "sqlite:///a.db"])
+def test_a_text_without_a_password_stays(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+def test_a_nested_mapping_becomes_flat() -> None:
+    assert flattened({"a": {"b": 1, "c": [2, {"d": None}]}, "e": "f", "g": {}}) == {
+        "a.b": 1,
+        "a.c.0": 2,
+        "a.c.1.d": None,
+        "e": "f",
+    }

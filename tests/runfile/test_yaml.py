@@ -1,0 +1,206 @@
+"""Reading YAML 1.2 as plain data with places."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hookbus.runfile.yaml import MAX_NODES, Document, dump, parse_value, read
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("1e-3", 0.001),
+        ("1.5", 1.5),
+        ("3", 3),
+        ("0o10", 8),
+        ("010", 10),
+        ("0x10", 16),
+        ("true", True),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("on", "on"),
+        ("off", "off"),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("1:30", "1:30"),
+        ("2001-01-01", "2001-01-01"),
+        ("'1'", "1"),
+        ("[1, a]", [1, "a"]),
+        ("{a: 1, b: {c: null}}", {"a": 1, "b": {"c": None}}),
+        ("!!str 5", "5"),
+    ],
+)
+def test_a_value_means_what_yaml_1_2_says(written: str, meant: Any) -> None:
+    found = parse_value(written)
+    assert found == meant
+    assert type(found) is type(meant)
+
+
+@pytest.mark.parametrize("written", ["[1", "!thing 1", "{a: 1, a: 2}", "# note", "*nobody", "!!int x"])
+def test_what_is_no_value_is_refused_with_a_reason(written: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_value(written)
+
+
+def test_a_comment_is_told_from_a_value() -> None:
+    with pytest.raises(ValueError, match="'#fff' is a comment in YAML; put it in quotes."):
+        parse_value("#fff")
+
+
+class TestPlaces:
+    def test_every_key_and_value_has_its_line_and_column(self) -> None:
+        document = read("a: 1\nb:\n  - x\n  - {c: 2}\n", "f")
+        assert document.data == {"a": 1, "b": ["x", {"c": 2}]}
+        assert document.keys == {("a",): (1, 1), ("b",): (2, 1), ("b", 1, "c"): (4, 6)}
+        assert document.values == {
+            (): (1, 1),
+            ("a",): (1, 4),
+            ("b",): (3, 3),
+            ("b", 0): (3, 5),
+            ("b", 1): (4, 5),
+            ("b", 1, "c"): (4, 9),
+        }
+
+    def test_a_problem_names_file_line_column_and_path(self) -> None:
+        document = read("a:\n  b: 1\n", "run.yaml")
+        assert document.problem(("a", "b"), "wrong.") == "run.yaml:2:6: a.b: wrong."
+        assert document.problem(("a", "b"), "wrong.", at_key=True) == "run.yaml:2:3: a.b: wrong."
+
+    def test_what_is_missing_is_reported_at_what_would_hold_it(self) -> None:
+        document = read("a:\n  b: 1\n", "run.yaml")
+        assert document.problem(("a", "c", "d"), "missing.") == "run.yaml:2:3: a.c.d: missing."
+
+    def test_what_an_override_put_there_is_reported_as_the_override(self) -> None:
+        document = Document("run.yaml", values={(): (1, 1), ("a",): "a=1"})
+        assert document.problem(("a",), "wrong.") == "command line: a=1: a: wrong."
+
+    def test_data_of_no_file_has_no_line(self) -> None:
+        assert Document("config", data={"a": 1}).problem(("a",), "wrong.") == "config: a: wrong."
+
+    def test_a_merged_value_stands_where_it_was_written(self) -> None:
+        document = read("base: &base\n  lr: 1\nown:\n  <<: *base\n  x: 2\n", "f")
+        assert document.data["own"] == {"x": 2, "lr": 1}
+        assert document.values["own", "lr"] == (2, 7)
+
+
+class TestMerging:
+    def test_own_keys_win_and_the_first_of_several_sources_does(self) -> None:
+        text = "a: &a {x: 1, y: 1}\nb: &b {x: 2, z: 2}\nc: {<<: [*a, *b], y: 3}\n"
+        assert read(text, "f").data["c"] == {"y": 3, "x": 1, "z": 2}
+
+    def test_merging_nests(self) -> None:
+        assert read("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n", "f").data["c"] == {"y": 2, "x": 1}
+
+    def test_only_mappings_merge(self) -> None:
+        assert read("a: &a 3\nb: {<<: *a}\n", "f").problems == ["f:1:4: b: << merges mappings, and this is none."]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "f:1:1: the file is empty."),
+        ("# only a comment\n", "f:1:1: the file is empty."),
+        ("a:\n\tb: 1\n", "f:2:1: this is not YAML: a tab stands here, where only spaces may indent and separate."),
+        ("a: [1, 2\nb: }\n", "f:2:2: this is not YAML: expected ',' or ']', but got ':'."),
+        ("a: 1\na: 2\n", "f:2:1: a: this key stands here a second time; the first is in line 1."),
+        ("a: *nobody\n", "f:1:4: this is not YAML: found undefined alias 'nobody'."),
+        ("a: &a [*a]\n", "f:1:4: a.0: the alias stands inside what it refers to."),
+        ("a: &a {b: *a}\n", "f:1:4: a.b: the alias stands inside what it refers to."),
+        ("a: &a {<<: *a}\n", "f:1:4: a: the alias stands inside what it refers to."),
+        ("a: !!python/tuple x\n", "f:1:4: a: the tag !!python/tuple is refused: a run file is plain data."),
+        ("a: !own 3\n", "f:1:4: a: the tag !own is refused: a run file is plain data."),
+        ("a: !!binary aGk=\n", "f:1:4: a: the tag !!binary is refused: a run file is plain data."),
+        ("a: !!int x\n", "f:1:4: a: 'x' cannot be read as !!int."),
+        ("a: !!bool maybe\n", "f:1:4: a: 'maybe' cannot be read as !!bool."),
+        ("a: !!float x\n", "f:1:4: a: 'x' cannot be read as !!float."),
+        ("a: b: c\n", "f:1:5: this is not YAML: mapping values are not allowed here."),
+        ("a: 1\nb: x\x00\n", "f:2:5: this is not YAML: the character U+0000 is not allowed."),
+        ("[a]: 1\n", "f:1:1: a key is a word, not a list or a mapping."),
+        ("a: " + "[" * 100 + "]" * 100, "f:1:63: nested deeper than 60 levels."),
+        ("a: " + "[" * 1000, "f:1:1: nested deeper than 60 levels."),
+    ],
+    ids=lambda value: value[:30] if len(value) < 40 else None,
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(text: str, problem: str) -> None:
+    assert read(text, "f").problems == [problem]
+
+
+def test_a_second_document_is_refused() -> None:
+    assert read("a: 1\n---\nb: 2\n", "f").problems == [
+        "f:2:1: this is not YAML: expected a single document in the stream, but found another document."
+    ]
+
+
+def test_a_number_too_long_for_python_is_a_problem_and_not_a_crash() -> None:
+    (problem,) = read(f"a: {'1' * 5000}", "f").problems
+    assert problem == f"f:1:4: a: {'1' * 40!r} cannot be read as !!int."
+
+
+def test_several_mistakes_are_told_at_once_and_the_rest_is_read() -> None:
+    document = read("a: !x 1\nb: 2\nb: 3\nc: !y 4\nd: 5\n", "f")
+    assert [problem.split(":")[1] for problem in document.problems] == ["1", "3", "4"]
+    assert document.data == {"a": None, "b": 2, "c": None, "d": 5}
+    assert document.refused == {("a",), ("c",)}
+    assert document.is_refused(("a",))
+    assert not document.is_refused(("b",))
+
+
+def test_a_key_is_the_word_that_was_written() -> None:
+    assert list(read("on: 1\n1e-3: 2\ntrue: 3\n~: 4\n", "f").data) == ["on", "1e-3", "true", "~"]
+
+
+BOMBS = {
+    "lists": "a: &a [x,x,x,x,x,x,x,x,x]\n"
+    + "".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+    "mappings": "a: &a {x: 1}\n"
+    + "".join(
+        f"{b}: &{b} {{{', '.join(f'k{i}: *{a}' for i in range(9))}}}\n"
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    ),
+    "merges": "a: &a {x: 1}\n"
+    + "".join(f"{b}: &{b} {{<<: [{','.join(['*' + a] * 9)}]}}\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_an_alias_bomb_is_refused_within_bounds(text: str) -> None:
+    tracemalloc.start()
+    (problem,) = read(text, "f").problems
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert problem.endswith(f": more than {MAX_NODES} values in one file; an alias counts each time it is used.")
+    assert peak < 50 * 2**20  # unfolded, there would be 9**9 = 387 million values
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(PLAIN)
+@example(["a\x85b", "\u2028", "\ufeff", " x\n y ", "<<", "1e-3", "null", "2001-01-01", "#", "a: b"])
+def test_what_was_dumped_is_read_back_as_it_was(data: Any) -> None:
+    document = read(dump({"data": data}), "f")
+    assert document.problems == []
+    assert document.data == {"data": data}
+    assert repr(document.data) == repr({"data": data})
+
+
+def test_a_dump_keeps_the_order_of_keys() -> None:
+    assert dump({"b": 1, "a": {"d": [1], "c": "on"}}) == "b: 1\na:\n  d:\n  - 1\n  c: on\n"

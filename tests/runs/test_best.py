@@ -1,0 +1,18 @@
+"""The best result of a metric."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hookbus.runs.best import Best
+
+
+@pytest.mark.parametrize("path", [None, Path("runs/x/checkpoints/best_loss.pth")])
+def test_goes_through_plain_values_and_comes_back_equal(path: Path | None) -> None:
+    best = Best(0.25, epoch=2, step=6, weights="averaged", path=path)
+    state = json.loads(json.dumps(best.state_dict()))
+    assert state == {"value": 0.25, "epoch": 2, "step": 6, "weights": "averaged", "path": path and str(path)}
+    assert Best.from_state(state) == best

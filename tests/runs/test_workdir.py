@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookbus.errors import WorkDirError
+from hookbus.checkpoints.files import commit
+from hookbus.checkpoints.generations import seal
+from hookbus.runs.workdir import STATUS, WorkDir, claim, hold, read_status, see
+from tests.dying import in_child
+
+
+@pytest.fixture(autouse=True)
+def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on what a loss of power would leave."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from hookbus.runs.workdir import claim
+
+held = claim(Path(sys.argv[1]))
+if "forks" in sys.argv:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(1)
+        os.write(write, b"alive")
+        time.sleep(60)
+    os.read(read, 5)
+    print(child, flush=True)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+class Holder:
+    """Another process that has a work directory."""
+
+    def __init__(self, path: Path, *options: str) -> None:
+        command = [sys.executable, "-c", HOLDER, str(path), *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.lines = [self.process.stdout.readline().strip()]
+        while self.lines[-1] != "held":
+            self.lines.append(self.process.stdout.readline().strip())
+
+    def __enter__(self) -> Holder:
+        return self
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        for line in self.lines[:-1]:
+            os.kill(int(line), signal.SIGKILL)
+
+
+def run_in(path: Path, **options: Any) -> WorkDir:
+    """A run that has begun and ended in a directory."""
+    work_dir = claim(path, **options)
+    work_dir.write_status(outcome="finished")
+    work_dir.release()
+    return work_dir
+
+
+class TestClaim:
+    def test_makes_the_directory(self, tmp_path: Path) -> None:
+        work_dir = claim(tmp_path / "runs" / "x")
+
+        assert (work_dir.path, work_dir.moved_from) == (tmp_path / "runs" / "x", None)
+        assert work_dir.path.is_dir()
+        work_dir.release()
+
+    def test_a_directory_without_a_run_is_taken_whatever_is_in_it(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("mine")
+        work_dir = claim(tmp_path)
+        work_dir.release()
+
+        assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+
+    def test_a_new_run_goes_into_the_first_free_sibling(self, tmp_path: Path) -> None:
+        path = tmp_path / "x"
+        where = [run_in(path) for _ in range(3)]
+
+        assert [each.path.name for each in where] == ["x", "x-2", "x-3"]
+        assert [each.moved_from for each in where] == [None, path, path]
+
+    def test_a_sibling_can_be_found_for_the_current_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "x").mkdir()
+        monkeypatch.chdir(tmp_path / "x")
+        run_in(Path())
+
+        assert run_in(Path()).path == tmp_path / "x-2"
+        (tmp_path / "x" / "inside").mkdir()
+        monkeypatch.chdir(tmp_path / "x" / "inside")
+        assert run_in(Path("..")).path == tmp_path / "x-3"
+
+    def test_told_to_resume_it_takes_the_directory_with_everything_in_it(self, tmp_path: Path) -> None:
+        (run_in(tmp_path).directory("checkpoints") / "a.pth").write_text("a")
+        work_dir = run_in(tmp_path, resume=True)
+
+        assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
+        assert (tmp_path / "checkpoints" / "a.pth").read_text() == "a"
+
+    def test_told_to_overwrite_it_removes_what_the_run_has_made_and_nothing_else(self, tmp_path: Path) -> None:
+        first = claim(tmp_path)
+        first.write_status(outcome="finished", run="me")
+        first.write_config("a: 1")
+        for name in ("checkpoints/mine.pth", "checkpoints/other.pth", "checkpoints/user.pth"):
+            write = lambda file: file.write(b"weights")  # noqa: E731
+            commit(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
+        for name in ("logs/run.jsonl", "visualization/pictures"):
+            assert first.own(tmp_path / name)
+        for name in ("logs/run.jsonl", "logs/user.txt", "visualization/pictures/1.png", "mine/file", "notes.txt"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("text")
+        first.release()
+        work_dir = claim(tmp_path, overwrite=True)
+
+        found = sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file())
+        kept = ["checkpoints/other.pth", "checkpoints/other.pth.json", "checkpoints/user.pth", "logs/user.txt"]
+        assert found == [".lock", *kept, "mine/file", "notes.txt"]
+        assert [str(each.relative_to(tmp_path)) for each in work_dir.left] == kept
+        assert not (tmp_path / "visualization").exists()
+        work_dir.release()
+
+    def test_told_to_overwrite_it_removes_the_generations_of_the_run(self, tmp_path: Path) -> None:
+        first = claim(tmp_path)
+        first.write_status(outcome="finished", run="me")
+        for number, run in ((1, "me"), (2, "other")):
+            (tmp_path / f"checkpoints/generation_{number}").mkdir(parents=True)
+            seal(tmp_path / f"checkpoints/generation_{number}", {}, run=run)
+        first.release()
+        work_dir = claim(tmp_path, overwrite=True)
+
+        assert [each.name for each in (tmp_path / "checkpoints").iterdir()] == ["generation_2"]
+        assert work_dir.left == [tmp_path / "checkpoints/generation_2"]
+        work_dir.release()
+
+    def test_told_to_overwrite_where_no_run_is_it_removes_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "logs").mkdir()
+        claim(tmp_path, overwrite=True).release()
+
+        assert (tmp_path / "logs").is_dir()
+
+    def test_overwriting_follows_no_link(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "precious.pth").write_text("a")
+        first = claim(tmp_path / "x")
+        first.write_status(outcome="finished", run="me")
+        (tmp_path / "x" / "logs").symlink_to(tmp_path / "elsewhere")
+        assert first.own(tmp_path / "x" / "logs" / "new.txt")
+        (tmp_path / "elsewhere" / "new.txt").touch()
+        (tmp_path / "x" / "checkpoints").symlink_to(tmp_path / "elsewhere")
+        commit(tmp_path / "elsewhere" / "last.pth", lambda file: file.write(b"a"), 1, "me")
+        first.release()
+        claim(tmp_path / "x", overwrite=True).release()
+
+        names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
+        assert names == {"precious.pth", "new.txt", "last.pth", "last.pth.json"}
+
+    def test_what_a_dead_process_left_half_written_is_cleared_away(self, tmp_path: Path) -> None:
+        checkpoints = run_in(tmp_path).directory("checkpoints")
+        for directory in (tmp_path, checkpoints):
+            (directory / ".tmp-0123").write_text("half")
+        (checkpoints / "a.pth").write_text("whole")
+        claim(tmp_path, resume=True).release()
+
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoints", STATUS]
+        assert [path.name for path in checkpoints.iterdir()] == ["a.pth"]
+
+    @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+    def test_one_that_cannot_be_written_is_an_error(self, tmp_path: Path, options: dict[str, bool]) -> None:
+        (tmp_path / "file").write_text("no directory")
+
+        with pytest.raises(
+            WorkDirError, match="The work directory .*file/x cannot be written: Not a directory. Give an"
+        ):
+            claim(tmp_path / "file" / "x", **options)
+        with pytest.raises(WorkDirError, match="cannot be written: File exists. Give another work_dir."):
+            claim(tmp_path / "file", **options)
+
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("a\0b", "embedded null byte"), ("x" * 300, "File name too long")], ids=["null", "long"]
+    )
+    def test_a_name_that_no_directory_can_have_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
+        message = re.escape(repr(str(tmp_path / name)).strip("'"))
+        with pytest.raises(WorkDirError, match=f"{message}'? cannot be written: {reason}. Give another work_dir."):
+            claim(tmp_path / name)
+        for options in ({}, {"resume": True}):
+            _, problem = see(tmp_path / name, **options)
+            assert "cannot be written: " in problem
+
+
+class TestOwn:
+    def test_is_what_was_not_there_before_and_stays_so_for_the_run_that_goes_on(self, tmp_path: Path) -> None:
+        (tmp_path / "user.txt").touch()
+        first = claim(tmp_path)
+        assert not first.own(tmp_path / "user.txt")
+        assert first.own(tmp_path / "new.txt")
+        (tmp_path / "new.txt").touch()
+        assert first.own(tmp_path / "new.txt")
+        first.write_status(outcome="stopped")
+        first.release()
+        second = claim(tmp_path, resume=True)
+
+        assert [second.own(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
+        second.release()
+
+    def test_is_nothing_outside(self, tmp_path: Path) -> None:
+        work_dir = claim(tmp_path / "x")
+        assert not work_dir.own(tmp_path / "new.txt")
+        assert not (tmp_path / "x" / ".made").exists()
+        work_dir.release()
+
+    @pytest.mark.parametrize("line", ['"../precious"', '"/precious"', '"logs/../../precious"', '".."', '"."', "3", "{"])
+    def test_a_list_that_was_tampered_with_removes_nothing_outside(self, tmp_path: Path, line: str) -> None:
+        (tmp_path / "precious").touch()
+        run_in(tmp_path / "x")
+        (tmp_path / "x" / ".made").write_text(f'{line}\n"logs"\n"torn')
+        (tmp_path / "x" / "logs").mkdir()
+        claim(tmp_path / "x", overwrite=True).release()
+
+        assert (tmp_path / "precious").exists()
+        assert [path.name for path in (tmp_path / "x").iterdir()] == [".lock"]
+
+    def test_a_config_of_the_users_is_not_written_over(self, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("mine: 1")
+        work_dir = claim(tmp_path)
+        with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run, .* Move it, or give another"):
+            work_dir.write_config("ours: 2")
+        assert (tmp_path / "config.yaml").read_text() == "mine: 1"
+        work_dir.release()
+
+
+class TestHold:
+    def test_keeps_others_from_a_directory_until_it_is_let_go(self, tmp_path: Path) -> None:
+        let_go = hold(tmp_path)
+        with pytest.raises(
+            WorkDirError, match=rf"The directory {tmp_path} is in use by a live run \(pid .*give another out_dir"
+        ):
+            hold(tmp_path)
+        let_go()
+        hold(tmp_path)()
+
+
+class TestLock:
+    def test_a_second_run_leaves_a_live_one_alone(self, tmp_path: Path) -> None:
+        with Holder(tmp_path / "x"):
+            work_dir = claim(tmp_path / "x")
+
+            assert (work_dir.path.name, work_dir.moved_from) == ("x-2", tmp_path / "x")
+            work_dir.release()
+
+    @pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
+    def test_going_on_with_a_live_run_is_an_error_that_says_who_has_it(
+        self, tmp_path: Path, options: dict[str, bool]
+    ) -> None:
+        with Holder(tmp_path) as holder, pytest.raises(WorkDirError) as caught:
+            claim(tmp_path, **options)
+
+        assert f"{tmp_path} is in use by a live run (pid {holder.process.pid} on " in str(caught.value)
+        assert str(caught.value).endswith("Stop that run, or give another work_dir.")
+
+    def test_the_lock_of_a_killed_process_is_void(self, tmp_path: Path) -> None:
+        with Holder(tmp_path) as holder:
+            holder.kill()
+            work_dir = claim(tmp_path, resume=True)
+
+            assert (tmp_path / ".lock").read_text().startswith(f"pid {os.getpid()} on ")
+            work_dir.release()
+
+    def test_also_when_a_child_of_it_lives_on(self, tmp_path: Path) -> None:
+        with Holder(tmp_path, "forks") as holder:
+            holder.kill()
+            os.kill(int(holder.lines[0]), 0)
+            claim(tmp_path, resume=True).release()
+
+    def test_a_child_cannot_release_what_its_parent_holds(self, tmp_path: Path) -> None:
+        work_dir = claim(tmp_path)
+        assert in_child(work_dir.release) == 0
+
+        with pytest.raises(WorkDirError, match="in use by a live run"):
+            claim(tmp_path, resume=True)
+        work_dir.release()
+        work_dir.release()
+        claim(tmp_path, resume=True).release()
+
+    def test_two_runs_in_one_process_exclude_each_other(self, tmp_path: Path) -> None:
+        first, second = claim(tmp_path / "x"), claim(tmp_path / "x")
+
+        assert (first.path.name, second.path.name) == ("x", "x-2")
+        first.release(), second.release()
+
+
+class TestSee:
+    @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+    @pytest.mark.parametrize("runs", [0, 1, 2])
+    def test_tells_what_claim_would_take_and_makes_nothing(
+        self, tmp_path: Path, runs: int, options: dict[str, bool]
+    ) -> None:
+        path = tmp_path / "a" / "x"
+        for _ in range(runs):
+            run_in(path)
+        before = sorted(tmp_path.rglob("*"))
+        seen = see(path, **options)
+        assert sorted(tmp_path.rglob("*")) == before
+
+        work_dir = claim(path, **options)
+        work_dir.release()
+        assert seen == (work_dir.path, "")
+
+    def test_says_what_would_go_wrong(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("no directory")
+        path = tmp_path / "file" / "x"
+
+        assert see(path) == (
+            path,
+            f"The work directory {path} cannot be written: {tmp_path / 'file'} is no directory. Give another work_dir.",
+        )
+
+
+class TestStatus:
+    def test_says_where_the_run_stands_and_who_makes_it(self, tmp_path: Path) -> None:
+        work_dir = claim(tmp_path)
+        work_dir.write_status(outcome="running", metrics={"val/loss": float("nan")})
+        status = read_status(tmp_path)
+
+        assert (status["outcome"], status["metrics"], status["pid"]) == ("running", {"val/loss": None}, os.getpid())
+        started, updated = (time.strptime(status[key], "%Y-%m-%dT%H:%M:%S%z") for key in ("started", "updated"))
+        assert started <= updated
+        assert status["seconds"] >= 0
+        assert status["host"]
+        work_dir.release()
+
+    def test_a_later_one_replaces_it(self, tmp_path: Path) -> None:
+        work_dir = claim(tmp_path)
+        work_dir.write_status(outcome="running", only_first=1)
+        work_dir.write_status(outcome="finished")
+        work_dir.release()
+
+        assert json.loads((tmp_path / STATUS).read_text()).keys() == read_status(tmp_path).keys()
+        assert "only_first" not in read_status(tmp_path)
+        assert read_status(tmp_path)["outcome"] == "finished"
+
+    @pytest.mark.parametrize("text", [None, "", "{", "3"])
+    def test_where_there_is_none_it_is_empty(self, tmp_path: Path, text: str | None) -> None:
+        if text is not None:
+            (tmp_path / STATUS).write_text(text)
+
+        assert read_status(tmp_path) == {}
+
+
+def test_a_directory_inside_is_made_on_first_use(tmp_path: Path) -> None:
+    work_dir = claim(tmp_path)
+    assert not (tmp_path / "logs").exists()
+
+    assert work_dir.directory("logs") == work_dir.directory("logs") == tmp_path / "logs"
+    assert (tmp_path / "logs").is_dir()
+    work_dir.release()
+
+
+def test_another_process_is_told_where_the_directory_is_and_does_not_hold_it(tmp_path: Path) -> None:
+    held = claim(tmp_path / "x")
+    told = pickle.loads(pickle.dumps(held))
+    told.release()
+
+    assert (told.path, told.moved_from, told.left) == (held.path, None, [])
+    with pytest.raises(WorkDirError, match="in use by a live run"):
+        claim(tmp_path / "x", resume=True)
+    held.release()
