@@ -185,7 +185,7 @@ class HookBus:
 
     def changed(self) -> None:
         """Members, schedules or the clock have changed: compile again on next use."""
-        self.calls.forget()
+        self.calls.forget([*self.points, *self.table.steps])
         self._emitters.clear()
         self.current.members_changed()
 
@@ -250,6 +250,7 @@ class HookBus:
     def _add(self, points: Mapping[str, Point]) -> None:
         self.pm.add_hookspecs(spec_class(points))
         self.table.points.update(points)
+        self.calls.forget(points)
 
     # -- firing ------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ class HookBus:
 
     def fire(self, point: str, **arguments: Any) -> None:
         """Fire a point on the run's own behalf: arguments are not checked, brackets are not looked at."""
-        call = getattr(self.calls, point)
+        call = self.calls.get(point)
         if call is not None:
             call(**arguments)
 
@@ -299,7 +300,7 @@ class HookBus:
             raise PointError(
                 f"There is no point {given!r}.{did_you_mean(given, self.points)} Declare your own with bus.declare."
             )
-        emitter = write_emitter(self.points[point], getattr(self.calls, point))
+        emitter = write_emitter(self.points[point], self.calls.get(point))
         if point in ("before_optimizer_step", "after_optimizer_step"):
             emitter = self.current.optimizer_events.explicit(point, emitter)
         elif point in BRACKETED and self.current.keeps_brackets:
@@ -328,7 +329,7 @@ class HookBus:
             raise PointError(f"There is no action {name!r}.{did_you_mean(name, ACTIONS)}")
         self.table.steps[name] = step_of(step)
         self.changed()
-        return lambda batch: getattr(self.calls, name)(self.current, batch)
+        return lambda batch: self.calls.get(name)(self.current, batch)
 
     # -- runs --------------------------------------------------------------------------------
 

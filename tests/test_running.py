@@ -12,10 +12,13 @@ from hookbus.dispatch.compiling import Listener, compile_point
 from hookbus.lifecycle import POINTS, Point
 
 
-def compiled(
-    listeners: list[Listener], point: Point = POINTS["after_train_iter"], **options: Any
-) -> Callable[..., None]:
-    return compile_point(point, listeners, Clock(), **options)
+def no_recovery(*_: Any) -> bool:
+    return True
+
+
+def compiled(listeners: list[Listener], point: Point | None = None, **options: Any) -> Callable[..., None]:
+    settings: dict[str, Any] = {"run": None, "fill": {}, "names": {}, "recover": no_recovery, **options}
+    return compile_point(point or POINTS["after_train_iter"], listeners, Clock(), **settings)
 
 
 def test_the_listener_that_failed_is_found_from_the_traceback() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.dispatch.actions import Actions, Step
@@ -27,22 +28,40 @@ Implementations = Callable[[str], Iterable[Implementation]]
 class Calls:
     """One attribute per point: the function that fires it, or None where nobody listens; and one per action.
 
-    The loop's own path: `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
+    The loop's own path: `if calls.after_forward: calls.after_forward(batch=batch, ...)`. Python reads attributes
+    several times slower where there is a `__getattr__`, so there is none: what is not compiled yet is a function that
+    compiles itself when it is called.
     """
-
-    __slots__ = ("__dict__", "_make")
 
     def __init__(self, make: Callable[[str], Any]) -> None:
         self._make = make
+        self._made: set[str] = set()
 
-    def __getattr__(self, name: str) -> Any:
-        call = self._make(name)
-        setattr(self, name, call)
-        return call
+    def get(self, name: str) -> Any:
+        """What stands under a name, compiled.
 
-    def forget(self) -> None:
-        """Members have changed: compile again on next use."""
-        self.__dict__.clear()
+        Raises:
+            AttributeError: there is no such point and no such action.
+        """
+        if name not in self._made:
+            setattr(self, name, self._make(name))
+            self._made.add(name)
+        return getattr(self, name)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """What stands under these names is compiled again on next use: members have changed, or a point is new."""
+        names = list(names)
+        self._made.difference_update(names)
+        for name in names:
+            setattr(self, name, partial(self._compile_and_call, name))
+
+    def _compile_and_call(self, name: str, *given: Any, **arguments: Any) -> Any:
+        call = self.get(name)
+        return None if call is None else call(*given, **arguments)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Table:

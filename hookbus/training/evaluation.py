@@ -139,7 +139,7 @@ def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
 def _judge_loader(
     run: Run, kind: str, name: str | None, loader: Iterable[Any], scores: Mapping[str, Score], device: torch.device
 ) -> None:
-    fire, step, batch_idx = run.bus.fire, getattr(run.bus.calls, f"{kind}_step"), -1
+    fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{kind}_step"), -1
     begin_scores(scores, device)
     for batch_idx, batch in enumerate(_share_of(run, loader)):
         if device.type != "cpu":

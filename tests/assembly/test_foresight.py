@@ -113,8 +113,8 @@ class TestWhatIsThere:
 class TestWhatIsNot:
     def test_a_wrong_name_is_told_with_a_near_one_and_all_there_are(self) -> None:
         assert refused(trainer(Reader("acuracy"))) == (
-            "hook 'reader' (module tests.test_foresight): There is no metric 'acuracy'. Did you mean 'accuracy'? "
-            "There are: val/accuracy, val/loss."
+            "hook 'reader' (module tests.assembly.test_foresight): There is no metric 'acuracy'. "
+            "Did you mean 'accuracy'? There are: val/accuracy, val/loss."
         )
 
     def test_all_wrong_names_of_all_hooks_are_told(self) -> None:
@@ -135,7 +135,8 @@ class TestWhatIsNot:
         assert "There is no metric 'train/loss'." in refused(trainer(Reader("train/loss")))
 
     def test_whose_best_is_to_be_kept_has_to_be_there_as_well(self) -> None:
-        assert "hook 'keeper' (module tests.test_foresight): There is no metric 'f1'." in refused(trainer(Keeper()))
+        told = refused(trainer(Keeper()))
+        assert "hook 'keeper' (module tests.assembly.test_foresight): There is no metric 'f1'." in told
 
     def test_without_a_validation_nothing_can_be_read(self) -> None:
         with pytest.raises(RequestError, match="^hook 'reader' .* reads 'accuracy', 'loss' in the results of valid"):

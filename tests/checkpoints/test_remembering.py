@@ -60,7 +60,7 @@ class TestHookStates:
                 "state": {"value": 5},
                 "version": 1,
                 "type": "Counts",
-                "package": "module tests.test_remembering",
+                "package": "module tests.checkpoints.test_remembering",
                 "config": {"name": "mine", "priority": 3},
             }
         }
@@ -89,7 +89,8 @@ class TestHookStates:
         again = collect(run)["hooks"]
 
         assert warned() == [
-            "The checkpoint holds state of hook 'gone' (module tests.test_remembering), which is not active."
+            "The checkpoint holds state of hook 'gone' (module tests.checkpoints.test_remembering), "
+            "which is not active."
         ]
         assert again["gone"] == checkpoint["hooks"]["gone"]
         assert set(again) == {"gone", "here", "without a state"}
@@ -101,8 +102,8 @@ class TestHookStates:
         with pytest.raises(CheckpointError) as caught:
             restore(idle_run(hooks=(Counts(name="mine"),)), checkpoint)
         assert str(caught.value) == (
-            "hook 'mine': the checkpoint holds version 4 of its state (module tests.test_remembering), and the "
-            "installed module tests.test_remembering reads version 1."
+            "hook 'mine': the checkpoint holds version 4 of its state (module tests.checkpoints.test_remembering), "
+            "and the installed module tests.checkpoints.test_remembering reads version 1."
         )
 
     @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ TEXT = Path(hookbus.dispatch.overloads.__file__).read_text()
 
 
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", Path(__file__).with_name("generate.py"))
+    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[1] / "generate.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -90,24 +90,48 @@ def test_the_loops_own_path_and_emit_call_the_same_listeners_with_the_same_argum
 
 def test_where_nobody_listens_and_the_bus_has_nothing_to_do_there_is_nothing_to_call() -> None:
     bus = HookBus()
-    assert bus.calls.after_forward is None
-    assert bus.calls.log_scalars is None
-    assert bus.calls.after_train_iter is not None
+    assert bus.calls.get("after_forward") is None
+    assert bus.calls.get("log_scalars") is None
+    assert bus.calls.get("after_train_iter") is not None
     bus.on("after_forward")(lambda: None)
-    assert bus.calls.after_forward is not None
+    assert bus.calls.get("after_forward") is not None
+
+
+def test_what_is_called_first_stands_there_compiled_from_then_on() -> None:
+    bus, seen = HookBus(), []
+    bus.calls.after_forward(loss=1)
+    assert bus.calls.after_forward is None
+    bus.on("after_forward")(lambda loss: seen.append(loss))
+    bus.calls.after_forward(loss=2)
+    compiled = bus.calls.after_forward
+    bus.calls.after_forward(loss=3)
+    assert seen == [2, 3]
+    assert bus.calls.get("after_forward") is compiled
+    assert bus.calls.after_forward is compiled
+
+
+def test_a_point_of_ones_own_is_called_as_any_other() -> None:
+    bus, seen = HookBus(), []
+    bus.declare("after_render", args=("image",))
+    bus.on("after_render")(lambda image: seen.append(image))
+    bus.calls.after_render(image=4)
+    assert seen == [4]
 
 
 def test_a_name_that_is_no_point_is_no_attribute() -> None:
+    bus = HookBus()
     with pytest.raises(AttributeError, match="after_forwrad"):
-        _ = HookBus().calls.after_forwrad
+        bus.calls.get("after_forwrad")
+    with pytest.raises(AttributeError, match="after_forwrad"):
+        _ = bus.calls.after_forwrad
 
 
 def test_functions_are_compiled_once_until_members_change() -> None:
     bus = HookBus([Named()])
-    first = bus.calls.before_train
-    assert bus.calls.before_train is first
+    first = bus.calls.get("before_train")
+    assert bus.calls.get("before_train") is first
     bus.register(Named(name="other"))
-    assert bus.calls.before_train is not first
+    assert bus.calls.get("before_train") is not first
 
 
 def test_hooks_of_the_main_rank_take_no_part_on_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class Wants(Hook):
 
 
 HEAD = ConfigError(["layer: 'haed' is no module. Did you mean 'head'?"])
-ME = "module tests.test_preconditions"
+ME = "module tests.runs.test_preconditions"
 
 
 def test_a_hook_that_lacks_something_keeps_the_run_from_beginning() -> None:

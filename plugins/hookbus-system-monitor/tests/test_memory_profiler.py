@@ -12,10 +12,10 @@ import torch
 from hookbus import HookBus
 from hookbus_system_monitor import MemoryProfilerHook
 
-spec = importlib.util.spec_from_file_location("memory_profiler_training", Path(__file__).with_name("training.py"))
-training = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(training)
-Writer, train, accumulate = training.Writer, training.train, training.accumulate
+spec = importlib.util.spec_from_file_location("memory_profiler_monitored", Path(__file__).with_name("monitored.py"))
+monitored = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(monitored)
+Writer, train, accumulate = monitored.Writer, monitored.train, monitored.accumulate
 
 GB = 2**30
 HOST_NAMES = {

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookbus import Hook, HookBus
 from hookbus_system_monitor import AcceleratorProvider, NullProvider, NvmlProvider, SystemMonitorHook
 
-spec = importlib.util.spec_from_file_location("system_monitor_training", Path(__file__).with_name("training.py"))
-training = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(training)
-Writer, train, accumulate = training.Writer, training.train, training.accumulate
+spec = importlib.util.spec_from_file_location("system_monitor_monitored", Path(__file__).with_name("monitored.py"))
+monitored = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(monitored)
+Writer, train, accumulate = monitored.Writer, monitored.train, monitored.accumulate
 
 
 class Counting:
