@@ -14,6 +14,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from hookbus._packages import package_of
+from hookbus.dispatch.elsewhere import named_elsewhere
 from hookbus.errors import RegistrationError, did_you_mean
 from hookbus.hook import Hook
 from hookbus.lifecycle import ALIASES, SPELLINGS, Point
@@ -77,8 +78,14 @@ def inspect_plugin(
             raise check.refuse(f"{seen[each.target]} and {each.method} are both {each.target}: keep one of them.")
         seen[each.target] = each.method
     if not found and not isinstance(plugin, Hook):
-        raise check.refuse("it listens at nothing. Subclass hookbus.Hook, or mark its functions with @hookimpl.")
+        raise check.refuse(_not_a_hook(plugin))
     return found
+
+
+def _not_a_hook(plugin: object) -> str:
+    if isinstance(plugin, (str, Mapping)):
+        return f"a hook is an object. Settings become one through build_hook: hookbus.build_hook({plugin!r})."
+    return "it listens at nothing. Subclass hookbus.Hook, or mark its functions with @hookimpl."
 
 
 def _names(plugin: object) -> Iterator[str]:
@@ -129,11 +136,7 @@ class _Check:
         """Refuse a name that was meant to be a point; leave every other one alone."""
         is_hook = isinstance(self.plugin, Hook)
         if marked or (is_hook and name.startswith(_PREFIXES)):
-            known = [*self.points, *self.actions, *ALIASES]
-            raise self.refuse(
-                f"{target} is not a point.{did_you_mean(target, known)} Points of your own are declared with "
-                f"bus.declare({target!r}, args=(...)); a method that is none gets another name."
-            )
+            raise self.refuse(self._no_point(target))
         if not is_hook:
             return
         for near in difflib.get_close_matches(name, self.points, n=1, cutoff=_NEAR):
@@ -143,6 +146,16 @@ class _Check:
                     f"{name} looks like the point {near}. Write {self.points[near].signature}, or give the "
                     "method another name."
                 )
+
+    def _no_point(self, name: str) -> str:
+        if elsewhere := named_elsewhere(name):
+            trainers, point = elsewhere
+            return f"{name} is a name of {trainers}; here it is {self.points[point].signature}."
+        near = did_you_mean(name, [*self.points, *self.actions, *ALIASES])
+        return (
+            f"{name} is not a point.{near} Points of your own are declared with bus.declare({name!r}, args=(...)); a "
+            "method that is none gets another name."
+        )
 
     def _implementation(self, name: str, target: str, function: Callable[..., Any], options: Options) -> Implementation:
         is_action = target in self.actions

@@ -98,6 +98,14 @@ def test_private_methods_and_attributes_that_are_no_methods_are_left_alone() -> 
     assert HookBus([Careful()]).explain().points == {}
 
 
+def test_a_callback_of_another_trainer_is_told_the_point_with_its_arguments() -> None:
+    message = refusal(hook_with("on_train_batch_end", lambda self, trainer, pl_module, outputs, batch, batch_idx: None))
+    assert message.endswith(
+        "on_train_batch_end is a name of Lightning and Keras; here it is "
+        "after_train_iter(run, step, batch_idx, batch, model, outputs, loss)."
+    )
+
+
 def test_a_marked_function_of_any_plugin_must_be_a_point() -> None:
     class Plain:
         @plain_mark
@@ -456,3 +464,10 @@ def test_schedules_and_priorities_are_resolved_at_registration() -> None:
     )
     with pytest.raises(RegistrationError, match="the priority 'HIGH' is not a whole number"):
         HookBus().register(Bystander(), priority="HIGH")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", ["ema", {"type": "ema"}])
+def test_settings_in_the_place_of_a_hook_are_told_how_they_become_one(settings: Any) -> None:
+    assert refusal(settings).endswith(
+        f"a hook is an object. Settings become one through build_hook: hookbus.build_hook({settings!r})."
+    )

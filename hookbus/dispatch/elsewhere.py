@@ -1,0 +1,77 @@
+"""What other trainers call our points: for those who bring a callback over and have not renamed its methods yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["NAMES", "named_elsewhere"]
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "Lightning": {
+        "on_fit_start": "before_run",
+        "on_fit_end": "after_run",
+        "on_sanity_check_start": "before_val",
+        "on_sanity_check_end": "after_val",
+        "on_train_start": "before_train",
+        "on_train_end": "after_train",
+        "on_train_epoch_start": "before_epoch",
+        "on_train_epoch_end": "after_epoch",
+        "on_train_batch_start": "before_train_iter",
+        "on_train_batch_end": "after_train_iter",
+        "on_before_backward": "after_forward",
+        "on_after_backward": "after_backward",
+        "on_before_optimizer_step": "before_optimizer_step",
+        "on_before_zero_grad": "after_optimizer_step",
+        "on_validation_start": "before_val",
+        "on_validation_end": "after_val",
+        "on_validation_epoch_start": "before_val_epoch",
+        "on_validation_epoch_end": "after_val_epoch",
+        "on_validation_batch_start": "before_val_iter",
+        "on_validation_batch_end": "after_val_iter",
+        "on_test_start": "before_test",
+        "on_test_end": "after_test",
+        "on_test_epoch_start": "before_test_epoch",
+        "on_test_epoch_end": "after_test_epoch",
+        "on_test_batch_start": "before_test_iter",
+        "on_test_batch_end": "after_test_iter",
+        "on_save_checkpoint": "before_save_checkpoint",
+        "on_load_checkpoint": "after_load_checkpoint",
+    },
+    "Hugging Face": {
+        "on_train_begin": "before_train",
+        "on_train_end": "after_train",
+        "on_epoch_begin": "before_epoch",
+        "on_epoch_end": "after_epoch",
+        "on_step_begin": "before_train_iter",
+        "on_step_end": "after_train_iter",
+        "on_pre_optimizer_step": "before_optimizer_step",
+        "on_optimizer_step": "after_optimizer_step",
+        "on_evaluate": "after_val",
+        "on_save": "after_save_checkpoint",
+        "on_log": "log_scalars",
+    },
+    "Keras": {
+        "on_train_begin": "before_train",
+        "on_train_end": "after_train",
+        "on_epoch_begin": "before_epoch",
+        "on_epoch_end": "after_epoch",
+        "on_train_batch_begin": "before_train_iter",
+        "on_train_batch_end": "after_train_iter",
+        "on_batch_begin": "before_train_iter",
+        "on_batch_end": "after_train_iter",
+    },
+}
+"""By trainer, the names of its callbacks and of the point that comes at the same moment; as in docs/coming-from.md."""
+
+
+def named_elsewhere(name: str) -> tuple[str, str] | None:
+    """Whose name for which point this is.
+
+    Args:
+        name: what was written, such as "on_train_batch_end".
+
+    Returns:
+        ("Lightning and Keras", "after_train_iter"), or None where no trainer has such a name.
+    """
+    found = {trainer: names[name] for trainer, names in NAMES.items() if name in names}
+    return (" and ".join(found), next(iter(found.values()))) if found else None
