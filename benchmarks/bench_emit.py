@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pluggy
+import torch
 
 from benchmarks.measure import against, interleaved, nothing, print_table, report, written_out
 from hookbus import Hook, HookBus, every, hookimpl
@@ -77,6 +78,78 @@ def through_emit(bus: HookBus) -> Callable[[], None]:
     return lambda: emit("after_render", step=1, batch=batch)  # type: ignore[call-overload]
 
 
+class AtEach(Hook):
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        pass
+
+    def after_backward(self, run: Any, loss: Any) -> None:
+        pass
+
+    def after_train_iter(self, run: Any, batch: Any, outputs: Any) -> None:
+        pass
+
+
+class NowAndThen(Hook):
+    @hookimpl(when=every(50))
+    def after_optimizer_step(self, run: Any) -> None:
+        pass
+
+    @hookimpl(when=every(50))
+    def after_train_iter(self, run: Any, batch: Any, outputs: Any) -> None:
+        pass
+
+
+def ten_hooks() -> list[Any]:
+    """Three hooks that listen at each iteration, and seven that listen at every 50th."""
+    return [*(AtEach(name=f"each{i}") for i in range(3)), *(NowAndThen(name=f"rare{i}") for i in range(7))]
+
+
+def iteration_by_hand(batch: Any) -> Callable[[], None]:
+    """The calls of an iteration as a loop would write them: `if count % 50 == 0` before those that are due rarely."""
+    hooks = ten_hooks()
+    each, rare = hooks[:3], hooks[3:]
+    lines = ["def iteration():", "    global count"]
+    lines += [f"    each[{i}].before_train_iter(run, batch)" for i in range(3)]
+    lines += [f"    each[{i}].after_backward(run, None)" for i in range(3)]
+    lines += ["    count += 1"]
+    lines += [f"    if count % 50 == 0: rare[{i}].after_optimizer_step(run)" for i in range(7)]
+    lines += [f"    each[{i}].after_train_iter(run, batch, None)" for i in range(3)]
+    lines += [f"    if count % 50 == 0: rare[{i}].after_train_iter(run, batch, None)" for i in range(7)]
+    namespace: dict[str, Any] = {"each": each, "rare": rare, "run": object(), "batch": batch, "count": 0}
+    exec("\n".join(lines), namespace)
+    return namespace["iteration"]  # type: ignore[no-any-return]
+
+
+def iteration_of_the_loop(batch: Any) -> Callable[[], None]:
+    """The eight events of an iteration on the loop's own path; two of them are points of a package."""
+    bus = HookBus()
+    for name in ("before_render", "after_render"):
+        bus.declare(name, args=("batch",), unit="iter")
+    for hook in ten_hooks():
+        bus.register(hook)
+    for point in ("before_train", "before_epoch", "before_train_epoch"):
+        bus.fire(point)
+    calls = bus.calls
+
+    def iteration() -> None:
+        calls.before_train_iter(batch_idx=0, batch=batch)
+        if calls.before_render:
+            calls.before_render(batch=batch)
+        if calls.after_render:
+            calls.after_render(batch=batch)
+        if calls.after_forward:
+            calls.after_forward(batch=batch, outputs=None, loss=None)
+        if calls.after_backward:
+            calls.after_backward(batch=batch, outputs=None, loss=None)
+        if calls.before_optimizer_step:
+            calls.before_optimizer_step()
+        if calls.after_optimizer_step:
+            calls.after_optimizer_step()
+        calls.after_train_iter(batch_idx=0, batch=batch, outputs=None)
+
+    return iteration
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
@@ -108,6 +181,16 @@ def main() -> None:
     nanoseconds, _ = against(results, "waiting", "by hand", "nothing")
     rows.append(["20 scheduled listeners, none due", f"{nanoseconds:.0f}", ""])
     figures["20 waiting ns"] = round(nanoseconds, 1)
+    batch = (torch.zeros(32, 1), torch.zeros(32))
+    results = interleaved(
+        {"nothing": nothing, "by hand": iteration_by_hand(batch), "loop path": iteration_of_the_loop(batch)},
+        calls=1_000,
+        rounds=rounds,
+    )
+    for name, label in (("by hand", "8 events, 10 hooks, 7 of them rarely: by hand"), ("loop path", "loop path")):
+        nanoseconds, ratio = against(results, name, "by hand", "nothing")
+        rows.append([label, f"{nanoseconds:.0f}", f"{ratio:.2f}"])
+        figures[f"iteration {name} ns"] = round(nanoseconds, 1)
     print_table("One event", ["", "ns", "ratio to by hand"], rows)
     report("emit", **figures)
 

@@ -134,8 +134,8 @@ class Clock:
 
     def begin_iter(self, batch: Any) -> None:
         """A micro-batch begins."""
-        self.iter = self.iters_done
-        self.batch = self.iter - self.epoch_first_iter
+        self.iter = done = self.iters_done
+        self.batch = done - self.epoch_first_iter
         self.stepped = False
         self.batch_samples = batch_size(batch)
         self._begun = True
@@ -144,23 +144,25 @@ class Clock:
 
     def end_iter(self, batch: Any) -> None:
         """A micro-batch is done."""
-        done = self.iters_done
-        self.iter = done
+        self.iter = done = self.iters_done
         self.batch = done - self.epoch_first_iter
-        self.iters_done = done + 1
-        if not (self._begun and self.batch_samples):
+        self.iters_done = done = done + 1
+        if not self._begun:
             self.batch_samples = batch_size(batch)
-        if self.counts_seconds and not self._begun:
-            self._look_at_time()
+            if self.counts_seconds:
+                self._look_at_time()
+        elif not self.batch_samples:
+            self.batch_samples = batch_size(batch)
         self._begun = False
         self.samples_done += self.batch_samples
+        steps, before = self.steps_done, self._steps_at_last_iter
         if self.counts_iterations:
-            self.count_step()
-        self.steps_before, self._steps_at_last_iter = self._steps_at_last_iter, self.steps_done
-        self.stepped = self.steps_done != self.steps_before
-        if self.stepped:
-            self._iter_at_last_step = done + 1
-        if done + 1 == self.max_iters:
+            self.steps_done = steps = steps + 1
+        self.steps_before, self._steps_at_last_iter = before, steps
+        self.stepped = steps != before
+        if steps != before:
+            self._iter_at_last_step = done
+        if done == self.max_iters:
             self.limit_reached = True
             self.cut_epoch()
 

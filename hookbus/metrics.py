@@ -128,13 +128,14 @@ class MetricStore:
         results: what validations and tests have found last, by full name.
         epoch: the window over the epoch in progress.
         watched: whether anybody reads means; otherwise only the last loss is kept.
+        row: the number of the iteration to which values belong; the bus counts it up when an iteration is complete.
     """
 
     def __init__(self) -> None:
         self.results = Metrics()
         self.watched = False
         self._unread: Any = None
-        self._row = 0
+        self.row = 0
         self._columns: dict[str, Column] = {}
         self._by_given_name: dict[str, Column] = {}
         self._windows: dict[str, Window] = {}
@@ -195,10 +196,6 @@ class MetricStore:
             if type(name) is str and name != "loss" and is_scalar(value) and not getattr(value, "shape", ()):
                 put(name, value)
 
-    def close_row(self) -> None:
-        """The iteration is complete."""
-        self._row += 1
-
     def latest(self) -> Metrics:
         """The newest value of each metric, results of validations included. Reads the device."""
         self._read_last()
@@ -213,7 +210,7 @@ class MetricStore:
         """Columns, windows and results, as plain values and tensors."""
         self._read_last()
         columns = {
-            name: {"values": column.values(), "count": column.count, "open": column.row == self._row}
+            name: {"values": column.values(), "count": column.count, "open": column.row == self.row}
             for name, column in self._columns.items()
         }
         windows = {name: window.state_dict() for name, window in sorted(self._windows.items())}
@@ -225,7 +222,7 @@ class MetricStore:
         self._columns.clear()
         self._by_given_name.clear()
         for name, column in state["columns"].items():
-            row = self._row if column["open"] else -1
+            row = self.row if column["open"] else -1
             self._columns[name] = column_of(name, column["values"], column["count"], row)
         for window in self._windows.values():
             window.reset()
@@ -247,14 +244,14 @@ class MetricStore:
         column = self._by_given_name.get(name)
         if column is None or (column.device is None and hasattr(value, "detach")):
             column = self._column(name, value)
-        if column.row == self._row:
+        if column.row == self.row:
             column.count -= 1
             for window in self._windows.values():
                 window.value_is_replaced(column)
         elif column.count % CHUNK == 0 and column.count:
             for window in self._windows.values():
                 window.chunk_is_full(column)
-        column.row = self._row
+        column.row = self.row
         column.put(value)
 
     def _column(self, name: str, value: Any) -> Column:

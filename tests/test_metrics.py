@@ -210,7 +210,7 @@ class TestLog:
         store = MetricStore()
         for value in (1.0, torch.tensor(2.0)):
             store.log({"loss": value})
-            store.close_row()
+            store.row += 1
         store.results = Metrics({"val/accuracy": 0.5})
 
         assert dict(store.latest()) == {"train/loss": 2.0, "val/accuracy": 0.5}
@@ -278,7 +278,7 @@ class TestNote:
         store = MetricStore()
         for value in (1.0, loss):
             store.note({"loss": value, "accuracy": 0.5}, None)
-            store.close_row()
+            store.row += 1
 
         assert dict(store.latest()) == {"train/loss": 3.0}
 

@@ -29,7 +29,7 @@ def feed(store: MetricStore, values: Sequence[Value], name: str = "loss") -> Non
     """One value per iteration."""
     for value in values:
         store.log({name: value})
-        store.close_row()
+        store.row += 1
 
 
 def mean(store: MetricStore, window: str = "w", name: str = "train/loss") -> float:
@@ -78,7 +78,7 @@ class TestMeans:
             store.log({"loss": float(i)})
             if i % 3 == 0:
                 store.log({"lr": float(10 * i)})
-            store.close_row()
+            store.row += 1
 
         assert dict(store.means(store.window("w"))) == {"train/loss": 2.5, "train/lr": 15.0}
 
@@ -212,7 +212,7 @@ class TestTwiceInOneIteration:
         feed(store, [1.0])
         store.log({"loss": KINDS[first](100.0)})
         store.log({"loss": KINDS[second](3.0)})
-        store.close_row()
+        store.row += 1
 
         assert mean(store) == 2.0
 
@@ -223,7 +223,7 @@ class TestTwiceInOneIteration:
         feed(store, [0.0] * (count - 1))
         for value in (50.0, float(count)):
             store.log({"loss": value})
-        store.close_row()
+        store.row += 1
         feed(store, [0.0] * count)
 
         assert mean(store) == count / (2 * count)
@@ -234,7 +234,7 @@ class TestTwiceInOneIteration:
         store.log({"lr": 1.0})
         window.reset()
         store.log({"lr": 5.0})
-        store.close_row()
+        store.row += 1
 
         assert mean(store, name="train/lr") == 5.0
         assert store.means(whole)["train/lr"] == 5.0
@@ -246,7 +246,7 @@ class TestTwiceInOneIteration:
         store.log({"loss": 100.0})
         resumed = stored_anew(store)
         resumed.log({"loss": 3.0})
-        resumed.close_row()
+        resumed.row += 1
 
         assert mean(resumed) == 2.0
 

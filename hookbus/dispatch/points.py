@@ -29,7 +29,7 @@ FIRST: dict[str, list[str]] = {
 }
 RESULTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
 """Points at which `metrics` are the results of a validation or a test."""
-FINALLY: dict[str, list[str]] = {"after_train_iter": ["_metrics.close_row()", "_run.should_skip_iter = False"]}
+FINALLY: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
 SETTLED: dict[str, list[str]] = {
     "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]  # that judged other weights
 }
