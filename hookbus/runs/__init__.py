@@ -1,0 +1,1 @@
+"""What stands behind a run: its directory, services, requests, validations and end."""
