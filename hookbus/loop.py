@@ -16,8 +16,7 @@ Policy lives in hooks: when to validate, save, stop, log. The loop asks the run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,29 +25,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._numbers import check_count
-from hookbus.assembly.beginnings import check_files
-from hookbus.assembly.checking import check_ends, check_optimizer, check_trainer
+from hookbus.assembly.arguments import check_model, device_of, hooks_of, limit_of, optimizer_of
+from hookbus.assembly.beginnings import load_given_weights
+from hookbus.assembly.checking import check_ready, check_trainer
+from hookbus.assembly.trainer_runs import TrainerRuns
 from hookbus.bus import HookBus
 from hookbus.dispatch.table import Order
-from hookbus.distributed import local_device
-from hookbus.errors import ConfigError, LoopError
 from hookbus.hook import Hook
 from hookbus.metrics import Metrics
-from hookbus.model.layouts import layout_of
 from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import join
-from hookbus.run import Mode, Run
-from hookbus.runfile.builder import get_default_hooks
-from hookbus.runfile.defaults import with_defaults
-from hookbus.runs.workdir import WorkDir
-from hookbus.session import claim_for, graceful_interrupts, living, refuse_second, resume_from
-from hookbus.training.data import length_of
-from hookbus.training.evaluation import judge
+from hookbus.run import Run
+from hookbus.session import graceful_interrupts, resume_from
 from hookbus.training.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
-from hookbus.training.rng import seed_everything
 from hookbus.training.scheduling import SchedulerSteps
 from hookbus.training.scores import scores_from
-from hookbus.training.seeding import seed_of_rank
 from hookbus.training.steps import Precision, move
 
 if TYPE_CHECKING:
@@ -136,25 +127,21 @@ class Trainer:
         overwrite: bool = False,
         config: RunConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        _check_model(model)
-        self.device = _device(device)
-        self.ranks = join(self.device)
+        check_model(model)
         check_distributed(distributed)
         check_count(agree_every, "agree_every")
-        self.agree_every = agree_every
+        self.device = device_of(device)
+        self.ranks = join(self.device)
         self.model = inside_ddp(model.to(self.device))
         spread_if_asked(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
-        self.optimizer = _optimizer(optimizer, model)
-        self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
+        self.optimizer = optimizer_of(optimizer, model)
         self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
-        self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
+        self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
+        self.epochs, self.iterations = limit_of("epochs", epochs), limit_of("iterations", iterations)
         self.work_dir, self.resume, self.overwrite = work_dir, resume_from(resume), overwrite
-        self._still_to_resume: str | Path = resume
-        self._directory: Path | None = None
         self.load_from, self.load_weights = load_from, load_weights
-        self.validate_first, self.seed, self.config = validate_first, seed, config
-        self.scores = scores_from(metrics)
-        self.part = part_of(distributed, self.ranks)
+        self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
+        self.scores, self.part = scores_from(metrics), part_of(distributed, self.ranks)
         self.steps = make_steps(
             distributed,
             self.ranks,
@@ -169,30 +156,15 @@ class Trainer:
             device=self.device,
             on_update=self.scheduler.after_update,
         )
-        self._services: dict[str, Any] = {}
         self.bus = HookBus(order=order)
         self.bus.table.steps.update(
             train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
         )
-        for hook in with_defaults(hooks, _default_hooks(work_dir) if default_hooks else ()):
+        self.runs = TrainerRuns(self, resume)
+        for hook in hooks_of(hooks, default_hooks, work_dir):
             self.bus.register(hook)
 
-    @classmethod
-    def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Trainer:
-        """A trainer as a run file describes it.
-
-        Args:
-            path: the run file.
-            overrides: `a.b=value` and `~a.b`, as on the command line.
-
-        Raises:
-            ConfigError: the file does not hold; all mistakes are listed.
-        """
-        from hookbus.assembly.assemble import trainer_from_file
-
-        return trainer_from_file(cls, path, overrides)
-
-    # -- what users call -----------------------------------------------------------------------
+    # -- the loop --------------------------------------------------------------------------------
 
     def fit(self, *, epochs: int | None = None, iterations: int | None = None) -> Run:
         """Train up to the limit. Called again, it goes on where it was.
@@ -208,65 +180,16 @@ class Trainer:
             KeyboardInterrupt: Ctrl-C; a last checkpoint was written, where a hook writes any.
         """
         if epochs is not None or iterations is not None:
-            self.epochs, self.iterations = _limit("epochs", epochs), _limit("iterations", iterations)
-        self._check()
-        with self._living("train") as run, graceful_interrupts(run):
-            self._load(run)
+            self.epochs, self.iterations = limit_of("epochs", epochs), limit_of("iterations", iterations)
+        check_ready(self)
+        with self.runs.living("train") as run, graceful_interrupts(run):
+            load_given_weights(self, run)
             self._train(run)
         if run.outcome == "interrupted":
             raise KeyboardInterrupt
         return run
 
     train = fit
-
-    def validate(self) -> Metrics:
-        """One validation on its own.
-
-        Returns:
-            The results, `val/...`.
-
-        Raises:
-            RequestError: there is no val_loader.
-        """
-        with self._living("val") as run:
-            self._load(run)
-            return run.validate()
-
-    def test(self) -> Metrics:
-        """One test on its own, with averaged weights where a hook averages.
-
-        Returns:
-            The results, `test/...`.
-
-        Raises:
-            RequestError: there is no test_loader.
-        """
-        with self._living("test") as run:
-            self._load(run)
-            return run.validations.make("test", sanity=False)
-
-    def check(self) -> list[str]:
-        """See what would go wrong, without training: one batch of each loader goes through the model.
-
-        Returns:
-            Lines that say what a training would do.
-
-        Raises:
-            HookbusError: something would go wrong.
-        """
-        self._check()
-        return check_trainer(self)
-
-    def register_hook(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
-        """Add a hook, see `HookBus.register`."""
-        return self.bus.register(hook, name, priority=priority)
-
-    def register_service(self, name: str, service: Any) -> None:
-        """Offer an object to hooks under a name: `run.get(name)`."""
-        self._services[name] = service
-        self.bus.current.provide(name, service)
-
-    # -- the loop --------------------------------------------------------------------------------
 
     def _train(self, run: Run) -> None:
         fire = self.bus.fire
@@ -296,6 +219,15 @@ class Trainer:
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
             del batch, outputs  # nothing of this iteration may be alive in the next forward
 
+    def _wants_validation(self, run: Run) -> bool:
+        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when.
+
+        A stop that came with the last batch leaves a complete epoch, its validation included.
+        """
+        if self.val_loader is None or (run.stops and run.clock.epoch_cut):
+            return False
+        return not any(isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values())
+
     def _say_what_is_left(self, run: Run) -> None:
         """The last group of an accumulation may be too small for an update, which then waits for a longer run."""
         if run.accumulated and not run.stops:
@@ -306,146 +238,65 @@ class Trainer:
                 self.steps.accumulate,
             )
 
-    # -- around the loop -------------------------------------------------------------------------
+    # -- what else users call --------------------------------------------------------------------
 
-    @contextmanager
-    def _living(self, mode: Mode) -> Iterator[Run]:
-        """One run from before_run to cleanup. A second one goes on where the first was."""
-        refuse_second(self.bus)
-        earlier = self.bus.current if self.bus.current.trainer is self else None
-        if earlier is None:
-            check_files(self)
-        resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
-        if earlier is None and self.seed is not None:
-            seed_everything(seed_of_rank(self.seed, self.ranks.rank))
-        run = self.new_run(mode, self._claim(mode, resume), earlier)
-        with living(run, resume):
-            if resume == self._still_to_resume:
-                self._still_to_resume = "never"
-            yield run
-
-    def new_run(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
-        """A run of this trainer that has not begun.
+    @classmethod
+    def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Trainer:
+        """A trainer as a run file describes it.
 
         Args:
-            mode: "train", "val" or "test".
-            work_dir: where its files go; None for a run that writes none.
-            earlier: the run that it goes on from.
+            path: the run file.
+            overrides: `a.b=value` and `~a.b`, as on the command line.
+
+        Raises:
+            ConfigError: the file does not hold; all mistakes are listed.
         """
-        run = Run(
-            self.bus,
-            mode=mode,
-            model=self.model,
-            optimizer=self.optimizer,
-            scheduler=self.scheduler.scheduler,
-            scaler=self.steps.scaler,
-            trainer=self,
-            config=self.config,
-            device=self.device,
-            seed=self.seed,
-            epochs=self.epochs,
-            iterations=self.iterations,
-            validate=None if self.val_loader is None else self._validate,
-            test=None if self.test_loader is None else self._test,
-            work_dir=work_dir,
-            ranks=join(self.device),
-            continues=earlier,
-        )
-        run.train_loader, run.val_loader, run.test_loader = self.train_loader, self.val_loader, self.test_loader
-        run.looping.part, run.decisions.every = self.part, self.agree_every
-        run.clock.epoch_length = length_of(self.train_loader, self.part)
-        run.validations.on_results = self.scheduler.after_validation
-        for name, service in self._services.items():
-            run.provide(name, service)
-        return run
+        from hookbus.assembly.assemble import trainer_from_file
 
-    def _claim(self, mode: Mode, resume: str | Path) -> WorkDir | None:
-        """The directory of the trainings of this trainer; before the first of them, that in which one may be."""
-        if self._directory is not None:
-            return claim_for(self._directory, "auto", False, self.ranks)
-        if mode != "train":
-            return claim_for(self.work_dir, "auto", False, self.ranks)
-        work_dir = claim_for(self.work_dir, resume, self.overwrite, self.ranks)
-        self._directory = work_dir.path if work_dir is not None else None
-        return work_dir
+        return trainer_from_file(cls, path, overrides)
 
-    def _validate(self, run: Run) -> None:
-        judge(run, "val", self.val_loader, self.scores, self.device)
+    def validate(self) -> Metrics:
+        """One validation on its own.
 
-    def _test(self, run: Run) -> None:
-        judge(run, "test", self.test_loader, self.scores, self.device)
+        Returns:
+            The results, `val/...`.
 
-    def _wants_validation(self, run: Run) -> bool:
-        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when.
-
-        A stop that came with the last batch leaves a complete epoch, its validation included.
+        Raises:
+            RequestError: there is no val_loader.
         """
-        if self.val_loader is None or (run.stops and run.clock.epoch_cut):
-            return False
-        return not any(isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values())
+        with self.runs.living("val") as run:
+            load_given_weights(self, run)
+            return run.validate()
 
-    def _load(self, run: Run) -> None:
-        if self.load_from is None or run.iters_done or self.resume not in ("never", "auto"):
-            return
-        from hookbus import state
+    def test(self) -> Metrics:
+        """One test on its own, with averaged weights where a hook averages.
 
-        checkpoint = state.read_checkpoint(self.load_from, layout=layout_of(run.model))
-        self.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(self.load_from))
-        state.load_weights(run, checkpoint, averaged=self.load_weights == "averaged")
+        Returns:
+            The results, `test/...`.
 
-    def _check(self) -> None:
-        """See what can be seen at once, before the work directory is taken."""
-        if self.optimizer is None:
-            raise LoopError("fit needs an optimizer: give optimizer= to the Trainer.")
-        if self.train_loader is None:
-            raise LoopError("fit needs data: give train_loader= to the Trainer.")
-        if (self.epochs is None) == (self.iterations is None):
-            raise LoopError("fit needs one limit: give either epochs= or iterations=.")
-        if self.scheduler.monitor is not None and self.val_loader is None:
-            raise LoopError(
-                f"The scheduler is stepped with {self.scheduler.monitor} after each validation, and there is none: "
-                "give val_loader= to the Trainer."
-            )
-        check_optimizer(self)
-        check_ends(self)
+        Raises:
+            RequestError: there is no test_loader.
+        """
+        with self.runs.living("test") as run:
+            load_given_weights(self, run)
+            return run.validations.make("test", sanity=False)
 
+    def check(self) -> list[str]:
+        """See what would go wrong, without training: one batch of each loader goes through the model.
 
-def _check_model(model: object) -> None:
-    if isinstance(model, nn.Module):
-        return
-    what = type(model).__name__
-    raise ConfigError(
-        [
-            f"model: should be a torch.nn.Module, but it is a {what}. A trainer of a run file is made by "
-            "Trainer.from_file(path), and one of a configuration that was read already by "
-            "hookbus.assembly.assemble.trainer_from_config(Trainer, config)."
-        ]
-    )
+        Returns:
+            Lines that say what a training would do.
 
+        Raises:
+            HookbusError: something would go wrong.
+        """
+        check_ready(self)
+        return check_trainer(self)
 
-def _optimizer(given: Any, model: nn.Module) -> Optimizer | None:
-    """The optimizer, made from the parameters where a function was given."""
-    is_made = given is None or hasattr(given, "param_groups")
-    return given if is_made else given(model.parameters())  # type: ignore[no-any-return]
+    def register_hook(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
+        """Add a hook, see `HookBus.register`."""
+        return self.bus.register(hook, name, priority=priority)
 
-
-def _default_hooks(work_dir: object) -> list[Hook]:
-    """The default hooks; without a work directory, those that can do without one."""
-    return [hook for hook in get_default_hooks() if work_dir is not None or not hook.needs_work_dir]
-
-
-def _limit(name: str, value: int | None) -> int | None:
-    if value is not None:
-        check_count(value, name, least=0)
-    return value
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return local_device(accelerator if accelerator is not None else torch.device("cpu"))
-    try:
-        return torch.empty(0, device=local_device(torch.device(device))).device
-    except (AssertionError, RuntimeError, TypeError) as error:  # torch raises each of them
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise ConfigError([f"device: {device!r} cannot be used here: {reason}. 'auto' takes what there is."]) from None
+    def register_service(self, name: str, service: Any) -> None:
+        """Offer an object to hooks under a name: `run.get(name)`."""
+        self.runs.provide(name, service)

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from hookbus.checkpoints import files
 from hookbus.checkpoints.reading import check_fit, existing, outline_of, verify_checkpoint
 from hookbus.errors import CheckpointError
+from hookbus.model.layouts import layout_of
 from hookbus.runs.workdir import read_status, why_unwritable
 from hookbus.session import checkpoints_of
-from hookbus.state import check_resumable, find_newest, weights_in
+from hookbus.state import check_resumable, find_newest, load_weights, read_checkpoint, weights_in
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
+    from hookbus.run import Run
 
-__all__ = ["check_files", "checkpoints_directory", "file_checks"]
+__all__ = ["check_files", "checkpoints_directory", "file_checks", "load_given_weights"]
 
 
 def check_files(trainer: Trainer) -> None:
@@ -29,6 +31,19 @@ def check_files(trainer: Trainer) -> None:
     """
     for key, path in _files_of(trainer):
         _check_outline(trainer, key, path)
+
+
+def load_given_weights(trainer: Trainer, run: Run) -> None:
+    """Start a run from the weights that the trainer was told to load, unless it goes on from where another one was.
+
+    Raises:
+        CheckpointError: the file is no checkpoint, or does not fit the model.
+    """
+    if trainer.load_from is None or run.iters_done or trainer.resume not in ("never", "auto"):
+        return
+    checkpoint = read_checkpoint(trainer.load_from, layout=layout_of(run.model))
+    run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
+    load_weights(run, checkpoint, averaged=trainer.load_weights == "averaged")
 
 
 def file_checks(trainer: Trainer) -> list[Callable[[], str]]:

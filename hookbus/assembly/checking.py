@@ -30,11 +30,33 @@ from hookbus.training.steps import move
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
 
-__all__ = ["check_ends", "check_optimizer", "check_trainer"]
+__all__ = ["check_ends", "check_optimizer", "check_ready", "check_trainer"]
 
 
 LONGEST_TRIAL = 100_000
 """How often a scheduler is stepped at most, to see whether it lasts."""
+
+
+def check_ready(trainer: Trainer) -> None:
+    """See, before the work directory is taken, that a trainer has what a training needs, as far as it shows at once.
+
+    Raises:
+        LoopError: there is no optimizer, no data, no limit, or no validation for a scheduler that waits for one.
+        ConfigError: what there is does not fit the loop.
+    """
+    if trainer.optimizer is None:
+        raise LoopError("fit needs an optimizer: give optimizer= to the Trainer.")
+    if trainer.train_loader is None:
+        raise LoopError("fit needs data: give train_loader= to the Trainer.")
+    if (trainer.epochs is None) == (trainer.iterations is None):
+        raise LoopError("fit needs one limit: give either epochs= or iterations=.")
+    if trainer.scheduler.monitor is not None and trainer.val_loader is None:
+        raise LoopError(
+            f"The scheduler is stepped with {trainer.scheduler.monitor} after each validation, and there is none: "
+            "give val_loader= to the Trainer."
+        )
+    check_optimizer(trainer)
+    check_ends(trainer)
 
 
 def check_optimizer(trainer: Trainer) -> None:
@@ -158,7 +180,7 @@ def _describe_limit(trainer: Trainer) -> str:
 def _check_hooks(trainer: Trainer) -> str:
     """See that their order can be told, and that each finds what it needs."""
     trainer.bus.explain()
-    check_hooks(trainer.new_run("train"))
+    check_hooks(trainer.runs.new("train"))
     return f"hooks: {', '.join(trainer.bus.hooks) or 'none'}"
 
 

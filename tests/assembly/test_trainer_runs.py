@@ -1,0 +1,90 @@
+"""The runs of one Trainer: what they have, and what one of them leaves to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookbus.errors import ConfigError, RequestError
+from hookbus.hook import Hook
+from hookbus.run import Run
+from tests import toys
+
+
+class Looks(Hook):
+    """Notes what it finds in each run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def before_run(self, run: Run) -> None:
+        self.found.append((run.get("board"), run.get("experiment_dir"), run.iters_done))
+
+
+def test_a_new_run_has_what_the_trainer_has() -> None:
+    train, val = toys.pairs(3), toys.pairs(1)
+    trainer = toys.trainer(train_loader=train, val_loader=val, epochs=2, seed=5, agree_every=4)
+    run = trainer.runs.new("train")
+
+    assert (run.model, run.optimizer, run.trainer) == (trainer.model, trainer.optimizer, trainer)
+    assert (run.train_loader, run.val_loader, run.test_loader) == (train, val, None)
+    assert (run.mode, run.seed, run.max_epochs, run.max_iters) == ("train", 5, 2, None)
+    assert (run.clock.epoch_length, run.decisions.every) == (3, 4)
+    assert (run.validations.can_make("val"), run.validations.can_make("test")) == (True, False)
+    assert not run.alive
+
+
+def test_services_are_there_before_a_run_and_in_every_one() -> None:
+    looks = Looks()
+    trainer = toys.trainer(looks, epochs=0, val_loader=toys.pairs(1))
+    trainer.register_service("board", "a board")
+    assert trainer.bus.current.get("board") == "a board"
+    trainer.fit()
+    trainer.validate()
+
+    assert [board for board, _, _ in looks.found] == ["a board", "a board"]
+
+
+def test_all_of_them_are_in_the_directory_of_the_first_training(tmp_path: Path) -> None:
+    toys.trainer(epochs=1, work_dir=tmp_path / "run").fit()
+    looks = Looks()
+    trainer = toys.trainer(looks, epochs=1, val_loader=toys.pairs(1), work_dir=tmp_path / "run")
+    trainer.fit()
+    trainer.validate()
+    trainer.fit(epochs=2)
+
+    assert [directory for _, directory, _ in looks.found] == [tmp_path / "run-2"] * 3
+
+
+def test_a_file_is_resumed_from_once(tmp_path: Path) -> None:
+    saver = toys.Saver("after_train")
+    toys.trainer(saver, iterations=2, work_dir=tmp_path / "first").fit()
+    trainer = toys.trainer(iterations=3, resume=saver.files[0], work_dir=None)
+    reads: list[Path] = []
+    trainer.bus.on("after_load_checkpoint")(lambda path: reads.append(path))
+
+    assert trainer.fit().iters_done == 3
+    assert trainer.fit(iterations=4).iters_done == 4
+    assert reads == saver.files
+
+
+def test_one_inside_another_is_refused() -> None:
+    trainer = toys.trainer(epochs=1)
+    trainer.bus.on("after_train_iter")(lambda run: run.trainer.fit())
+    with pytest.raises(RequestError) as raised:
+        trainer.fit()
+
+    assert str(raised.value) == (
+        "This bus is in the middle of a run (train), so another one cannot begin on it. For a validation there, "
+        "ask the run for it: run.request_validation() or run.validate()."
+    )
+
+
+def test_resume_and_overwrite_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        toys.trainer(epochs=1, work_dir=tmp_path, resume="auto", overwrite=True).fit()
+
+    assert str(raised.value) == "resume and overwrite contradict each other: the run either goes on or is removed."
