@@ -11,9 +11,9 @@ from hookbus.errors import RequestError
 from hookbus.requests import Kind, Outcome, Queue, Request, Saver
 
 if TYPE_CHECKING:
-    from hookbus.dispatch.brackets import Brackets
     from hookbus.bus import HookBus
     from hookbus.clock import Clock
+    from hookbus.dispatch.brackets import Brackets
     from hookbus.runs.decisions import Decisions
     from hookbus.runs.looping import Looping
     from hookbus.runs.services import Services

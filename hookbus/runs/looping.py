@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hookbus.errors import LoopError, RankError
 
 if TYPE_CHECKING:
+    from hookbus.run import Run
     from hookbus.training.data import Feed
     from hookbus.training.dividing import Part
-    from hookbus.run import Run
     from hookbus.training.seeding import Preparation
 
 __all__ = ["Looping"]

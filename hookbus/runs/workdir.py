@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hookbus.errors import WorkDirError
 from hookbus.checkpoints.files import commit, is_of, remove, remove_leftovers, write_json
 from hookbus.checkpoints.generations import generations_in
+from hookbus.errors import WorkDirError
 
 __all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from hookbus import Hook, every, hookimpl
-from hookbus.runs.decisions import begin_together
 from hookbus.errors import RankError
 from hookbus.ranks import Op, Ranks
+from hookbus.runs.decisions import begin_together
 from hookbus.testing import fake_training
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, Trainer, hookimpl
-from hookbus.runs.ending import EXIT_CODES, agreed_outcome
 from hookbus.lifecycle import POINTS
+from hookbus.runs.ending import EXIT_CODES, agreed_outcome
 from hookbus.runs.workdir import claim, read_status
 from tests import toys
 

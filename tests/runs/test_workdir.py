@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hookbus.errors import WorkDirError
 from hookbus.checkpoints.files import commit
 from hookbus.checkpoints.generations import seal
+from hookbus.errors import WorkDirError
 from hookbus.runs.workdir import STATUS, WorkDir, claim, hold, read_status, see
 from tests.dying import in_child
 
