@@ -36,7 +36,8 @@ from hookbus.metrics import Metrics
 from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import join
 from hookbus.run import Run
-from hookbus.session import graceful_interrupts, resume_from
+from hookbus.runs.interrupts import graceful_interrupts
+from hookbus.session import resume_from
 from hookbus.training.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
 from hookbus.training.scheduling import SchedulerSteps
 from hookbus.training.scores import scores_from

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.dispatch.emitting import LoopLeft
-from hookbus.errors import CheckpointError, ConfigError, RequestError
+from hookbus.errors import ConfigError, RequestError
 from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import Ranks, join
-from hookbus.requests import Kind
 from hookbus.run import Run
 from hookbus.runs.decisions import begin_together
 from hookbus.runs.ending import agreed_outcome, end, fail, write_status
+from hookbus.runs.interrupts import graceful_interrupts
 from hookbus.runs.preconditions import check_hooks
+from hookbus.runs.resuming import go_on_from
 from hookbus.runs.validations import Evaluator
 from hookbus.runs.workdir import WorkDir, checked_resume, claim
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["checkpoints_of", "claim_for", "custom_run", "graceful_interrupts", "living", "refuse_second", "resume_from"]
+__all__ = ["claim_for", "custom_run", "living", "refuse_second", "resume_from"]
 
 
 @contextmanager
@@ -138,7 +136,7 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
             _record_config(run)
             run.decisions.begin()
             if resume != "never":
-                _resume(run, resume)
+                go_on_from(run, resume)
             yield run
             run.outcome = agreed_outcome(run)
     except BaseException as error:
@@ -235,75 +233,3 @@ def _record_config(run: Run) -> None:
     if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
         run.work_dir.write_config(to_yaml())
     run.bus.fire("log_config")
-
-
-def _resume(run: Run, resume: str | Path) -> None:
-    from hookbus import state
-    from hookbus.checkpoints.reading import existing, verify_checkpoint
-    from hookbus.model.layouts import layout_of
-
-    if resume == "auto":
-        directory = checkpoints_of(run)
-        if directory is None:
-            raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
-        told = run.ranks.by_main("the newest checkpoint", partial(_newest, directory))
-        if told is None:
-            return
-        path, troubles = told
-        for trouble in troubles:
-            run.logger.warning("resume: %s", trouble)
-    else:
-        path = existing(resume)
-        run.ranks.by_main("the checkpoint", partial(verify_checkpoint, path))
-    checkpoint = state.read_checkpoint(path, layout=layout_of(run.model), verified=True)
-    run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
-    state.restore(run, checkpoint)
-    write_status(run)
-    run.logger.info(
-        "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
-    )
-
-
-def _newest(directory: Path) -> tuple[Path, list[str]] | None:
-    """The path of the newest checkpoint that is whole, and what is wrong with others."""
-    from hookbus import state
-
-    found = state.find_newest(directory, map_location="meta")
-    return None if found is None else (found[0], found[2])
-
-
-def checkpoints_of(run: Run) -> Path | None:
-    """Where the checkpoints of a run are: the saver knows, if there is one that says so. None where nobody does."""
-    directory_of = getattr(run.get("saver"), "directory", None)
-    found = run.get("checkpoints_dir") if directory_of is None else directory_of(run)
-    return None if found is None else Path(found)
-
-
-@contextmanager
-def graceful_interrupts(run: Run) -> Iterator[None]:
-    """Ctrl-C ends the run at the next iteration boundary, with a last checkpoint; a second one ends it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if run.ranks.world_size > 1 and not run.decisions.active:
-        yield  # there is no boundary at which the others could hear of it: it ends this process, and with that all
-        return
-    earlier = signal.getsignal(signal.SIGINT)
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, earlier)
-        run.interrupt()
-        with suppress(RuntimeError):  # Ctrl-C may have come while a line was being written
-            run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
-
-    if earlier is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
-    run.decisions.admit_interrupt()
-    late = run.queue.take(Kind.STOP)  # Ctrl-C may have come after the last boundary; for others that is too late
-    run.agree_to_stop([each for each in late if each.details["outcome"] == "interrupted"])

@@ -12,8 +12,8 @@ from hookbus.checkpoints import files
 from hookbus.checkpoints.reading import check_fit, existing, outline_of, verify_checkpoint
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import layout_of
+from hookbus.runs.resuming import checkpoints_of
 from hookbus.runs.workdir import read_status, why_unwritable
-from hookbus.session import checkpoints_of
 from hookbus.state import check_resumable, find_newest, load_weights, read_checkpoint, weights_in
 
 if TYPE_CHECKING:

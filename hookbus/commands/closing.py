@@ -72,7 +72,7 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
 def _newest(run: Run) -> Path | None:
     """The newest checkpoint; one that is the best as well has a name of its own."""
     from hookbus.checkpoints.files import newest_first
-    from hookbus.session import checkpoints_of
+    from hookbus.runs.resuming import checkpoints_of
 
     directory = checkpoints_of(run) if run.get("saver") is not None else None
     found = newest_first(directory) if directory is not None else []
