@@ -102,11 +102,28 @@ class Run(Counts, Asking):
     ) -> None:
         self.bus, self.mode, self.trainer = bus, mode, trainer
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
-        self.config: Any = config or {}
-        self.device = device
+        self.config, self.device, self.work_dir = config or {}, device, work_dir
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.test_loader: Any = None
+        self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
+        self.ranks = ranks or Ranks()
+        self._take_over(continues, seed)
+        self.clock.max_epochs, self.clock.max_iters = epochs, iterations
+        self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
+        self.clock.counts_iterations = optimizer is None and not counts_steps
+        validated_at = continues.validations.validated_at if continues else -1
+        self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
+        self.looping = Looping(self, continues.looping.state_dict() if continues else {})
+        self.decisions = Decisions(self)
+        self.optimizer_events = OptimizerEvents(self)
+        self.brackets = Brackets(bus.fire)
+        self.services = Services(self)
+        self._begin_afresh()
+
+    def _take_over(self, continues: Run | None, seed: int | None) -> None:
+        """What the run has from the one that it goes on from; without one, the beginnings of it."""
+        bus = self.bus
         self.clock: Clock = continues.clock if continues else Clock()
         self.metrics: MetricStore = continues.metrics if continues else MetricStore()
         self.best: dict[str, Best] = continues.best if continues else {}
@@ -114,29 +131,18 @@ class Run(Counts, Asking):
         self.unclaimed: dict[str, Any] = continues.unclaimed if continues else {}
         self.accumulated: int = continues.accumulated if continues else 0
         self.id: str = continues.id if continues else uuid.uuid4().hex
-        self.held: dict[Path, Callable[[], object]] = {}
         self.seed: int = continues.seed if continues and seed is None else _seed(seed)
-        self.clock.max_epochs, self.clock.max_iters = epochs, iterations
-        self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
-        self.clock.counts_iterations = optimizer is None and not counts_steps
-        self.work_dir = work_dir
-        self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
-        self.ranks: Ranks = ranks or Ranks()
-        self.decisions = Decisions(self)
-        self.optimizer_events = OptimizerEvents(self)
-        self.brackets = Brackets(bus.fire)
-        self.services = Services(self)
-        validated_at = continues.validations.validated_at if continues else -1
-        self.validations: Validations = Validations(self, {"val": validate, "test": test}, validated_at)
-        self.looping: Looping = Looping(self, continues.looping.state_dict() if continues else {})
+
+    def _begin_afresh(self) -> None:
+        """What every run has for itself."""
         self.queue = Queue()
+        self.stops: list[Request] = []
         self.records: dict[tuple[str, str], Record] = {}
+        self.held: dict[Path, Callable[[], object]] = {}
         self.about: dict[str, Any] = {}
-        self.pending = False
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
-        self.stops: list[Request] = []
-        self.validating = self.sanity_checking = self.should_skip_iter = self.alive = False
+        self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.alive = False
 
     # -- updates -----------------------------------------------------------------------------
 
