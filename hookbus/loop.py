@@ -38,10 +38,11 @@ from hookbus.ranks import join
 from hookbus.run import Run
 from hookbus.runs.interrupts import graceful_interrupts
 from hookbus.session import resume_from
+from hookbus.training.batches import move
 from hookbus.training.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
 from hookbus.training.scheduling import SchedulerSteps
 from hookbus.training.scores import scores_from
-from hookbus.training.steps import Precision, move
+from hookbus.training.steps import Precision
 
 if TYPE_CHECKING:
     from hookbus.config import RunConfig

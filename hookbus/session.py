@@ -205,7 +205,7 @@ def _of_the_run(validate: Callable[..., Mapping[str, Any] | None] | None) -> Eva
 def _length_of(loader: Any) -> int | None:
     if loader is None:
         return None
-    from hookbus.training.data import length_of
+    from hookbus.training.loaders import length_of
 
     return length_of(loader)
 

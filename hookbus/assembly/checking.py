@@ -22,10 +22,12 @@ from hookbus.hook import Hook
 from hookbus.moment import PointMoment
 from hookbus.runs.preconditions import check_hooks
 from hookbus.runs.workdir import see
-from hookbus.training.data import feed_of, length_of
+from hookbus.training.batches import move
+from hookbus.training.data import feed_of
 from hookbus.training.evaluation import begin_scores, evaluating, named_loaders, update_scores
+from hookbus.training.loaders import length_of
+from hookbus.training.outputs import loss_in
 from hookbus.training.rng import preserved_rng
-from hookbus.training.steps import move
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer
@@ -219,7 +221,7 @@ def _try_batch(trainer: Trainer, kind: str, batch: Any) -> Any:
     with trying(trainer.model):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
     if kind == "train":
-        trainer.steps.check_loss(outputs)
+        loss_in(outputs, trainer.steps.loss_fn)
     elif trainer.scores:
         begin_scores(trainer.scores, trainer.device)
         update_scores(trainer.scores, batch, outputs)

@@ -11,10 +11,9 @@ from hookbus.assembly.beginnings import check_files
 from hookbus.ranks import join
 from hookbus.run import Mode, Run
 from hookbus.session import claim_for, living, refuse_second
-from hookbus.training.data import length_of
 from hookbus.training.evaluation import judge
-from hookbus.training.rng import seed_everything
-from hookbus.training.seeding import seed_of_rank
+from hookbus.training.loaders import length_of
+from hookbus.training.rng import seed_everything, seed_of_rank
 
 if TYPE_CHECKING:
     from hookbus.loop import Trainer

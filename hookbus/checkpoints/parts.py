@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus.model.layouts import has_spread
-from hookbus.training.rng import get_rng_state, preserved_rng, seed_everything
-from hookbus.training.seeding import mix
+from hookbus.training.rng import get_rng_state, mix, preserved_rng, seed_everything
 
 if TYPE_CHECKING:
     from hookbus.run import Run

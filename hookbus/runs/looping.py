@@ -156,7 +156,7 @@ class Looping:
             )
 
     def _say_who_divides(self, loader: Iterable[Any]) -> None:
-        from hookbus.training.data import can_be_divided
+        from hookbus.training.loaders import can_be_divided
 
         if self.part is not None and not can_be_divided(loader):
             self._run.logger.info(

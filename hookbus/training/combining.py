@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookbus.training.steps import move
+from hookbus.training.batches import move
 
 if TYPE_CHECKING:
     from hookbus.ranks import Ranks

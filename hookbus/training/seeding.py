@@ -11,55 +11,25 @@ from __future__ import annotations
 
 import hashlib
 import operator
-import random
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from itertools import count, islice
 from typing import Any, NamedTuple
 
-import torch
-from torch.utils.data import Dataset, Sampler, Subset, get_worker_info
+from torch.utils.data import Dataset, Subset, get_worker_info
 
 from hookbus.training.dividing import Part
-from hookbus.training.rng import preserved_rng
+from hookbus.training.rng import mix, preserved_rng, seed_streams, seeded_sampler
 
-__all__ = [
-    "Plan",
-    "Preparation",
-    "PreparedDataset",
-    "SeededCollate",
-    "SeededDataset",
-    "WorkerStart",
-    "mix",
-    "prepared",
-    "seed_of_rank",
-]
+__all__ = ["Plan", "Preparation", "PreparedDataset", "SeededCollate", "SeededDataset", "WorkerStart", "prepared"]
 
-MASK = (1 << 64) - 1
 
 Key = tuple[int, Any]
 """(epoch, index) of a sample."""
 
 Preparation = Callable[[Any, int, int], object]
 """`prepare(dataset, epoch, iteration)`: makes a data set ready for the samples of an iteration; indices from 0."""
-
-
-def mix(*numbers: int) -> int:
-    """One well-spread 63-bit number from several; the same everywhere (splitmix64, Steele et al. 2014)."""
-    state = 0
-    for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
-        state ^= state >> 31
-    return state >> 1
-
-
-def seed_of_rank(seed: int, rank: int) -> int:
-    """The seed of the random streams of a process: that of the run on rank 0, and another one on every other."""
-    return mix(seed, rank) if rank else seed
 
 
 class Plan:
@@ -94,10 +64,7 @@ class Plan:
         Returns:
             How many steps the epoch has, those left out included.
         """
-        with preserved_rng(), ExitStack() as stack:
-            _seed_streams(seed)
-            for generator in _generators_of(self._source):
-                stack.callback(_seeded(generator, seed))
+        with seeded_sampler(self._source, seed):
             steps = islice(iter(self._source), len(self._source))
             drawn = self._part.of(self._source, [list(step) if self._batched else step for step in steps])
         self._steps = [self._keys(epoch, step) for step in drawn[skip:]]
@@ -153,12 +120,12 @@ class SeededDataset(Dataset[Any]):
 
     def _samples(self, keys: list[Key]) -> list[Any]:
         if hasattr(self.dataset, "__getitems__") and not isinstance(self.dataset, Subset):
-            _seed_streams(self._seed_of(keys[0]))
+            seed_streams(self._seed_of(keys[0]))
             return list(self.dataset.__getitems__([index for _, index in keys]))
         return [self._sample(key) for key in keys]
 
     def _sample(self, key: Key) -> Any:
-        _seed_streams(self._seed_of(key))
+        seed_streams(self._seed_of(key))
         return self.dataset[key[1]]
 
     def _handed_on(self, samples: Any, first: Key) -> Any:
@@ -238,7 +205,7 @@ class SeededCollate:
     def __call__(self, drawn: Drawn) -> Any:
         """One batch of the samples."""
         with _preserved_in_main_process():
-            _seed_streams(drawn.seed)
+            seed_streams(drawn.seed)
             return self._collate(drawn.samples)
 
 
@@ -267,56 +234,6 @@ def _unwrapped(dataset: Any) -> Any:
     while isinstance(dataset, (PreparedDataset, SeededDataset)):
         dataset = dataset.dataset
     return dataset
-
-
-# -- generators --------------------------------------------------------------------------------------
-
-
-def _seed_streams(seed: int) -> None:
-    """Seed the random streams that data sets and samplers draw from."""
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed & 0xFFFFFFFF)
-
-
-def _generators_of(source: object) -> list[Any]:
-    """The generators that a sampler and those inside it carry."""
-    found: list[Any] = []
-    waiting, seen = [source], {id(source)}
-    while waiting:
-        for value in getattr(waiting.pop(), "__dict__", {}).values():
-            if id(value) not in seen:
-                seen.add(id(value))
-                if isinstance(value, Sampler):
-                    waiting.append(value)
-                elif isinstance(value, (torch.Generator, random.Random)) or _is_of_numpy(value):
-                    found.append(value)
-    return found
-
-
-def _is_of_numpy(value: object) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
-
-
-def _seeded(generator: Any, seed: int) -> Callable[[], object]:
-    """Seed a generator; returns the way back."""
-    if isinstance(generator, torch.Generator):
-        state = generator.get_state()
-        generator.manual_seed(seed)
-        return lambda: generator.set_state(state)
-    if isinstance(generator, random.Random):
-        kept = generator.getstate()
-        generator.seed(seed)
-        return lambda: generator.setstate(kept)
-    source = getattr(generator, "bit_generator", None)
-    if source is None:
-        legacy = generator.get_state()
-        generator.seed(seed & 0xFFFFFFFF)
-        return lambda: generator.set_state(legacy)
-    before, source.state = source.state, type(source)(seed).state
-    return lambda: setattr(source, "state", before)
 
 
 def _number_of(index: Any) -> int:

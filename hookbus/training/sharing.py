@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
 
-from hookbus.training.data import can_be_rebuilt, rebuilt, source_of
+from hookbus.training.loaders import can_be_rebuilt, rebuilt, source_of
 from hookbus.training.seeding import Plan
 
 __all__ = ["Share", "share_of"]
@@ -38,15 +38,8 @@ def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[A
     batched, source = loader.batch_sampler is not None, _whole_source_of(loader)
     if source is None:
         return None
-    return rebuilt(
-        loader,
-        Share(source, batched=batched, first=rank, every=world_size, seed=seed),
-        dataset=loader.dataset,
-        collate_fn=loader.collate_fn,
-        generator=loader.generator,
-        worker_init_fn=loader.worker_init_fn,
-        persistent_workers=False,  # it is made anew for each validation
-    )
+    share = Share(source, batched=batched, first=rank, every=world_size, seed=seed)
+    return rebuilt(loader, share, persistent_workers=False)  # it is made anew for each validation
 
 
 class Share(Sampler[Any]):

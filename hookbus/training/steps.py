@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, LoopError
 from hookbus.model.layouts import whole
+from hookbus.training.batches import detached
+from hookbus.training.outputs import named, trainable_loss_in
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from hookbus.ranks import Ranks
     from hookbus.run import Run
 
-__all__ = ["Precision", "Steps", "move"]
+__all__ = ["Precision", "Steps"]
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -97,7 +99,7 @@ class Steps:
         outputs = self.propagate(run, batch, 1.0)
         if not run.should_skip_iter:
             self._count(run)
-        return {name: _detached(value) for name, value in outputs.items()}
+        return {name: detached(value) for name, value in outputs.items()}
 
     def train_parts(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
         """Train on one micro-batch part by part, which takes less memory.
@@ -120,7 +122,7 @@ class Steps:
         found = []
         for part, weight in zip(parts, weights, strict=True):
             outputs = self.propagate(run, part, weight)
-            found.append({name: _detached(value) for name, value in outputs.items()})
+            found.append({name: detached(value) for name, value in outputs.items()})
             if run.should_skip_iter:
                 self.optimizer.zero_grad()
                 run.accumulated = 0
@@ -151,7 +153,7 @@ class Steps:
         outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
         loss = outputs.get("loss")
         if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
-            loss = outputs["loss"] = self._usable_loss(outputs)
+            loss = outputs["loss"] = trainable_loss_in(outputs, self.loss_fn)
         if calls.after_forward:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
             if run.should_skip_iter:
@@ -190,11 +192,11 @@ class Steps:
             single number.
         """
         if self.step_fn is not None:
-            return _named(self.step_fn(self.model, batch))
+            return named(self.step_fn(self.model, batch))
         if not isinstance(batch, (tuple, list)):
-            return _named(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
+            return named(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
         if self.loss_fn is None:
-            return _named(self._of_model(batch))
+            return named(self._of_model(batch))
         *inputs, target = batch
         output = self.model(*inputs)
         loss = self.loss_fn(output, target)
@@ -238,85 +240,9 @@ class Steps:
         if run.stepped:
             self._on_update()
 
-    def check_loss(self, outputs: Mapping[str, Any]) -> Tensor:
-        """The loss among the outputs.
-
-        Raises:
-            LoopError: there is none, or it is not a single number.
-        """
-        loss = outputs.get("loss")
-        if not isinstance(loss, Tensor):
-            raise LoopError(_no_loss(outputs, self.loss_fn))
-        if loss.numel() != 1:
-            raise LoopError(
-                f"The loss has shape {tuple(loss.shape)}; training needs a single number: take its mean or sum."
-            )
-        return loss
-
-    def _usable_loss(self, outputs: Mapping[str, Any]) -> Tensor:
-        loss = self.check_loss(outputs)
-        if not loss.requires_grad:
-            raise LoopError(
-                "The loss does not depend on any parameter that requires a gradient: was it detached, or is every "
-                "parameter frozen?"
-            )
-        return loss.reshape(())
-
-
-def move(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: every tensor in it, without waiting for the copies, and everything else that has `to`."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    return _rebuilt(batch, lambda each: move(each, device))
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach() if value.requires_grad else value
-    return _rebuilt(value, _detached)
-
-
-def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A mapping, list or tuple of what `change` makes of its items; anything else as it is."""
-    if isinstance(value, Mapping):
-        return {key: change(each) for key, each in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(change, value))
-    if isinstance(value, (tuple, list)):
-        return type(value)([change(each) for each in value])
-    return value
-
-
-def _named(output: Any) -> dict[str, Any]:
-    if isinstance(output, Mapping):
-        return dict(output)
-    if isinstance(output, Tensor) and output.numel() == 1:
-        return {"loss": output}
-    if isinstance(output, (tuple, list)) and len(output) == 2 and isinstance(output[0], Tensor):
-        first, second = output
-        if first.numel() == 1:
-            return {"loss": first, "output": second}
-    return {"output": output}
-
-
-def _no_loss(outputs: Mapping[str, Any], loss_fn: object) -> str:
-    shown = ", ".join(f"{name}: {_shape(value)}" for name, value in outputs.items())
-    if loss_fn is None:
-        how = (
-            "Give loss_fn= (for example F.cross_entropy), let the model return a single number or a mapping with 'loss'"
-        )
-    else:
-        how = "The loss_fn takes the target from batches of the form (inputs, target): let the loader give such batches"
-    return f"There is no loss to train on; the model returned {{{shown}}}. {how}, or give step_fn=."
-
-
-def _shape(value: Any) -> str:
-    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
 
 def _takes(model: nn.Module, batch: Sequence[Any]) -> bool:
+    """Whether a model can be called with the parts of a batch."""
     try:
         inspect.signature(model.forward).bind(*batch)
     except TypeError:

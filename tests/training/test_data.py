@@ -30,19 +30,10 @@ from torch.utils.data import (
 
 from hookbus.errors import LoopError
 from hookbus.testing import fingerprint
-from hookbus.training.data import (
-    Feed,
-    ReplayFeed,
-    SeededFeed,
-    StatefulFeed,
-    can_be_divided,
-    datasets_in,
-    feed_of,
-    length_of,
-)
+from hookbus.training.data import Feed, ReplayFeed, SeededFeed, StatefulFeed, feed_of
 from hookbus.training.dividing import Part
-from hookbus.training.rng import get_rng_state, set_rng_state
-from hookbus.training.seeding import mix
+from hookbus.training.loaders import can_be_divided, datasets_in, length_of
+from hookbus.training.rng import get_rng_state, mix, set_rng_state
 
 SEED = 11
 
@@ -563,20 +554,6 @@ class TestReplayFeed:
 
 
 class TestLength:
-    @pytest.mark.parametrize(
-        ("loader", "length"),
-        [
-            ([1, 2], 2),
-            (iter([1]), None),
-            (DataLoader(Noisy(), batch_size=3), 4),
-            (DataLoader(Stream(), batch_size=None), None),
-            (DataLoader(Noisy(), batch_size=2, sampler=WithoutLength()), None),
-            (None, None),
-        ],
-    )
-    def test_is_what_the_loader_knows(self, loader: Any, length: int | None) -> None:
-        assert length_of(loader) == length
-
     def test_every_kind_of_feed_knows_it(self) -> None:
         sequential = DataLoader(Noisy(), sampler=SequentialSampler(range(10)))
 
@@ -751,12 +728,3 @@ class TestWhatIsDoneBeforeReading:
 
 def expects_scaled(worker: int) -> None:
     assert type(get_worker_info().dataset) is Scaled  # type: ignore[union-attr]
-
-
-def test_data_sets_are_found_inside_others() -> None:
-    inner, other = Scaled(), Scaled()
-    both = ConcatDataset([Subset(inner, [0]), other])
-
-    assert datasets_in(DataLoader(both, batch_size=1))[1:] == [both, *datasets_in(both.datasets[0]), other]
-    assert datasets_in(both.datasets[0]) == [both.datasets[0], inner]
-    assert datasets_in(Subset([1, 2], [0]))[1:] == [[1, 2]]

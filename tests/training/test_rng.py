@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hookbus.testing import fingerprint
-from hookbus.training.rng import get_rng_state, preserved_rng, seed_everything, set_rng_state
+from hookbus.training.rng import get_rng_state, mix, preserved_rng, seed_everything, set_rng_state
 
 
 def draw() -> tuple[float, ...]:
@@ -104,3 +106,28 @@ def test_a_state_from_before_numpy_was_imported_still_holds_the_others(spoil: Ca
     assert fingerprint({**now, "numpy": 0}) == fingerprint({**state, "numpy": 0})
     assert fingerprint(now["numpy"]) == numpy_now
     assert (numpy_now == numpy_before) == (spoil is random.random or "torch" in spoil.__code__.co_names)
+
+
+class TestMix:
+    @pytest.mark.parametrize(
+        ("seed", "outputs"),
+        [
+            # the reference implementation's first outputs for seeds 0 and 1234567
+            (0, [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]),
+            (1234567, [6457827717110365317, 3203168211198807973, 9817491932198370423]),
+        ],
+    )
+    def test_is_splitmix64(self, seed: int, outputs: list[int]) -> None:
+        golden = 0x9E3779B97F4A7C15
+
+        assert [mix(seed + i * golden) for i in range(3)] == [output >> 1 for output in outputs]
+
+    @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
+    def test_fits_every_generator(self, numbers: list[int]) -> None:
+        assert 0 <= mix(*numbers) < 2**63
+
+    def test_neighbours_and_orders_have_nothing_in_common(self) -> None:
+        found = {mix(seed, epoch, index) for seed in range(20) for epoch in range(20) for index in range(20)}
+
+        assert len(found) == 20**3
+        assert len({mix(1, 2), mix(2, 1), mix(3), mix(1, 2, 0)}) == 4

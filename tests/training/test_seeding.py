@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -24,7 +22,7 @@ from torch.utils.data import (
 
 from hookbus.testing import fingerprint
 from hookbus.training.rng import get_rng_state
-from hookbus.training.seeding import Plan, SeededCollate, SeededDataset, WorkerStart, mix
+from hookbus.training.seeding import Plan, SeededCollate, SeededDataset, WorkerStart
 
 
 class Noise:
@@ -40,31 +38,6 @@ class Noise:
 class Draws:
     def __getitem__(self, index: Any) -> float:
         return random.random()
-
-
-class TestMix:
-    @pytest.mark.parametrize(
-        ("seed", "outputs"),
-        [
-            # the reference implementation's first outputs for seeds 0 and 1234567
-            (0, [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]),
-            (1234567, [6457827717110365317, 3203168211198807973, 9817491932198370423]),
-        ],
-    )
-    def test_is_splitmix64(self, seed: int, outputs: list[int]) -> None:
-        golden = 0x9E3779B97F4A7C15
-
-        assert [mix(seed + i * golden) for i in range(3)] == [output >> 1 for output in outputs]
-
-    @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
-    def test_fits_every_generator(self, numbers: list[int]) -> None:
-        assert 0 <= mix(*numbers) < 2**63
-
-    def test_neighbours_and_orders_have_nothing_in_common(self) -> None:
-        found = {mix(seed, epoch, index) for seed in range(20) for epoch in range(20) for index in range(20)}
-
-        assert len(found) == 20**3
-        assert len({mix(1, 2), mix(2, 1), mix(3), mix(1, 2, 0)}) == 4
 
 
 class TestPlan:

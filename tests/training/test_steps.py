@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.hook import Hook
 from hookbus.metrics import Metrics
 from hookbus.run import Run
-from hookbus.training.steps import Steps, move
+from hookbus.training.steps import Steps
 from tests import toys
 
 
@@ -93,22 +92,6 @@ def pairs(*values: float) -> list[Any]:
 class TestForward:
     """The model 1 * x + bias is called with x = 2 and 4; its mean is 3."""
 
-    @pytest.mark.parametrize(
-        ("returned", "found"),
-        [
-            (mean, {"loss": 3.0}),
-            (lambda output: {"loss": output.mean(), "scores": 2 * output.sum()}, {"loss": 3.0, "scores": 12.0}),
-            (lambda output: OrderedDict(loss=output.sum()), {"loss": 6.0}),
-            (lambda output: (output.mean(), output.sum()), {"loss": 3.0, "output": 6.0}),
-            (lambda output: [output.mean(), "any"], {"loss": 3.0, "output": "any"}),
-            (lambda output: (output.sum(), 1, 2), {"output": (6.0, 1, 2)}),
-            (lambda output: "text", {"output": "text"}),
-        ],
-        ids=["loss", "mapping", "mapping of its own", "loss and output", "list", "three", "text"],
-    )
-    def test_names_what_a_model_returns_that_makes_its_own_loss(self, returned: Any, found: Any) -> None:
-        assert steps(Weight(returned)).forward(inputs(2, 4)) == found
-
     def test_an_output_with_a_loss_function_gets_its_loss(self) -> None:
         outputs = steps(Weight(), loss_fn=nn.functional.l1_loss).forward((inputs(2, 4), inputs(1, 1)))
 
@@ -170,21 +153,6 @@ class TestLoss:
                 "step_fn=.",
             ),
             (
-                lambda output: {"logits": output, "names": ["a"]},
-                mean,
-                {"x": inputs(2, 4)},
-                "There is no loss to train on; the model returned {logits: tensor of shape (2, 1), names: list}. The "
-                "loss_fn takes the target from batches of the form (inputs, target): let the loader give such batches, "
-                "or give step_fn=.",
-            ),
-            (
-                lambda output: {"loss": 3.0},
-                None,
-                inputs(2, 4),
-                "There is no loss to train on; the model returned {loss: float}. Give loss_fn= (for example "
-                "F.cross_entropy), let the model return a single number or a mapping with 'loss', or give step_fn=.",
-            ),
-            (
                 lambda output: {"loss": output},
                 None,
                 inputs(2, 4),
@@ -198,7 +166,7 @@ class TestLoss:
                 "parameter frozen?",
             ),
         ],
-        ids=["no loss", "no target", "no tensor", "several numbers", "detached"],
+        ids=["no loss", "several numbers", "detached"],
     )
     def test_one_that_cannot_be_trained_on_says_what_to_do(
         self, returned: Any, loss_fn: Any, batch: Any, message: str
@@ -534,35 +502,6 @@ class TestOutputs:
             gc.enable()
 
         assert alive == [1, 0] * 3
-
-
-class TestMove:
-    META = torch.device("meta")
-
-    class Batch:
-        """Like what tokenizers return."""
-
-        def __init__(self, device: str = "cpu") -> None:
-            self.device = device
-
-        def to(self, device: torch.device) -> TestMove.Batch:
-            return TestMove.Batch(device.type)
-
-    def test_moves_every_tensor_and_whatever_can_be_moved(self) -> None:
-        x = torch.zeros(2)
-        moved = move({"x": x, "more": [x, (x, "text", 3)], "own": self.Batch(), "none": None}, self.META)
-
-        assert (moved["x"].device, moved["more"][0].device, moved["more"][1][0].device) == (self.META,) * 3
-        assert moved["more"][1][1:] == ("text", 3)
-        assert moved["own"].device == "meta"
-        assert moved["none"] is None
-        assert x.device.type == "cpu"
-
-    def test_tuples_with_names_keep_them(self) -> None:
-        moved = move(TestOutputs.Pair(torch.zeros(1), torch.ones(1)), self.META)
-
-        assert isinstance(moved, TestOutputs.Pair)
-        assert moved.second.device == self.META
 
 
 @pytest.mark.parametrize(

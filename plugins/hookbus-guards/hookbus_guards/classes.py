@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.training.data import datasets_in
+from hookbus.training.loaders import datasets_in
 
 __all__ = ["classes_of", "declaring", "heads"]
 

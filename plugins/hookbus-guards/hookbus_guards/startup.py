@@ -10,8 +10,8 @@ from torch import nn
 from hookbus import Hook, Run, between, hookimpl, once
 from hookbus.errors import ConfigError, LoopError
 from hookbus.model.wrappers import unwrapped
-from hookbus.training.data import length_of
 from hookbus.training.evaluation import named_loaders
+from hookbus.training.loaders import length_of
 from hookbus.training.scores import targets_in
 from hookbus_guards.classes import classes_of, declaring, heads
 from hookbus_guards.config import StartupCheckConfig

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import ImportString, TypeAdapter, ValidationError
 
 from hookbus.errors import ConfigError
-from hookbus.training.data import datasets_in
+from hookbus.training.loaders import datasets_in
 from hookbus_schedule.border import Border
 
 __all__ = ["Compose", "SkipTypes", "Switch", "SwitchPipeline", "pipeline_from"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError
-from hookbus.training.data import datasets_in
+from hookbus.training.loaders import datasets_in
 from hookbus_sync.config import SyncRandomSizeConfig
 from hookbus_sync.sizes import Sizes
 

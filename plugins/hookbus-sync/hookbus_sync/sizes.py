@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookbus.training.seeding import mix
+from hookbus.training.rng import mix
 
 __all__ = ["Sizes"]
 

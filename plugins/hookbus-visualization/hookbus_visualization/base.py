@@ -18,7 +18,7 @@ from hookbus.errors import HookError, did_you_mean
 from hookbus.model.wrappers import unwrapped
 from hookbus.pictures import pictures_directory
 from hookbus.records.names import safe_name
-from hookbus.training.steps import move
+from hookbus.training.batches import move
 from hookbus_visualization.config import PictureConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
 from hookbus_visualization.panel import Panel, Picture
