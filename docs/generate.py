@@ -26,9 +26,10 @@ from pydantic_core import PydanticUndefined
 
 from hookbus import errors
 from hookbus.cli import app
-from hookbus.config import DatasetConfig, LoaderConfig, LoadFrom, RunConfig, SchedulerConfig, TrainingConfig
+from hookbus.config import RunConfig
 from hookbus.hook import Hook, HookConfig, Priority
 from hookbus.lifecycle import ALIASES, POINTS, Point
+from hookbus.runfile.sections import DatasetConfig, LoaderConfig, LoadFrom, SchedulerConfig, TrainingConfig
 from hookbus.runs.ending import EXIT_CODES
 
 DOCS = Path(__file__).parent

@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
 from hookbus._packages import entry_point_of
 from hookbus._schedule_text import parse
+from hookbus._validation_errors import problems_of
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.lifecycle import ALIASES, POINTS
 from hookbus.markers import IMPL_ATTRIBUTE
@@ -22,17 +23,7 @@ from hookbus.when import Schedule
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = [
-    "AS_A_WHOLE",
-    "BaseHook",
-    "Hook",
-    "HookConfig",
-    "OnError",
-    "Priority",
-    "problems_of",
-    "snake_case",
-    "validated",
-]
+__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validated"]
 
 OnError = Literal["raise", "warn", "disable"]
 
@@ -51,8 +42,6 @@ class Priority(IntEnum):
     LOWEST = 100
 
 
-AS_A_WHOLE = "settings"
-"""What all settings together are called in a message, where each holds and they do not go together."""
 _PRIORITY = {"anyOf": [{"type": "integer"}, {"enum": list(Priority.__members__)}, {"type": "null"}]}
 
 
@@ -295,46 +284,6 @@ def validated(
         return model.model_validate(data) if text is None else model.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError(f"{owner}: {where}: {what}" for where, what in problems_of(error, model)) from None
-
-
-def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
-    """Turn pydantic's errors into (dotted place, sentence) pairs with near names."""
-    return [(".".join(map(str, e["loc"])) or AS_A_WHOLE, _sentence(e, model)) for e in error.errors()]
-
-
-def _sentence(error: Any, model: type[BaseModel]) -> str:
-    loc, kind, value = error["loc"], error["type"], error.get("input")
-    if kind == "extra_forbidden":
-        known = _fields_at(model, loc[:-1])
-        homes = _homes_of(str(loc[-1]), model)
-        belongs = f" It is a key of {' or of '.join(homes)}." if homes else did_you_mean(str(loc[-1]), known)
-        return f"unknown key.{belongs}"
-    if kind == "missing":
-        return "required, but not given."
-    message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
-    return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
-
-
-def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
-    """The keys that are known at a place below a model."""
-    models = [model]
-    for key in path:
-        annotations = [each.model_fields[key].annotation for each in models if key in each.model_fields]
-        models = [found for annotation in annotations for found in _models_in(annotation)] or models
-    return [name for each in models for name in each.model_fields]
-
-
-def _homes_of(key: str, model: type[BaseModel]) -> list[str]:
-    """Where a key that is out of place would be known: at the top, or in one of the sections."""
-    sections = {name: _models_in(field.annotation) for name, field in model.model_fields.items()}
-    found = [name for name, inner in sections.items() if any(key in each.model_fields for each in inner)]
-    return (["the top level"] if key in model.model_fields else []) + found
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for each in get_args(annotation) for found in _models_in(each)]
 
 
 def snake_case(name: str) -> str:

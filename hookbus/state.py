@@ -35,6 +35,7 @@ from hookbus.checkpoints.plain import without_numpy
 from hookbus.checkpoints.reading import content_of, existing, load_into, put_content, verify_checkpoint
 from hookbus.checkpoints.remembering import load_hooks, states_of_hooks
 from hookbus.checkpoints.resizing import resized, size_of
+from hookbus.checkpoints.restoring import load_grads, load_part
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import spread_like
 from hookbus.model.wrappers import unwrapped
@@ -93,13 +94,13 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
     own = with_own_part(resized(checkpoint, run), run)
     checkpoint = spread_like(own, run.model, run.optimizer)
     if run.model is not None:
-        _load_model(run, checkpoint["state_dict"])
+        load_into(run.model, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
-        _load_part(run, name, checkpoint)
+        load_part(run, name, checkpoint)
     if run.optimizer is not None and checkpoint["meta"]["step"]:
         run.optimizer._opt_called = True  # type: ignore[attr-defined]  # torch warns of schedulers that come before updates
     if run.model is not None:
-        _load_grads(run, checkpoint.get("grads", {}))
+        load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
     load_hooks(run, checkpoint["hooks"])
     set_rng_state(checkpoint["rng"])
@@ -120,7 +121,7 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
     assert run.model is not None
     weights = spread_like(weights_in(checkpoint, averaged=averaged), run.model, None)
     if strict:
-        _load_model(run, weights)
+        load_into(run.model, weights)
         return
     model = unwrapped(run.model)
     own = model.state_dict()
@@ -275,43 +276,3 @@ def config_hash(config: Mapping[str, Any]) -> str:
     if not config:
         return ""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _load_model(run: Run, weights: Mapping[str, Any]) -> None:
-    assert run.model is not None
-    load_into(run.model, weights)
-
-
-def _load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
-    part = getattr(run, name)
-    if part is None:
-        if name in checkpoint:
-            run.logger.warning("The checkpoint holds a %s, and this run has none: it is left out.", name)
-        return
-    if name not in checkpoint:
-        run.logger.warning("The checkpoint holds no %s: it starts afresh.", name)
-        return
-    _check_kind(name, part, checkpoint[name])
-    try:
-        part.load_state_dict(checkpoint[name])
-    except (ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise CheckpointError(f"The {name} of the checkpoint does not fit this run's: {error}") from error
-
-
-def _check_kind(name: str, part: Any, saved: Mapping[str, Any]) -> None:
-    """Torch takes the state of another kind of optimizer, and fails at the next update."""
-    needed = set(getattr(part, "defaults", ()))
-    for group in saved.get("param_groups", ()) if needed else ():
-        missing = sorted(needed - set(group))
-        if missing:
-            raise CheckpointError(
-                f"The {name} of the checkpoint is of another kind than {type(part).__name__}: it has no "
-                f"{', '.join(missing)}. Use that one, or say load_from to start from the weights alone."
-            )
-
-
-def _load_grads(run: Run, grads: Mapping[str, Any]) -> None:
-    assert run.model is not None
-    for name, parameter in unwrapped(run.model).named_parameters():
-        grad = grads.get(name)
-        parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)

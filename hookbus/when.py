@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol
 
-from hookbus._numbers import check_count
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus._schedule_numbers import check_number, checked_unit, field_value
+from hookbus.errors import ConfigError
 from hookbus.lifecycle import Unit
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Every(Counted):
     start: int | str | None
 
     def __post_init__(self) -> None:
-        _check_count(self.interval, repr(self), optional=True)
-        _check_count(self.start, repr(self), optional=True)
+        check_number(self.interval, repr(self), optional=True)
+        check_number(self.start, repr(self), optional=True)
 
     def due(self, moment: Moment) -> bool:
         first, last = moment.span(self.unit)
@@ -125,8 +125,8 @@ class Every(Counted):
         return start + ((number - start) // interval + 1) * interval
 
     def resolve(self, config: HookConfig | None) -> Schedule:
-        interval = _field(config, self.interval, self, optional=True)
-        return replace(self, interval=interval, start=_field(config, self.start, self, optional=True))
+        interval = field_value(config, self.interval, self, optional=True)
+        return replace(self, interval=interval, start=field_value(config, self.start, self, optional=True))
 
     def __repr__(self) -> str:
         start = "" if self.start is None else f", start={self.start!r}"
@@ -139,8 +139,8 @@ class Between(Counted):
     final: int | str
 
     def __post_init__(self) -> None:
-        _check_count(self.first, repr(self), least=0)
-        _check_count(self.final, repr(self), least=0)
+        check_number(self.first, repr(self), least=0)
+        check_number(self.final, repr(self), least=0)
         if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
             raise ConfigError([f"{self!r} is never due: the first number is greater than the last."])
 
@@ -153,7 +153,7 @@ class Between(Counted):
         return number + 1 if number < int(self.final) else NEVER
 
     def resolve(self, config: HookConfig | None) -> Schedule:
-        first, final = _field(config, self.first, self, least=0), _field(config, self.final, self, least=0)
+        first, final = field_value(config, self.first, self, least=0), field_value(config, self.final, self, least=0)
         return replace(self, first=first, final=final)
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class Once(Counted):
 
     def __post_init__(self) -> None:
         for number in self.numbers:
-            _check_count(number, repr(self))
+            check_number(number, repr(self))
 
     def due(self, moment: Moment) -> bool:
         first, last = moment.span(self.unit)
@@ -176,7 +176,7 @@ class Once(Counted):
         return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
 
     def resolve(self, config: HookConfig | None) -> Schedule:
-        return replace(self, numbers=tuple(_field(config, n, self) for n in self.numbers))
+        return replace(self, numbers=tuple(field_value(config, n, self) for n in self.numbers))
 
     def __repr__(self) -> str:
         return f"once({', '.join(map(repr, self.numbers))}{self._unit_text()})"
@@ -204,7 +204,7 @@ class Last(Counted):
 
     def __call__(self, *, unit: Unit | None = None) -> Schedule:
         """`last(unit="epoch")`: the last one in another unit than the point's."""
-        return Last(unit=_checked_unit(unit))
+        return Last(unit=checked_unit(unit))
 
     def __repr__(self) -> str:
         return f"last(unit={self.unit!r})" if self.unit else "last"
@@ -283,7 +283,7 @@ def every(interval: int | str | None, *, start: int | str | None = None, unit: U
     Raises:
         ConfigError: `interval` or `start` is less than 1.
     """
-    return Every(_checked_unit(unit), interval, start)
+    return Every(checked_unit(unit), interval, start)
 
 
 def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
@@ -292,7 +292,7 @@ def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> 
     Raises:
         ConfigError: one of them is less than 0, or `first` is greater than `final`.
     """
-    return Between(_checked_unit(unit), first, final)
+    return Between(checked_unit(unit), first, final)
 
 
 def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
@@ -301,7 +301,7 @@ def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
     Raises:
         ConfigError: one of them is less than 1.
     """
-    return Once(_checked_unit(unit), numbers or (1,))
+    return Once(checked_unit(unit), numbers or (1,))
 
 
 last = Last(unit=None)
@@ -323,35 +323,3 @@ def _no_end(schedule: Schedule, moment: Moment) -> str:
         "iterations=, and count in epochs or iterations: the last update, sample or second is not known before it has "
         "come."
     )
-
-
-def _field(config: HookConfig | None, value: Any, schedule: Schedule, *, least: int = 1, optional: bool = False) -> Any:
-    """A number of a schedule: itself, or the value of the config's field that it names."""
-    if not isinstance(value, str):
-        return value
-    if config is None:
-        raise ConfigError([f"{schedule!r} names the field {value!r} of a config, and only a hookbus.Hook has one."])
-    fields = type(config).model_fields
-    if value not in fields:
-        near = did_you_mean(value, fields)
-        raise ConfigError(
-            [f"{schedule!r} names the field {value!r}, which {type(config).__name__} does not have.{near}"]
-        )
-    found = getattr(config, value)
-    if isinstance(found, str):
-        raise ConfigError([f"{schedule!r}: the field {value!r} is {found!r}, which is not a number."])
-    _check_count(found, f"{schedule!r}, where {value} is {found!r}", least=least, optional=optional)
-    return found
-
-
-def _check_count(value: object, where: str, *, least: int = 1, optional: bool = False) -> None:
-    """See that a value is a count, the name of a config field that holds one, or, where it is optional, None."""
-    if isinstance(value, str) or (optional and value is None):
-        return
-    check_count(value, where, least=least)
-
-
-def _checked_unit(unit: Unit | None) -> Unit | None:
-    if unit is not None and unit not in get_args(Unit):
-        raise ConfigError([f"{unit!r} is not a unit.{did_you_mean(str(unit), get_args(Unit))}"])
-    return unit

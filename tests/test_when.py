@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookbus import HookConfig, between, every, last, once
+from hookbus import between, every, last, once
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import Unit
 from hookbus.when import NEVER, Schedule
@@ -212,82 +212,3 @@ def test_the_units_of_a_combination_are_those_of_its_parts() -> None:
 def test_an_unknown_unit_is_refused_with_near_ones(make: object) -> None:
     with pytest.raises(ConfigError, match="'epochs' is not a unit. Did you mean 'epoch'?"):
         make("epochs")  # type: ignore[operator]
-
-
-# -- what is refused when it is built ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: every(0), r"every\(0\): 0 is not a whole number of at least 1"),
-        (lambda: every(-2), r"every\(-2\): -2 is not a whole number"),
-        (lambda: every(True), "True is not a whole number"),
-        (lambda: every(2.0), r"every\(2.0\): 2.0 is not a whole number"),
-        (lambda: every(2, start=0), r"every\(2, start=0\): 0 is not a whole number of at least 1"),
-        (lambda: between(-1, 3), "-1 is not a whole number of at least 0"),
-        (lambda: between(1, None), "None is not a whole number"),
-        (lambda: between(5, 4), r"between\(5, 4\) is never due: the first number is greater than the last"),
-        (lambda: once(0), r"once\(0\): 0 is not a whole number of at least 1"),
-        (lambda: once(3, None), "None is not a whole number"),
-    ],
-)
-def test_a_number_that_is_no_count_is_refused(make: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make()  # type: ignore[operator]
-
-
-# -- fields of a config --------------------------------------------------------------------------------
-
-
-class Settings(HookConfig):
-    interval: int | None = 4
-    begin: int = 2
-    end: int = 9
-    text: str = "hello"
-    none: int | None = None
-    zero: int = 0
-
-
-@pytest.mark.parametrize(
-    ("schedule", "resolved"),
-    [
-        (every("interval"), every(4)),
-        (every("interval", start="begin", unit="step"), every(4, start=2, unit="step")),
-        (every("none"), every(None)),
-        (every(3, start="none"), every(3)),
-        (between("begin", "end"), between(2, 9)),
-        (between("zero", "end"), between(0, 9)),
-        (once("end", 3), once(9, 3)),
-        (last, last),
-        (every("interval") & ~between("begin", 5) | last, every(4) & ~between(2, 5) | last),
-    ],
-    ids=repr,
-)
-def test_names_of_fields_are_replaced_by_their_values(schedule: Schedule, resolved: Schedule) -> None:
-    assert schedule.resolve(Settings()) == resolved
-
-
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        (every("intervall"), "every('intervall') names the field 'intervall', which Settings does not have. Did"),
-        (every("zero"), "every('zero'), where zero is 0: 0 is not a whole number of at least 1"),
-        (every(2, start="zero"), "where zero is 0"),
-        (every("text"), "every('text'): the field 'text' is 'hello', which is not a number"),
-        (once("none"), "once('none'), where none is None"),
-        (between("begin", "none"), "between('begin', 'none'), where none is None"),
-        (between("end", "begin"), "between(9, 2) is never due"),
-    ],
-    ids=repr,
-)
-def test_a_field_that_does_not_hold_is_named(schedule: Schedule, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        schedule.resolve(Settings())
-    assert message in str(caught.value)
-
-
-def test_without_a_config_a_name_means_nothing() -> None:
-    assert (every(3) & last).resolve(None) == every(3) & last
-    with pytest.raises(ConfigError, match=r"every\('interval'\) names the field 'interval' of a config, and only a"):
-        (last & every("interval")).resolve(None)

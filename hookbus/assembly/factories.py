@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from hookbus import discovery
 from hookbus._imports import import_path, nearest
-from hookbus.config import Component, RunConfig
+from hookbus.config import RunConfig
 from hookbus.errors import ConfigError, PluginError, did_you_mean
+from hookbus.runfile.sections import Component
 from hookbus.runfile.yaml import Path
 from hookbus.training.scores import Score, called_twice, scores_from
 

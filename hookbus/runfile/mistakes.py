@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from hookbus._validation_errors import problems_of
 from hookbus.discovery import BLOCK_VARIABLE, is_blocked
 from hookbus.errors import ConfigError, HookWarning
-from hookbus.hook import problems_of
 from hookbus.runfile import yaml as _yaml
 from hookbus.runfile.builder import named_settings
 from hookbus.runfile.yaml import Document, Path, unwritable

@@ -1,0 +1,56 @@
+"""What pydantic finds wrong, as sentences for people, with names that come near."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from hookbus.errors import did_you_mean
+
+__all__ = ["AS_A_WHOLE", "problems_of"]
+
+
+AS_A_WHOLE = "settings"
+"""What all settings together are called in a message, where each holds and they do not go together."""
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
+    """Turn pydantic's errors into (dotted place, sentence) pairs with near names."""
+    return [(".".join(map(str, e["loc"])) or AS_A_WHOLE, _sentence(e, model)) for e in error.errors()]
+
+
+def _sentence(error: Any, model: type[BaseModel]) -> str:
+    loc, kind, value = error["loc"], error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        known = _fields_at(model, loc[:-1])
+        homes = _homes_of(str(loc[-1]), model)
+        belongs = f" It is a key of {' or of '.join(homes)}." if homes else did_you_mean(str(loc[-1]), known)
+        return f"unknown key.{belongs}"
+    if kind == "missing":
+        return "required, but not given."
+    message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
+    return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
+
+
+def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
+    """The keys that are known at a place below a model."""
+    models = [model]
+    for key in path:
+        annotations = [each.model_fields[key].annotation for each in models if key in each.model_fields]
+        models = [found for annotation in annotations for found in _models_in(annotation)] or models
+    return [name for each in models for name in each.model_fields]
+
+
+def _homes_of(key: str, model: type[BaseModel]) -> list[str]:
+    """Where a key that is out of place would be known: at the top, or in one of the sections."""
+    sections = {name: _models_in(field.annotation) for name, field in model.model_fields.items()}
+    found = [name for name, inner in sections.items() if any(key in each.model_fields for each in inner)]
+    return (["the top level"] if key in model.model_fields else []) + found
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for each in get_args(annotation) for found in _models_in(each)]

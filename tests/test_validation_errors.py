@@ -1,0 +1,49 @@
+"""What pydantic finds wrong, in our sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hookbus._validation_errors import AS_A_WHOLE, problems_of
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    width: int = 3
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rate: float = Field(default=0.1, gt=0)
+    section: Section = Section()
+    name: str
+
+    @model_validator(mode="after")
+    def _together(self) -> Settings:
+        if self.name == "none":
+            raise ValueError("a name is none.")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, ("name", "required, but not given.")),
+        ({"name": "a", "rate": -1.0}, ("rate", "should be greater than 0, but it is -1.0.")),
+        ({"name": "a", "rat": 1.0}, ("rat", "unknown key. Did you mean 'rate'?")),
+        ({"name": "a", "width": 1}, ("width", "unknown key. It is a key of section.")),
+        ({"name": "a", "section": {"name": "b"}}, ("section.name", "unknown key. It is a key of the top level.")),
+        ({"name": "a", "section": {"width": "b"}}, ("section.width", "should be a valid integer, but it is 'b'.")),
+        ({"name": "none"}, (AS_A_WHOLE, "a name is none.")),
+    ],
+)
+def test_a_mistake_is_a_place_and_a_sentence(given: dict[str, Any], problem: tuple[str, str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate(given)
+
+    assert problems_of(caught.value, Settings) == [problem]
