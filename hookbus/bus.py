@@ -7,25 +7,24 @@ calls these functions through `bus.calls`; everyone else goes through `emit`, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hookbus import _packages
 from hookbus.dispatch.actions import ACTIONS, ActionSpecs, step_of
-from hookbus.dispatch.brackets import BRACKETED
-from hookbus.dispatch.emitting import bracketed, leaving, write_emitter
+from hookbus.dispatch.declaring import Points
+from hookbus.dispatch.emitting import emitter_for
 from hookbus.dispatch.explain import Explanation, explain
 from hookbus.dispatch.listeners import check_priority
-from hookbus.dispatch.manager import Manager, spec_class
+from hookbus.dispatch.manager import Manager
 from hookbus.dispatch.members import FunctionPlugin
 from hookbus.dispatch.table import Calls, Order, Table, Wrap
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
 from hookbus.hook import Hook
-from hookbus.lifecycle import ALIASES, POINTS, Point, Unit, check_point, describe
+from hookbus.lifecycle import ALIASES, POINTS
 from hookbus.markers import IMPL_ATTRIBUTE, hookimpl
 from hookbus.run import Run
 from hookbus.when import Schedule
@@ -38,7 +37,7 @@ __all__ = ["HookBus"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class HookBus:
+class HookBus(Points):
     """An event bus for a training.
 
     Args:
@@ -174,83 +173,11 @@ class HookBus:
             return hook.name
         return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
 
-    def hook_in(self, frame: FrameType | None) -> str | None:
-        """The instance name of the hook whose method is running in a frame or in one of its callers."""
-        while frame is not None:
-            owner = frame.f_locals.get("self")
-            if owner is not None and (name := self.pm.members.name_of(owner)):
-                return name
-            frame = frame.f_back
-        return None
-
     def changed(self) -> None:
         """Members, schedules or the clock have changed: compile again on next use."""
         self.calls.forget([*self.points, *self.table.steps])
         self._emitters.clear()
         self.current.members_changed()
-
-    # -- points ------------------------------------------------------------------------------
-
-    @property
-    def points(self) -> Mapping[str, Point]:
-        """Every point that can be fired here, by name."""
-        return self.table.points
-
-    def declare(
-        self, name: str, args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
-    ) -> Callable[..., None]:
-        """Declare a point of one's own.
-
-        Args:
-            name: `before_...`, `after_...`, `on_...` or another identifier.
-            args: its arguments besides `run`.
-            unit: what `when=` counts there; None where nothing is counted.
-            doc: what it means.
-
-        Returns:
-            A function that fires it: `after_render(image=picture)`.
-
-        Raises:
-            PointError: a name is taken, reserved or no identifier, or there is no such unit.
-        """
-        if name in self.points:
-            raise PointError(f"The point {name!r} is declared already.")
-        if isinstance(args, str):
-            raise PointError(f"{name}: args is a list of names, not {args!r}: say args=({args!r},).")
-        self._declare(Point(name, tuple(args), unit, doc, ("Any",) * len(args)))
-
-        def fire(**arguments: Any) -> None:
-            self._emit(name, **arguments)
-
-        fire.__name__ = fire.__qualname__ = name
-        fire.__doc__ = doc or f"Fire {name}({', '.join(args)})."
-        return fire
-
-    def declare_from(self, spec: type) -> None:
-        """Declare the points of a spec class like `Lifecycle`, one method each; those that are there stay.
-
-        Raises:
-            PointError: a name is reserved, a method takes `*args` or `**kwargs`, or there is no such unit.
-        """
-        for name, point in describe(spec).items():
-            if name not in self.points:
-                self._declare(point)
-
-    def find_points(self, names: Collection[str], module: str = "") -> bool:
-        """Declare what packages offer under these names, or in `module`'s own package. Returns whether any is."""
-        before = len(self.points)
-        for spec in _packages.point_specs(names, module):
-            self.declare_from(spec)
-        return len(self.points) > before
-
-    def _declare(self, point: Point) -> None:
-        check_point(point, {*ALIASES, *ACTIONS})
-        self._add({point.name: point})
-
-    def _add(self, points: Mapping[str, Point]) -> None:
-        self.pm.add_hookspecs(spec_class(points))
-        self.table.points.update(points)
-        self.calls.forget(points)
 
     # -- firing ------------------------------------------------------------------------------
 
@@ -300,14 +227,7 @@ class HookBus:
             raise PointError(
                 f"There is no point {given!r}.{did_you_mean(given, self.points)} Declare your own with bus.declare."
             )
-        emitter = write_emitter(self.points[point], self.calls.get(point))
-        if point in ("before_optimizer_step", "after_optimizer_step"):
-            emitter = self.current.optimizer_events.explicit(point, emitter)
-        elif point in BRACKETED and self.current.keeps_brackets:
-            emitter = bracketed(self.current.brackets, self.points[point], emitter)
-            if self.current.interrupted and point in ("before_train_iter", "after_train_iter"):
-                emitter = leaving(point, emitter)
-        self._emitters[given] = emitter
+        emitter = self._emitters[given] = emitter_for(self.points[point], self.calls.get(point), self.current)
         return emitter
 
     # -- actions -----------------------------------------------------------------------------

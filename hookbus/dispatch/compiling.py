@@ -9,7 +9,6 @@ is kept beside the function, see `hookbus._running`.
 from __future__ import annotations
 
 import functools
-import heapq
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -80,21 +79,17 @@ def ordered(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
         base.reverse()
     if not any(listener.before or listener.after for listener in base):
         return base
-    earlier = _wishes(base)
-    waiting = {i: set(befores) for i, befores in enumerate(earlier)}
-    ready = [i for i, befores in waiting.items() if not befores]
+    waiting = dict(enumerate(_wishes(base)))
     result: list[Listener] = []
-    while ready:
-        chosen = heapq.heappop(ready)
+    while waiting:
+        free = [i for i, befores in waiting.items() if not befores]
+        if not free:
+            raise OrderError(_circle(base, waiting))
+        chosen = min(free)
         result.append(base[chosen])
         del waiting[chosen]
-        for other, befores in waiting.items():
-            if chosen in befores:
-                befores.discard(chosen)
-                if not befores:
-                    heapq.heappush(ready, other)
-    if waiting:
-        raise OrderError(_circle(base, waiting))
+        for befores in waiting.values():
+            befores.discard(chosen)
     return result
 
 
@@ -151,16 +146,6 @@ def compile_point(
     scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
     schedule = Due(point, clock, scheduled) if scheduled else None
     source, lines = _source(point, listeners, schedule, fill, first, finally_)
-    namespace: dict[str, Any] = {
-        **names,
-        "run": run,
-        "_clock": clock,
-        "_schedule": schedule,
-        **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
-        LINES: lines,
-        **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
-        **{f"_asks_{i}": listener.asks for i, listener in enumerate(listeners)},
-    }
 
     def on_error(error: Exception, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
         raiser = failed(error)
@@ -170,9 +155,19 @@ def compile_point(
         rest = compile_point(point, others, clock, run=run, fill=fill, names=names, recover=recover)
         return recover(error, raiser, clock, functools.partial(rest, **arguments))
 
-    namespace["_recover"] = on_error
+    own = {"run": run, "_clock": clock, "_schedule": schedule, "_recover": on_error, LINES: lines}
+    namespace: dict[str, Any] = {**names, **_objects(listeners, schedule), **own}
     exec(load_text(source, point.name), namespace)
     return namespace[point.name]  # type: ignore[no-any-return]
+
+
+def _objects(listeners: Sequence[Listener], schedule: Due | None) -> dict[str, object]:
+    """What the text calls, by the names that it has there."""
+    return {
+        **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
+        **{f"_asks_{i}": listener.asks for i, listener in enumerate(listeners)},
+        **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
+    }
 
 
 def _after(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:

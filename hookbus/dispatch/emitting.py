@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hookbus.dispatch.brackets import Brackets
+from hookbus.dispatch.brackets import BRACKETED, Brackets
 from hookbus.dispatch.compiling import load_text
 from hookbus.errors import PointError, did_you_mean
 from hookbus.lifecycle import SPELLINGS, Point
 
-__all__ = ["EXPLICIT", "LoopLeft", "bracketed", "leaving", "write_emitter"]
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["EXPLICIT", "LoopLeft", "bracketed", "emitter_for", "leaving", "write_emitter"]
 
 EXPLICIT = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """The arguments that `emit` names explicitly: collecting them in **kwargs at every iteration would be slow."""
 
 Emitter = Callable[..., None]
+
+
+def emitter_for(point: Point, call: Callable[..., None] | None, run: Run) -> Emitter:
+    """What `emit` calls for one point in one run: it checks the arguments, and keeps the brackets.
+
+    Args:
+        point: the point.
+        call: the compiled function; None where nobody listens.
+        run: the run in progress.
+    """
+    emitter, name = write_emitter(point, call), point.name
+    if name in ("before_optimizer_step", "after_optimizer_step"):
+        return run.optimizer_events.explicit(name, emitter)
+    if name not in BRACKETED or not run.keeps_brackets:
+        return emitter
+    emitter = bracketed(run.brackets, point, emitter)
+    return leaving(name, emitter) if run.interrupted and name in ("before_train_iter", "after_train_iter") else emitter
 
 
 def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:

@@ -7,6 +7,7 @@ taken for none, pluggy is given a face of each: an object of its own that has no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE, Implementation
@@ -57,6 +58,15 @@ class Members(dict[str, Member]):
     def name_of(self, plugin: object) -> str | None:
         """The name under which a plugin, or its face, is a member; None if it is not. Equal ones are not the same."""
         return next((name for name, each in self.items() if plugin is each.plugin or plugin is each.face), None)
+
+    def running_in(self, frame: FrameType | None) -> str | None:
+        """The name of the hook whose method is running in a frame or in one of its callers; None for none."""
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if owner is not None and (name := self.name_of(owner)):
+                return name
+            frame = frame.f_back
+        return None
 
     def names_of(self, hook: object) -> list[str]:
         """The names of what a user calls a hook: the plugin, its name, or a function that `bus.on` has registered."""

@@ -174,4 +174,4 @@ class Asking:
 
     def _asker(self) -> str:
         listener = asking()
-        return listener.hook if listener is not None else self.bus.hook_in(sys._getframe(1)) or "loop"
+        return listener.hook if listener is not None else self.bus.pm.members.running_in(sys._getframe(1)) or "loop"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,3 +86,22 @@ def test_a_name_and_a_plugin_that_do_not_belong_together_unregister_nothing(bus:
 def test_pluggys_own_call_reaches_the_members(bus: HookBus) -> None:
     bus.pm.hook.before_train(run=None, model=None, runner=None)
     assert called == ["c", "b", "a"]
+
+
+def test_the_hook_whose_method_is_running_is_found_among_the_callers() -> None:
+    bus: Any = HookBus()
+    found: list[str | None] = []
+
+    class Asking(Hook):
+        def ask(self) -> None:
+            ask()
+
+    def ask() -> None:
+        found.append(bus.pm.members.running_in(sys._getframe()))
+
+    hook, stranger = Asking(name="mine"), Asking(name="stranger")
+    bus.register(hook)
+    hook.ask()
+    stranger.ask()
+    ask()
+    assert found == ["mine", None, None]

@@ -1,0 +1,85 @@
+"""The points of a bus: those of every run, and those that packages and users declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from hookbus import _packages
+from hookbus.dispatch.actions import ACTIONS
+from hookbus.dispatch.manager import Manager, spec_class
+from hookbus.dispatch.table import Calls, Table
+from hookbus.errors import PointError
+from hookbus.lifecycle import ALIASES, Point, Unit, check_point, describe
+
+__all__ = ["Points"]
+
+
+class Points:
+    """The part of a bus that knows its points."""
+
+    pm: Manager
+    table: Table
+    calls: Calls
+    _emit: Callable[..., None]
+
+    @property
+    def points(self) -> Mapping[str, Point]:
+        """Every point that can be fired here, by name."""
+        return self.table.points
+
+    def declare(
+        self, name: str, args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
+    ) -> Callable[..., None]:
+        """Declare a point of one's own.
+
+        Args:
+            name: `before_...`, `after_...`, `on_...` or another identifier.
+            args: its arguments besides `run`.
+            unit: what `when=` counts there; None where nothing is counted.
+            doc: what it means.
+
+        Returns:
+            A function that fires it: `after_render(image=picture)`.
+
+        Raises:
+            PointError: a name is taken, reserved or no identifier, or there is no such unit.
+        """
+        if name in self.points:
+            raise PointError(f"The point {name!r} is declared already.")
+        if isinstance(args, str):
+            raise PointError(f"{name}: args is a list of names, not {args!r}: say args=({args!r},).")
+        self._declare(Point(name, tuple(args), unit, doc, ("Any",) * len(args)))
+
+        def fire(**arguments: Any) -> None:
+            self._emit(name, **arguments)
+
+        fire.__name__ = fire.__qualname__ = name
+        fire.__doc__ = doc or f"Fire {name}({', '.join(args)})."
+        return fire
+
+    def declare_from(self, spec: type) -> None:
+        """Declare the points of a spec class like `Lifecycle`, one method each; those that are there stay.
+
+        Raises:
+            PointError: a name is reserved, a method takes `*args` or `**kwargs`, or there is no such unit.
+        """
+        for name, point in describe(spec).items():
+            if name not in self.points:
+                self._declare(point)
+
+    def find_points(self, names: Collection[str], module: str = "") -> bool:
+        """Declare what packages offer under these names, or in `module`'s own package. Returns whether any is."""
+        before = len(self.points)
+        for spec in _packages.point_specs(names, module):
+            self.declare_from(spec)
+        return len(self.points) > before
+
+    def _declare(self, point: Point) -> None:
+        check_point(point, {*ALIASES, *ACTIONS})
+        self._add({point.name: point})
+
+    def _add(self, points: Mapping[str, Point]) -> None:
+        self.pm.add_hookspecs(spec_class(points))
+        self.table.points.update(points)
+        self.calls.forget(points)
