@@ -121,20 +121,17 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
     Args:
         run: the run that begins.
         resume: as for `custom_run`.
+
+    Yields:
+        The run.
+
+    Raises:
+        HookbusError: it cannot begin: a hook cannot do its work in it, or there is nothing to resume from.
+        BaseException: what has ended the loop, or a hook at the end of the run.
     """
-    bus = run.bus
     try:
         with run.ranks.together():
-            run.alive = True
-            begin_together(run)
-            bus.begin(run)
-            check_hooks(run)
-            run.optimizer_events.attach()
-            write_status(run)
-            _say_where(run)
-            bus.fire("before_run", mode=run.mode)
-            _record_config(run)
-            run.decisions.begin()
+            _begin(run)
             if resume != "never":
                 go_on_from(run, resume)
             yield run
@@ -144,6 +141,19 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
         raise
     finally:
         end(run)
+
+
+def _begin(run: Run) -> None:
+    run.alive = True
+    begin_together(run)
+    run.bus.begin(run)
+    check_hooks(run)
+    run.optimizer_events.attach()
+    write_status(run)
+    _say_where(run)
+    run.bus.fire("before_run", mode=run.mode)
+    _record_config(run)
+    run.decisions.begin()
 
 
 def refuse_second(bus: HookBus) -> None:

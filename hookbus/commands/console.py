@@ -35,29 +35,34 @@ def reported() -> Iterator[None]:
         warnings.showwarning = _show_warning
         try:
             yield
-        except ConfigError as error:
+        except (typer.Exit, BrokenPipeError):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(_told(error)) from None
+
+
+def _told(error: BaseException) -> int:
+    """Say what has ended a command; returns its exit code."""
+    match error:
+        case ConfigError():
             for problem in error.problems:
                 errors().print(escape(f"{_who()}{problem}"), soft_wrap=True, highlight=False)
             _show_notes(error)
-            raise typer.Exit(2) from None
-        except HookbusError as error:
+            return 2
+        case HookbusError():
             for line in str(error).splitlines():
                 complain(line)
             _show_notes(error)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
+        case KeyboardInterrupt():
             errors().print("[yellow]interrupted[/]")
-            raise typer.Exit(130) from None
-        except (typer.Exit, BrokenPipeError):
-            raise
-        except Exception as error:
-            if isinstance(error, OSError) and _came_from_output(error):
-                # Python writes what is left of the output when it ends: that must not fail once more.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                complain(f"Standard output cannot be written: {error.strerror}.")
-            else:
-                traceback.print_exc()
-            raise typer.Exit(1) from None
+            return 130
+        case OSError() if _came_from_output(error):
+            # Python writes what is left of the output when it ends: that must not fail once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            complain(f"Standard output cannot be written: {error.strerror}.")
+        case _:
+            traceback.print_exception(error)
+    return 1
 
 
 def console() -> Console:

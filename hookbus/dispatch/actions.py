@@ -77,12 +77,7 @@ class Actions:
         found = self._implementations(action)
         if not found:
             return default
-        manager = _Caller(PROJECT)
-        manager.add_hookspecs(ActionSpecs)
-        manager.register(_Face(action, lambda run, batch: default(run, batch)))
-        for each in reversed(found):  # pluggy calls the one that came last first
-            manager.register(_Face(action, each.call, wrapper=bool(each.options.get("wrapper"))))
-        caller = getattr(manager.hook, action)
+        caller = _caller(action, default, found)
 
         def carry_out(run: Any, batch: Any) -> Any:
             try:
@@ -97,6 +92,16 @@ class Actions:
                 raise shown from error
 
         return carry_out
+
+
+def _caller(action: str, default: Step, found: Sequence[Implementation]) -> Callable[..., Any]:
+    """Pluggy's own caller of an action: the implementations, outermost first, around the loop's own step."""
+    manager = _Caller(PROJECT)
+    manager.add_hookspecs(ActionSpecs)
+    manager.register(_Face(action, lambda run, batch: default(run, batch)))
+    for each in reversed(found):  # pluggy calls the one that came last first
+        manager.register(_Face(action, each.call, wrapper=bool(each.options.get("wrapper"))))
+    return getattr(manager.hook, action)  # type: ignore[no-any-return]
 
 
 def _raiser(error: Exception, found: Sequence[Implementation]) -> Implementation | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from hookbus.bus import HookBus
@@ -65,12 +65,9 @@ def fake_training(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    data = torch.randn(batches, batch_size, 3, generator=torch.Generator().manual_seed(1))
-    loader = [(x, (x.sum(1) > 0).long()) for x in data]
-    validate = None if scores is None else lambda run: scores(run.epochs_done)
-    with bus.run(
-        model=model, optimizer=optimizer, epochs=epochs, work_dir=work_dir, validate=validate, **options
-    ) as run:
+    loader, validate = _data(batches, batch_size), None if scores is None else lambda run: scores(run.epochs_done)
+    trained = {"model": model, "optimizer": optimizer}
+    with bus.run(**trained, epochs=epochs, work_dir=work_dir, validate=validate, **options) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for batch_idx, batch in run.batches(loader):
@@ -79,6 +76,12 @@ def fake_training(
                 run.request_validation()
             bus.emit("after_train_epoch")
     return Training(run, model, get_rng_state())
+
+
+def _data(batches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
+    """Batches of made-up numbers, and whether the sum of each sample is above 0."""
+    numbers = torch.randn(batches, batch_size, 3, generator=torch.Generator().manual_seed(1))
+    return [(x, (x.sum(1) > 0).long()) for x in numbers]
 
 
 def _iteration(run: Run, batch_idx: int, batch: Any, losses: Callable[[int], float] | None, accumulate: int) -> None:
