@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.markup import escape
 
 import hookbus
-from hookbus.commands.console import complain, console, errors, paragraph, print_json, reported, table_of
+from hookbus.commands.console import complain, console, errors, print_json, reported
+from hookbus.commands.tables import show_hooks, show_metrics, show_order, show_points, show_reports
 from hookbus.distributed import is_one_of_several, leave
 from hookbus.errors import ConfigError, HookbusError
 
 if TYPE_CHECKING:
-    from hookbus.dispatch.explain import Explanation
     from hookbus.loop import Trainer
 
 __all__ = ["app", "main"]
@@ -87,12 +88,8 @@ def test(
         metrics = trainer.test()
         if json_:
             print_json({"checkpoint": str(trainer.load_from), "metrics": dict(metrics)})
-            return
-        table = table_of("metric", "value")
-        for name, value in metrics.items():
-            table.add_row(escape(name), f"{value:.6g}")
-        console().print(f"[dim]{escape(str(trainer.load_from))}[/]")
-        console().print(table)
+        else:
+            show_metrics(str(trainer.load_from), metrics)
 
 
 @app.command()
@@ -107,15 +104,8 @@ def hooks(json_: Json = False) -> None:
         ]
         if json_:
             print_json(rows)
-            return
-        if not rows:
-            console().print("No hooks are installed. Begin with: pip install hookbus-logger hookbus-checkpoint")
-            return
-        table = table_of("name", "class", "package", "version", "")
-        for row in rows:
-            note = "[yellow]blocked by HOOKBUS_BLOCK[/]" if row["blocked"] else ""
-            table.add_row(*(escape(str(row[k])) for k in ("name", "class", "package", "version")), note)
-        console().print(table)
+        else:
+            show_hooks(rows)
 
 
 @app.command()
@@ -134,14 +124,8 @@ def points(json_: Json = False) -> None:
                 for p in POINTS.values()
             }
             print_json({**own, **{name: {"package": package} for name, package in more.items()}})
-            return
-        for point in POINTS.values():
-            console().print(f"[bold]{paragraph(point.signature, 0, 8)}[/]")
-            notes = [f"Counted per {point.unit}."] if point.unit else []
-            notes += [f"Also spelt {alias}." for alias in aliases[point.name]]
-            console().print(paragraph(" ".join([point.doc, *notes]), 4))
-        for name, package in more.items():
-            console().print(f"[bold]{escape(name)}[/]\n{paragraph(f'Declared by {package}.', 4)}")
+        else:
+            show_points(POINTS.values(), aliases, more)
 
 
 @app.command()
@@ -158,17 +142,9 @@ def explain(file: File, overrides: Overrides = None, json_: Json = False) -> Non
         bus = HookBus(with_defaults(given, get_default_hooks()) if config.default_hooks else given, order=config.order)
         explanation = bus.explain()
         if json_:
-            print_json(
-                {
-                    "order": explanation.order,
-                    "points": {
-                        point: [{k: getattr(row, k) for k in row.__slots__} for row in rows]
-                        for point, rows in explanation.points.items()
-                    },
-                }
-            )
-            return
-        _show_order(explanation)
+            print_json(asdict(explanation))
+        else:
+            show_order(explanation)
 
 
 @app.command()
@@ -212,14 +188,8 @@ def doctor(json_: Json = False) -> None:
             reports = list(examine())
         if json_:
             print_json([{"name": r.name, "package": r.package, "ok": r.ok, "problem": r.problem} for r in reports])
-        elif reports:
-            table = table_of("", "name", "package", "problem")
-            for report in reports:
-                mark = "[green]ok[/]" if report.ok else "[red]broken[/]"
-                table.add_row(mark, escape(report.name), escape(report.package), escape(report.problem))
-            console().print(table)
         else:
-            console().print("No hooks are installed.")
+            show_reports(reports)
         raise typer.Exit(0 if all(report.ok for report in reports) else 1)
 
 
@@ -279,28 +249,3 @@ def _newest(trainer: Trainer) -> Path:
     if not found:
         raise HookbusError(f"{directory} holds no checkpoint to test. Train first, or name one by --checkpoint.")
     return found[0]
-
-
-def _show_order(explanation: Explanation) -> None:
-    """Each point with its listeners from first to last; then which package each hook comes from."""
-    wishes = any(row.before or row.after for rows in explanation.points.values() for row in rows)
-    table = table_of("point", "priority", "number from", "when", *(["wishes"] if wishes else []))
-    packages: dict[str, str] = {}
-    for point, rows in explanation.points.items():
-        table.add_row(f"[bold]{escape(point)}[/]")
-        for row in rows:
-            packages[row.hook] = row.package
-            asks = ", ".join([*(f"before {name}" for name in row.before), *(f"after {name}" for name in row.after)])
-            cells = (f"  {row.hook}", str(row.priority), row.source, row.when, *([asks] if wishes else []))
-            table.add_row(*map(escape, cells))
-    console().print(f"order: {explanation.order}; hooks stand under each point from first to last\n")
-    console().print(table)
-    _show_packages(packages)
-
-
-def _show_packages(packages: Mapping[str, Any]) -> None:
-    table = table_of("hook", "package")
-    for hook, package in packages.items():
-        table.add_row(escape(hook), escape(package))
-    console().print()
-    console().print(table)
