@@ -11,12 +11,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookbus import distributed
+from hookbus._failure_board import FailureBoard, first_line
 from hookbus.errors import RankError, RequestError
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ DEBUG = "HOOKBUS_DEBUG_RANKS"
 
 DEBUG_TIMEOUT = timedelta(seconds=20)
 """How long a rank waits, with `DEBUG`, for the others to come to the same place."""
-
-FAILED = "hookbus/failed"
-"""Where the first rank that fails says why."""
 
 
 class Ranks:
@@ -179,7 +177,7 @@ class ProcessRanks(Ranks):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.world = dist.group.WORLD
         self._group: ProcessGroup = dist.new_group(backend="gloo")
-        self._store = store
+        self._board = FailureBoard(store, self.rank)
         self.parted = False
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # the main rank tells what all of them do
@@ -193,7 +191,7 @@ class ProcessRanks(Ranks):
                 found = work()
             except Exception as error:
                 failure = error
-        found, said = self.broadcast(name, (found, None if failure is None else _first_line(failure)))
+        found, said = self.broadcast(name, (found, None if failure is None else first_line(failure)))
         if failure is not None:
             raise failure
         if said is not None:
@@ -207,31 +205,11 @@ class ProcessRanks(Ranks):
             yield
         except BaseException as error:
             self.parted = True
-            found = self._explained(error)
+            found = self._board.explained(error)
             if found is not error:
                 raise found from None
-            self._announce(error)
+            self._board.announce(error)
             raise
-
-    def _announce(self, error: BaseException) -> None:
-        """Tell the others why this rank ends. The first one that does so is the one that is believed."""
-        if self._store is not None and not isinstance(error, RankError):
-            with suppress(RuntimeError):  # whoever keeps the store may be gone
-                self._store.compare_set(FAILED, "", f"rank {self.rank} has failed: {_first_line(error)}")
-
-    def _explained(self, error: BaseException) -> BaseException:
-        if not _is_of_torch(error):
-            return error
-        word = self._word_of_others() or "another rank has gone without a word, or does not answer"
-        found = RankError(f"rank {self.rank} ends with the others: {word}")
-        found.add_note(f"torch says: {_first_line(error)}")
-        return found
-
-    def _word_of_others(self) -> str:
-        with suppress(RuntimeError):
-            if self._store is not None and self._store.check([FAILED]):
-                return self._store.get(FAILED).decode()
-        return ""
 
     def _enter(self, name: str, what: str) -> None:
         super()._enter(name, what)
@@ -256,7 +234,7 @@ class ProcessRanks(Ranks):
         try:
             yield
         except RuntimeError as error:
-            found = self._explained(error)
+            found = self._board.explained(error)
             found.add_note(f"while the ranks were at {name!r}")
             raise found from None
 
@@ -332,15 +310,3 @@ def _of_main_rank_alone(frame: FrameType | None) -> str | None:
 
 def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _is_of_torch(error: BaseException) -> bool:
-    """Whether an error says that the ranks have lost each other."""
-    import torch.distributed as dist
-
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

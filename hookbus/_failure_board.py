@@ -1,0 +1,66 @@
+"""Where a rank that fails leaves word for the others, so that they can say why they end with it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hookbus.errors import RankError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+__all__ = ["FailureBoard", "first_line"]
+
+FAILED = "hookbus/failed"
+"""Where the first rank that fails says why."""
+
+
+class FailureBoard:
+    """What one rank says of its failure, and reads of the others'.
+
+    Args:
+        store: where ranks leave word for each other; None for none.
+        rank: the number of this process.
+    """
+
+    def __init__(self, store: Store | None, rank: int) -> None:
+        self._store, self._rank = store, rank
+
+    def announce(self, error: BaseException) -> None:
+        """Tell the others why this rank ends. The first one that does so is the one that is believed."""
+        if self._store is not None and not isinstance(error, RankError):
+            with suppress(RuntimeError):  # whoever keeps the store may be gone
+                self._store.compare_set(FAILED, "", f"rank {self._rank} has failed: {first_line(error)}")
+
+    def explained(self, error: BaseException) -> BaseException:
+        """An error that says which rank has failed, in the place of torch's about a lost connection.
+
+        Args:
+            error: what was raised; where it is no such error of torch's, it comes back as it is.
+        """
+        if not _is_of_torch(error):
+            return error
+        word = self._word_of_others() or "another rank has gone without a word, or does not answer"
+        found = RankError(f"rank {self._rank} ends with the others: {word}")
+        found.add_note(f"torch says: {first_line(error)}")
+        return found
+
+    def _word_of_others(self) -> str:
+        with suppress(RuntimeError):
+            if self._store is not None and self._store.check([FAILED]):
+                return self._store.get(FAILED).decode()
+        return ""
+
+
+def first_line(error: BaseException) -> str:
+    """The type of an error, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _is_of_torch(error: BaseException) -> bool:
+    """Whether an error says that the ranks have lost each other."""
+    import torch.distributed as dist
+
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

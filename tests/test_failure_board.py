@@ -1,0 +1,53 @@
+"""What a rank that fails tells the others; the ranks share a store of this process."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+
+from hookbus._failure_board import FailureBoard, first_line
+from hookbus.errors import RankError
+
+LOST = RuntimeError("gloo: connection closed by peer\nmore")
+
+
+@pytest.fixture
+def boards() -> list[FailureBoard]:
+    store = dist.HashStore()
+    return [FailureBoard(store, rank) for rank in range(3)]
+
+
+def test_the_others_end_with_what_the_first_one_said(boards: list[FailureBoard]) -> None:
+    boards[1].announce(ValueError("planted\nand more"))
+    boards[2].announce(ValueError("later"))
+    found = boards[0].explained(LOST)
+
+    assert isinstance(found, RankError)
+    assert str(found) == "rank 0 ends with the others: rank 1 has failed: ValueError: planted"
+    assert found.__notes__ == ["torch says: RuntimeError: gloo: connection closed by peer"]
+
+
+def test_one_that_ends_because_of_another_says_nothing_of_its_own(boards: list[FailureBoard]) -> None:
+    boards[1].announce(RankError("rank 1 ends with the others"))
+
+    assert str(boards[0].explained(LOST)) == (
+        "rank 0 ends with the others: another rank has gone without a word, or does not answer"
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("out of memory"), KeyboardInterrupt()])
+def test_an_error_of_ones_own_stays_what_it_is(boards: list[FailureBoard], error: BaseException) -> None:
+    boards[1].announce(ValueError("planted"))
+
+    assert boards[0].explained(error) is error
+
+
+def test_without_a_store_nothing_is_known_of_the_others() -> None:
+    board = FailureBoard(None, 4)
+    board.announce(ValueError("planted"))
+
+    assert str(board.explained(LOST)).startswith("rank 4 ends with the others: another rank has gone")
+
+
+def test_an_error_that_says_nothing_is_told_by_its_type() -> None:
+    assert [first_line(each) for each in (ValueError(), ValueError(" a\nb"))] == ["ValueError", "ValueError: a"]
