@@ -90,12 +90,19 @@ def check_ends(trainer: Trainer) -> None:
     clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
     clock.epoch_length = length_of(trainer.train_loader, trainer.part)
     for name, point in trainer.bus.points.items():
+        moment = PointMoment(clock, point)
         for listener in table.listeners(name, trainer.bus.current):
-            try:
+            with _of_listener(listener.hook, name):
                 if listener.schedule is not None:
-                    listener.schedule.check_end(PointMoment(clock, point))
-            except ConfigError as error:
-                raise ConfigError([f"hook {listener.hook!r} at {name}: {error}"]) from None
+                    listener.schedule.check_end(moment)
+
+
+@contextmanager
+def _of_listener(hook: str, point: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([f"hook {hook!r} at {point}: {error}"]) from None
 
 
 def check_trainer(trainer: Trainer) -> list[str]:

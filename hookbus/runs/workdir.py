@@ -281,14 +281,21 @@ def _remove(path: Path) -> None:
 
 def _made_in(path: Path) -> set[str]:
     """The names of what runs have made in a work directory; lines that name nothing inside are passed over."""
-    names = set()
-    with suppress(OSError):
-        for line in (path / MADE).read_text().splitlines():
-            with suppress(ValueError, TypeError):
-                name = json.loads(line)
-                if (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", ".."):
-                    names.add(name)
-    return names
+    try:
+        lines = (path / MADE).read_text().splitlines()
+    except OSError:
+        return set()
+    return {name for line in lines if (name := _name_inside(path, line))}
+
+
+def _name_inside(path: Path, line: str) -> str:
+    """What a line names in a directory; "" where that is nothing, or elsewhere."""
+    try:
+        name: str = json.loads(line)
+        inside = (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", "..")
+    except (OSError, TypeError, ValueError):
+        return ""
+    return name if inside else ""
 
 
 def _stamp(seconds: float) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus.errors import HookError, MetricError
+from hookbus.errors import ConfigError, HookError, MetricError
 from hookbus.metrics import resolve
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 
-__all__ = ["BestWeights"]
+__all__ = ["BestWeights", "check_saver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,25 @@ class BestWeights:
     def state_dict(self) -> dict[str, Any]:
         """Both, as plain values and tensors. References, not copies."""
         return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
+
+
+def check_saver(run: Run, hook: str) -> None:
+    """See that somebody writes the file of the best score.
+
+    Args:
+        run: the run.
+        hook: the name of the hook that reads it.
+
+    Raises:
+        ConfigError: nobody does.
+    """
+    if run.get("saver") is None:
+        raise ConfigError(
+            [
+                f"hook {hook!r}: restore_best_weights: file needs the checkpoint hook, which writes that file "
+                "(pip install hookbus-checkpoint). Add it, or say restore_best_weights: memory."
+            ]
+        )
 
 
 def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:

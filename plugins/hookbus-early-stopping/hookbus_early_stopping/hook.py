@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
-from hookbus.errors import ConfigError
 from hookbus.rules import Rule
-from hookbus_early_stopping.best import BestWeights
+from hookbus_early_stopping.best import BestWeights, check_saver
 from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.monitor import Monitor
 
@@ -81,13 +80,8 @@ class EarlyStoppingHook(Hook):
 
     def before_train(self, run: Run) -> None:
         """A run that was stopped stays stopped when it is resumed with the same settings."""
-        if self.config.best_weights == "file" and run.get("saver") is None:
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: restore_best_weights: file needs the checkpoint hook, which writes that file "
-                    "(pip install hookbus-checkpoint). Add it, or say restore_best_weights: memory."
-                ]
-            )
+        if self.config.best_weights == "file":
+            check_saver(run, self.name)
         self._ask(run)
 
     def after_val(self, run: Run, metrics: Metrics) -> None:

@@ -63,8 +63,12 @@ class ExponentialMovingAverage:
         self._places = {name: place[id(tensor)] for name, tensor in named.items()}
         self._averages = [_average_of(weight, device) for weight in self._weights]
         self._raw: list[Tensor] | None = None
-        pairs = list(map(_Pair, self._averages, self._weights))
         buffers = {id(buffer) for buffer in weights.buffers()} if isinstance(weights, nn.Module) else set()
+        self._divide(buffers, update_buffers)
+
+    def _divide(self, buffers: set[int], update_buffers: bool) -> None:
+        """Tell apart what an update averages, and what it copies: buffers, and what is not floating-point."""
+        pairs = list(map(_Pair, self._averages, self._weights))
         kept = set() if update_buffers else buffers
         averaged = [pair for pair in pairs if _is_floating(pair.weight) and id(pair.weight) not in kept]
         self._parameters = _groups(pair for pair in averaged if id(pair.weight) not in buffers)

@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookbus import Hook, Priority, every, hookimpl
-from hookbus.errors import CheckpointError, HookError
+from hookbus.errors import HookError
 from hookbus.model.wrappers import unwrapped
 from hookbus.run import Run
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.overlap import OverlappedAverage
-from hookbus_ema.resume import start_from
+from hookbus_ema.overlap import average_of
+from hookbus_ema.resume import put_back, start_from
 
 __all__ = ["EMAHook"]
 
@@ -44,7 +44,8 @@ class EMAHook(Hook):
         """The average, None before training; `state_dict` and `load_state_dict` keep it."""
         if self._loaded is not None and self._run is not None and self._run.model is not None:
             state, self._loaded = self._loaded, None
-            self._average, self._begun_at = self._restored(self._run, state), state["begun_at"]
+            restored = put_back(self._made(self._run), state, self.name)
+            self._average, self._begun_at = restored, state["begun_at"]
         return self._average
 
     def check(self, run: Run) -> None:
@@ -138,18 +139,8 @@ class EMAHook(Hook):
     def _update(self, run: Run) -> None:
         self._started(run).update(run.steps_done - self._begun_at)
 
-    def _restored(self, run: Run, state: dict[str, Any]) -> ExponentialMovingAverage:
-        average = self._made(run)
-        try:
-            average.load_state_dict(state)
-        except ValueError as error:
-            raise CheckpointError(f"hook {self.name!r}: {error}") from None
-        return average
-
     def _made(self, run: Run) -> ExponentialMovingAverage:
-        kind = OverlappedAverage if self.config.overlap else ExponentialMovingAverage
-        options = self.config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"})
-        return kind(_model(run), **options)
+        return average_of(_model(run), self.config)
 
 
 def _model(run: Run) -> nn.Module:

@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
 from hookbus_ema.average import ExponentialMovingAverage
+from hookbus_ema.config import EMAConfig
 
-__all__ = ["OverlappedAverage"]
+__all__ = ["OverlappedAverage", "average_of"]
 
 
 class OverlappedAverage(ExponentialMovingAverage):
@@ -57,3 +59,9 @@ def _current_stream() -> AbstractContextManager[Any]:
     if torch.accelerator.is_available():
         return torch.accelerator.current_stream()
     return nullcontext()
+
+
+def average_of(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
+    """The average that a configuration asks for."""
+    kind = OverlappedAverage if config.overlap else ExponentialMovingAverage
+    return kind(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))

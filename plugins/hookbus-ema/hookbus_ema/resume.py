@@ -1,4 +1,4 @@
-"""Averages out of a checkpoint, for a new run that starts from them."""
+"""Averages out of a checkpoint, for the run that goes on and for a new one that starts from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,28 @@ from hookbus.errors import CheckpointError
 from hookbus.state import read_checkpoint
 from hookbus_ema.average import ExponentialMovingAverage
 
-__all__ = ["start_from"]
+__all__ = ["put_back", "start_from"]
+
+
+def put_back(average: ExponentialMovingAverage, state: Mapping[str, Any], hook: str) -> ExponentialMovingAverage:
+    """Let an average go on exactly where it was.
+
+    Args:
+        average: the average.
+        state: what its `state_dict` gave.
+        hook: the name of the hook, for the message.
+
+    Returns:
+        The average.
+
+    Raises:
+        CheckpointError: the state is that of another model.
+    """
+    try:
+        average.load_state_dict(state)
+    except ValueError as error:
+        raise CheckpointError(f"hook {hook!r}: {error}") from None
+    return average
 
 
 def start_from(average: ExponentialMovingAverage, path: Path, logger: logging.Logger) -> None:

@@ -77,11 +77,10 @@ def places(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, i
         directory: event files, none of which is being written.
         since, step: the first and the last step that are asked for.
     """
-    for path in _event_files(directory):
-        for event in _events(path):
-            if since <= event.step <= step:
-                for value in event.summary.value:
-                    yield value.metadata.plugin_data.plugin_name or value.WhichOneof("value"), value.tag, event.step
+    events = (event for path in _event_files(directory) for event in _events(path) if since <= event.step <= step)
+    for event in events:
+        for value in event.summary.value:
+            yield value.metadata.plugin_data.plugin_name or value.WhichOneof("value"), value.tag, event.step
 
 
 def _event_files(directory: Path) -> list[Path]:
