@@ -16,7 +16,6 @@ from torch import nn
 
 from hookbus import HOOKS, BaseHook, Hook, Run, Trainer, build_hook
 from hookbus.errors import LoopError
-from hookbus.hook import Priority
 from hookbus.lifecycle import POINTS
 from hookbus.requests import Request
 from hookbus.state import write_checkpoint
@@ -185,19 +184,6 @@ class TestNestedOrder:
 
         assert fired == tree
         assert hook.get_triggered_stages() == [point for point in POINTS if point in set(tree)]
-
-    def test_the_names_of_the_priorities_have_the_numbers_of_the_documents(self) -> None:
-        assert {level.name: int(level) for level in Priority} == {
-            "HIGHEST": 0,
-            "VERY_HIGH": 10,
-            "HIGH": 30,
-            "ABOVE_NORMAL": 40,
-            "NORMAL": 50,
-            "BELOW_NORMAL": 60,
-            "LOW": 70,
-            "VERY_LOW": 90,
-            "LOWEST": 100,
-        }
 
 
 # -- hooks that were brought over --------------------------------------------------------------------

@@ -16,6 +16,8 @@ from hookbus.run import Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
 
+from .toys import StopAt
+
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
@@ -156,18 +158,6 @@ def test_the_time_left_counts_from_the_resume_and_leaves_validations_out(
     made.fit()
 
     assert takes.facts == (1.0, "0:00:07")
-
-
-class StopAt(Hook):
-    """Asks for the end of the run after some iteration."""
-
-    def __init__(self, iteration: int) -> None:
-        super().__init__()
-        self.iteration = iteration
-
-    def after_train_iter(self, run: Run) -> None:
-        if run.iters_done == self.iteration:
-            run.request_stop("enough")
 
 
 def test_the_end_is_unknown_where_nobody_knows_it(trainer: Callable[..., Trainer], stream: Any) -> None:

@@ -14,6 +14,8 @@ from hookbus.run import Run
 from hookbus.testing import fake_training
 from hookbus_logger.records import RecordingHook, epoch_of
 
+from .toys import StopAt
+
 
 class Recorder(RecordingHook):
     """Keeps its records: iteration, step, mean loss, learning rates."""
@@ -40,18 +42,6 @@ class Recorder(RecordingHook):
 def recorded(hook: Recorder, **options: Any) -> list[int]:
     fake_training([hook], **options)
     return hook.iterations
-
-
-class StopAt(Hook):
-    """Asks for the end of the run after some iteration."""
-
-    def __init__(self, iteration: int) -> None:
-        super().__init__()
-        self.iteration = iteration
-
-    def after_train_iter(self, run: Run) -> None:
-        if run.iters_done == self.iteration:
-            run.request_stop("enough")
 
 
 def test_every_interval_has_a_record_of_its_mean() -> None:

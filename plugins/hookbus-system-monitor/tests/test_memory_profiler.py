@@ -1,8 +1,6 @@
-import importlib.util
 import json
 import logging
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -12,10 +10,7 @@ import torch
 from hookbus import HookBus
 from hookbus_system_monitor import MemoryProfilerHook
 
-spec = importlib.util.spec_from_file_location("memory_profiler_monitored", Path(__file__).with_name("monitored.py"))
-monitored = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(monitored)
-Writer, train, accumulate = monitored.Writer, monitored.train, monitored.accumulate
+from .toys import Writer, accumulate, train
 
 GB = 2**30
 HOST_NAMES = {

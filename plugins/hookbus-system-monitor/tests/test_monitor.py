@@ -1,4 +1,3 @@
-import importlib.util
 import itertools
 import json
 import logging
@@ -17,10 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookbus import Hook, HookBus
 from hookbus_system_monitor import AcceleratorProvider, NullProvider, NvmlProvider, SystemMonitorHook
 
-spec = importlib.util.spec_from_file_location("system_monitor_monitored", Path(__file__).with_name("monitored.py"))
-monitored = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(monitored)
-Writer, train, accumulate = monitored.Writer, monitored.train, monitored.accumulate
+from .toys import Writer, accumulate, train
 
 
 class Counting:

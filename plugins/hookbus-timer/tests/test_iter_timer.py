@@ -10,6 +10,8 @@ from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook
 from hookbus_timer import IterTimerHook
 
+from .toys import Writer
+
 BATCH = torch.zeros(4, 2)
 
 
@@ -584,15 +586,6 @@ class TestRuns:
             train(bus, run, SizedLoader(clock, [0] * 4), clock)
 
         assert look.seen[2]["time/iter"] == 1.0
-
-
-class Writer(Hook):
-    def __init__(self):
-        super().__init__()
-        self.written = []
-
-    def log_scalars(self, values, step):
-        self.written.append((step, dict(values)))
 
 
 class TestConformance:

@@ -11,6 +11,8 @@ from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook
 from hookbus_timer import TimeTrackingHook
 
+from .toys import Writer
+
 BATCHES = [torch.zeros(4, 2)] * 5
 
 
@@ -343,15 +345,6 @@ class TestFile:
         assert values(bus) == [(5, 10, 10, 10 / 3600), (10, 10, 10, 0.0)]
         assert len(lines()) == 2
         assert in_the_way.read_text() == "not a directory"
-
-
-class Writer(Hook):
-    def __init__(self):
-        super().__init__()
-        self.written = []
-
-    def log_scalars(self, values, step):
-        self.written.append((step, dict(values)))
 
 
 class TestConformance:

@@ -3,12 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from numpy.typing import NDArray
 from PIL import Image
-
-settings.register_profile("pictures", deadline=None)  # how long drawing takes depends on what else runs
-settings.load_profile("pictures")
 
 GOLDEN = Path(__file__).parent / "golden"
 

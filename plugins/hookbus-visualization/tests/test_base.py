@@ -8,10 +8,11 @@ from torch import nn
 
 from hookbus import Hook
 from hookbus.errors import ConfigError
-from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, fake_training
 from hookbus_visualization import SampleHook
 from hookbus_visualization.panel import Panel
+
+from .toys import Pictures, trained
 
 RED = np.full((8, 8, 3), (255, 0, 0), np.uint8)
 
@@ -33,27 +34,15 @@ class SanityHook(Hook):
         run.validate(sanity=True)
 
 
-class Pictures(Hook):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def log_images(self, tag, images, step, caption):
-        self.seen.append((tag, step, images.shape, caption))
-
-
-def trained(hook, *more, batches=6, size=4, loaders=None, **options):
+def fitted(hook, *more, batches=6, size=4, loaders=None, **options):
     inputs = torch.arange(float(batches * size)).reshape(batches, size, 1)
     loader = [(x, 2 * x) for x in inputs]
-    model = nn.Linear(1, 1)
-    settings = {"epochs": 1, "default_hooks": False, "device": "cpu", "work_dir": None, **options}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    trainer = Trainer(
-        model, optimizer, loss_fn=nn.functional.mse_loss, train_loader=loader, hooks=[hook, *more], val_loader=loaders,
-        test_loader=loader, **settings,
-    )  # fmt: skip
-    trainer.fit()
-    return trainer
+    options = {"loss_fn": nn.functional.mse_loss, "val_loader": loaders, "test_loader": loader, **options}
+    return trained(nn.Linear(1, 1), loader, hook, *more, lr=1e-6, **options)
+
+
+def shapes_of(pictures):
+    return [(tag, step, images.shape, caption) for tag, step, images, caption in pictures.records]
 
 
 def places(hook):
@@ -62,38 +51,38 @@ def places(hook):
 
 class TestDue:
     def test_is_every_so_many_iterations(self):
-        trained(hook := RedHook(interval=2))
+        fitted(hook := RedHook(interval=2))
         assert places(hook) == [("train", 2), ("train", 4), ("train", 6)]
 
     def test_is_the_first_batch_of_each_loader_of_a_validation(self):
         loader = [(torch.zeros(2, 1), torch.zeros(2, 1))] * 3
-        trained(hook := RedHook(interval=99), loaders={"a": loader, "b": loader}, epochs=2)
+        fitted(hook := RedHook(interval=99), loaders={"a": loader, "b": loader}, epochs=2)
         assert places(hook) == [("val/a", 6), ("val/b", 6), ("val/a", 12), ("val/b", 12)]
 
     def test_is_the_first_batch_of_a_test(self):
-        trainer = trained(hook := RedHook(interval=99))
+        trainer = fitted(hook := RedHook(interval=99))
         trainer.test()
         assert places(hook) == [("test", 6)]
 
     def test_is_not_the_validation_before_training(self):
         loader = [(torch.zeros(2, 1), torch.zeros(2, 1))]
-        trained(hook := RedHook(interval=99), SanityHook(), loaders=loader)
+        fitted(hook := RedHook(interval=99), SanityHook(), loaders=loader)
         assert places(hook) == [("val", 6)]
 
     def test_is_once_per_update(self):
-        trained(hook := RedHook(interval=1), accumulate=3)
+        fitted(hook := RedHook(interval=1), accumulate=3)
         assert places(hook) == [("train", 0), ("train", 1), ("train", 2)]
 
     def test_asks_for_nothing_in_between(self, monkeypatch):
         looked = []
         monkeypatch.setattr("hookbus_visualization.base.seen_in", lambda *args: looked.append(args))
-        trained(RedHook(interval=99))
+        fitted(RedHook(interval=99))
         assert looked == []
 
 
 class TestSamples:
     def test_are_the_first_of_the_batch(self):
-        trained(hook := RedHook(interval=2, max_samples=3))
+        fitted(hook := RedHook(interval=2, max_samples=3))
         seen = hook.given[0][2]
         assert seen.images.tolist() == seen.inputs.tolist() == [[4.0], [5.0], [6.0]]
         assert seen.targets.tolist() == [[8.0], [10.0], [12.0]]
@@ -101,7 +90,7 @@ class TestSamples:
 
     @pytest.mark.parametrize(("truth", "prediction"), [*itertools.product([True, False], repeat=2)])
     def test_have_truth_and_prediction_as_far_as_they_are_drawn(self, truth, prediction):
-        trained(hook := RedHook(interval=6, draw_gt=truth, draw_pred=prediction))
+        fitted(hook := RedHook(interval=6, draw_gt=truth, draw_pred=prediction))
         seen = hook.given[0][2]
         assert (seen.targets is not None, seen.predictions is not None) == (truth, prediction)
 
@@ -109,7 +98,7 @@ class TestSamples:
         def parse(batch, outputs):
             return {"images": batch[0] + 1, "predictions": outputs["output"] * 0}
 
-        trained(hook := RedHook(interval=6, max_samples=1, parse=parse))
+        fitted(hook := RedHook(interval=6, max_samples=1, parse=parse))
         seen = hook.given[0][2]
         assert seen.images.tolist() == [[21.0]]
         assert seen.predictions.tolist() == [[0.0]]
@@ -124,12 +113,12 @@ class TestSamples:
     )
     def test_that_parse_gives_in_another_form_are_told(self, found, message):
         with pytest.warns(UserWarning, match=message):
-            trained(RedHook(interval=6, parse=lambda batch, outputs: found))
+            fitted(RedHook(interval=6, parse=lambda batch, outputs: found))
 
 
 class TestFiles:
     def test_have_the_step_in_their_name(self, tmp_path):
-        trained(RedHook(interval=3), work_dir=tmp_path / "run")
+        fitted(RedHook(interval=3), work_dir=tmp_path / "run")
         folder = tmp_path / "run" / "visualization" / "red"
         assert sorted(each.name for each in folder.iterdir()) == [
             "train-red-step-00000003.png",
@@ -137,40 +126,40 @@ class TestFiles:
         ]
 
     def test_hold_the_colours_that_were_drawn(self, tmp_path):
-        trained(RedHook(interval=6), work_dir=tmp_path / "run")
+        fitted(RedHook(interval=6), work_dir=tmp_path / "run")
         image = Image.open(tmp_path / "run/visualization/red/train-red-step-00000006.png")
         assert image.getpixel((image.width // 4, 60)) == (255, 0, 0)
 
     def test_go_where_out_dir_says(self, tmp_path):
-        trained(RedHook(interval=6, out_dir="here"), work_dir=tmp_path / "run")
-        trained(RedHook(interval=6, out_dir=str(tmp_path / "there")), work_dir=tmp_path / "other")
+        fitted(RedHook(interval=6, out_dir="here"), work_dir=tmp_path / "run")
+        fitted(RedHook(interval=6, out_dir=str(tmp_path / "there")), work_dir=tmp_path / "other")
         assert (tmp_path / "run/visualization/here/train-red-step-00000006.png").is_file()
         assert (tmp_path / "there/train-red-step-00000006.png").is_file()
 
     def test_never_leave_their_folder_by_a_name(self, tmp_path):
         loader = [(torch.zeros(2, 1), torch.zeros(2, 1))]
         names = ["../../up", "..", "a" * 300, ".hidden"]
-        trained(RedHook(interval=99, name="../up"), work_dir=tmp_path / "run", loaders=dict.fromkeys(names, loader))
+        fitted(RedHook(interval=99, name="../up"), work_dir=tmp_path / "run", loaders=dict.fromkeys(names, loader))
         (folder,) = (tmp_path / "run" / "visualization").iterdir()
         assert len([each for each in folder.iterdir() if each.is_file()]) == len(names)
         assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
     def test_are_none_unless_they_are_saved(self, tmp_path):
-        trained(RedHook(interval=6, save=False), pictures := Pictures(), work_dir=tmp_path / "run")
+        fitted(RedHook(interval=6, save=False), pictures := Pictures(), work_dir=tmp_path / "run")
         assert not list(tmp_path.rglob("*.png"))
-        assert len(pictures.seen) == 1
+        assert len(pictures.records) == 1
 
     def test_are_none_in_a_run_that_writes_none(self):
-        trained(RedHook(interval=6), pictures := Pictures())
-        assert len(pictures.seen) == 1
+        fitted(RedHook(interval=6), pictures := Pictures())
+        assert len(pictures.records) == 1
 
     def test_cannot_go_into_a_folder_below_nothing(self):
         with pytest.raises(ConfigError, match="no place for out_dir: here. Give work_dir to the run, or an absolute"):
-            trained(RedHook(out_dir="here"))
+            fitted(RedHook(out_dir="here"))
 
     def test_are_removed_with_the_run_that_is_written_over(self, tmp_path):
         for interval in (2, 3):
-            trained(RedHook(interval=interval), work_dir=tmp_path / "run", overwrite=True)
+            fitted(RedHook(interval=interval), work_dir=tmp_path / "run", overwrite=True)
         files = (tmp_path / "run/visualization/red").iterdir()
         assert sorted(each.name[-7:] for each in files) == ["003.png", "006.png"]
 
@@ -184,19 +173,19 @@ class TestFiles:
 
 class TestRecords:
     def test_are_one_sheet(self):
-        trained(RedHook(interval=6), pictures := Pictures())
-        assert pictures.seen == [("train/red/red", 6, (188, 276, 3), "step 6: all red")]
+        fitted(RedHook(interval=6), pictures := Pictures())
+        assert shapes_of(pictures) == [("train/red/red", 6, (188, 276, 3), "step 6: all red")]
 
     def test_are_one_per_picture_for_a_board(self):
-        trained(RedHook(interval=6, backend="tensorboard"), pictures := Pictures())
-        assert pictures.seen == [
+        fitted(RedHook(interval=6, backend="tensorboard"), pictures := Pictures())
+        assert shapes_of(pictures) == [
             ("train/red/red/0", 6, (8, 8, 3), "first"),
             ("train/red/red/1", 6, (8, 8, 3), "second"),
         ]
 
     def test_of_two_hooks_have_two_names(self):
-        trained(RedHook(interval=6, name="one"), RedHook(interval=6, name="two"), pictures := Pictures())
-        assert {each[0] for each in pictures.seen} == {"train/one/red", "train/two/red"}
+        fitted(RedHook(interval=6, name="one"), RedHook(interval=6, name="two"), pictures := Pictures())
+        assert {each[0] for each in pictures.records} == {"train/one/red", "train/two/red"}
 
 
 class TestWindow:
@@ -204,14 +193,14 @@ class TestWindow:
         shown = []
         monkeypatch.setenv("DISPLAY", ":0")
         monkeypatch.setattr(Image.Image, "show", lambda self, title=None: shown.append(title))
-        trained(RedHook(interval=3, show=True))
+        fitted(RedHook(interval=3, show=True))
         assert shown == ["step 3: all red", "step 6: all red"]
 
     def test_is_said_to_be_missing_where_there_is_none(self, monkeypatch, caplog):
         for name in ("DISPLAY", "WAYLAND_DISPLAY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr("sys.platform", "linux")
-        trained(RedHook(interval=3, show=True))
+        fitted(RedHook(interval=3, show=True))
         assert [each.getMessage() for each in caplog.records if "display" in each.getMessage()] == [
             "red: there is no display, so no window shows the pictures (show: true)."
         ]
@@ -219,7 +208,7 @@ class TestWindow:
 
 def test_a_hook_that_does_not_say_what_it_draws_is_told_so():
     with pytest.warns(UserWarning, match="SampleHook must say what it draws"):
-        trained(SampleHook(interval=6))
+        fitted(SampleHook(interval=6))
 
 
 def test_it_works_in_a_loop_of_ones_own():

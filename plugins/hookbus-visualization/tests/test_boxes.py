@@ -6,6 +6,8 @@ from hypothesis.extra.numpy import arrays
 
 from hookbus_visualization.boxes import draw_boxes, to_xyxy, visible
 
+from .toys import drawing
+
 RED, BLACK, WHITE = (255, 0, 0), (0, 0, 0), (255, 255, 255)
 GREY = np.full((8, 10, 3), 90, np.uint8)
 NAN, INF = float("nan"), float("inf")
@@ -156,6 +158,7 @@ class TestADashedFrame:
 coordinates = st.floats(allow_nan=True, allow_infinity=True, width=32) | st.integers(-5, 15).map(float)
 
 
+@drawing
 @given(arrays(float, st.tuples(st.integers(0, 4), st.just(4)), elements=coordinates), st.booleans(), st.integers(1, 5))
 def test_any_boxes_can_be_drawn_and_touch_no_pixel_outside_of_them(boxes, dashed, thickness):
     corners = to_xyxy(boxes)

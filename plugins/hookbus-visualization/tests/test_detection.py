@@ -6,10 +6,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from hookbus import Hook, HookBus, Trainer
+from hookbus import HookBus
 from hookbus.errors import ConfigError
 from hookbus.testing import check_hook
 from hookbus_visualization import DetVisualizationHook
+
+from .toys import recorded
 
 ORANGE, BLUE = [230, 159, 0], [86, 180, 233]
 GREY = torch.full((3, 320, 400), 90, dtype=torch.uint8)
@@ -36,31 +38,11 @@ class Detector(nn.Module):
         return [self.found for _ in images]
 
 
-class Pictures(Hook):
-    """Keeps what is recorded."""
-
-    def __init__(self):
-        super().__init__()
-        self.shown = {}
-
-    def log_images(self, tag, images, caption):
-        self.shown[tag] = images
-
-
-def trained(targets=(TRUTH, NONE), model=None, batches=1, work_dir=None, **settings):
+def pictures_of(targets=(TRUTH, NONE), model=None, batches=1, work_dir=None, **settings):
     """The pictures of a training, by their names."""
-    model = model or Detector()
-    Trainer(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1),
-        train_loader=[((GREY,) * len(targets), targets)] * batches,
-        epochs=1,
-        hooks=[DetVisualizationHook({"interval": 1, "backend": "pillow", **settings}), seen := Pictures()],
-        default_hooks=False,
-        device="cpu",
-        work_dir=work_dir,
-    ).fit()
-    return seen.shown
+    hook = DetVisualizationHook({"interval": 1, "backend": "pillow", **settings})
+    loader = [((GREY,) * len(targets), targets)] * batches
+    return recorded(model or Detector(), loader, hook, lr=0.1, work_dir=work_dir)
 
 
 def panel(truth=None, found=None, image=GREY, **settings):
@@ -80,16 +62,16 @@ def test_it_keeps_the_promises_of_hooks():
 class TestInATraining:
     def test_it_asks_the_detector_for_what_it_finds(self):
         model = Detector()
-        shown = trained(model=model)
+        shown = pictures_of(model=model)
         assert list(shown) == ["train/det_visualization/detections"]
         assert has(shown["train/det_visualization/detections"], BLUE)
         assert model.training
 
     def test_it_shows_truth_and_prediction_on_one_sheet(self, golden):
-        golden("detections", trained(class_names=["cat", "dog"])["train/det_visualization/detections"])
+        golden("detections", pictures_of(class_names=["cat", "dog"])["train/det_visualization/detections"])
 
     def test_it_writes_files_with_the_step_in_their_names(self, tmp_path):
-        trained(work_dir=tmp_path, batches=2, interval=2)
+        pictures_of(work_dir=tmp_path, batches=2, interval=2)
         folder = tmp_path / "visualization" / "det_visualization"
         assert [each.name for each in folder.iterdir()] == ["train-detections-step-00000002.png"]
 
@@ -109,7 +91,7 @@ class TestInATraining:
             def forward(self, images, targets):
                 return {"loss": self.weight**2}
 
-        shown = trained(model=Strict(), batches=2)
+        shown = pictures_of(model=Strict(), batches=2)
         assert has(shown["train/det_visualization/detections"], ORANGE)
         assert caplog.text.count("no predictions are drawn: the outputs hold none, and the model, called with the") == 1
 
@@ -122,7 +104,7 @@ class TestInATraining:
         ],
     )
     def test_it_says_once_and_with_shapes_that_nothing_fits(self, caplog, target, why):
-        assert trained(targets=(target, target), batches=3) == {}
+        assert pictures_of(targets=(target, target), batches=3) == {}
         [message] = [each.message for each in caplog.records if each.levelno == logging.WARNING]
         assert "no detections can be drawn: " in message
         assert why in message
@@ -134,7 +116,7 @@ class TestInATraining:
             def forward(self, images, targets=None):
                 return {"loss": self.weight**2}
 
-        assert trained(model=Silent(), draw_gt=False) == {}
+        assert pictures_of(model=Silent(), draw_gt=False) == {}
         assert "there is neither a truth nor a prediction" in caplog.text
 
 

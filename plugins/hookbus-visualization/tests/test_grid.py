@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from hookbus_visualization.grid import LEAST, MOST, WIDTH, beside, fitted, grid, layout, shortened, text_font
 from hookbus_visualization.panel import RIGHT, WRONG, Panel
 
+from .toys import drawing
+
 
 def plain(height, width, colour=(90, 140, 90)):
     return np.full((height, width, 3), colour, np.uint8)
@@ -67,6 +69,7 @@ class TestFitted:
     def test_makes_large_pictures_smaller(self):
         assert fitted(plain(640, 320)).shape == (320, 160, 3)
 
+    @drawing
     @given(st.integers(1, 700), st.integers(1, 700))
     def test_keeps_the_longer_side_within_bounds(self, height, width):
         found = fitted(plain(height, width)).shape
@@ -85,6 +88,7 @@ class TestShortened:
     def test_keeps_what_has_place(self):
         assert shortened("cat", 100) == "cat"
 
+    @drawing
     @given(st.text(max_size=80), st.integers(20, 200))
     def test_never_takes_more_place(self, text, width):
         found = shortened(text, width)

@@ -6,6 +6,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from hookbus_visualization.heatmap import coloured, overlaid, resized, scaled
 
+from .toys import drawing
+
 ANY = arrays(np.float32, array_shapes(min_dims=1, max_dims=3, max_side=5), elements=st.floats(width=32))
 HILL = np.hypot(*np.mgrid[-1:1:24j, -1:1:32j])
 
@@ -21,6 +23,7 @@ class TestScaled:
     def test_takes_nan_and_infinities_for_the_ends(self):
         assert scaled([np.nan, -np.inf, 1.0, 2.0, 3.0, np.inf]).tolist() == [0.0, 0.0, 0.0, 0.5, 1.0, 1.0]
 
+    @drawing
     @given(ANY)
     def test_is_always_from_0_to_1(self, values):
         result = scaled(values)

@@ -8,6 +8,8 @@ from PIL import Image
 
 from hookbus_visualization.images import as_array, is_image, to_pixels
 
+from .toys import drawing
+
 RED = np.zeros((3, 2, 5), np.float32)
 RED[0] = 1
 
@@ -102,6 +104,7 @@ class TestValues:
     def test_that_are_all_the_same_need_no_division(self):
         assert only(to_pixels(np.full((2, 2), 7.0))) == (0, 0, 0)
 
+    @drawing
     @given(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=4), elements=st.floats(width=32)))
     def test_of_any_float_become_bytes(self, image):
         assert to_pixels(image).shape == (*image.shape, 3)

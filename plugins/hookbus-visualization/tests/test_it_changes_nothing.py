@@ -135,7 +135,7 @@ def test_everything_is_as_it_is_without_the_hook(hook):
     precision=st.sampled_from(["fp32", "bf16"]),
     compiled=st.booleans(),
 )
-@settings(max_examples=30)
+@settings(deadline=None, max_examples=30)
 def test_so_it_is_whatever_the_training_and_the_hooks_are(hooks, loop, **options):
     assert witnessed(loop, hooks, **options) == witnessed(loop, [], **options)
 

@@ -4,10 +4,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hookbus import Hook, Trainer
+from hookbus import Trainer
 from hookbus.errors import ConfigError
 from hookbus.testing import check_hook
 from hookbus_visualization import SegVisualizationHook
+
+from .toys import recorded
 
 GREY = torch.full((3, 120, 160), 100, dtype=torch.uint8)
 TRUTH = torch.zeros(120, 160, dtype=torch.long)
@@ -28,33 +30,14 @@ class Segmenter(nn.Module):
         return torch.stack([-bright, bright], dim=1)
 
 
-class Pictures(Hook):
-    """Keeps what is recorded."""
-
-    def __init__(self):
-        super().__init__()
-        self.shown = {}
-
-    def log_images(self, tag, images, caption):
-        self.shown[tag] = images
-
-
-def trained(images, targets, **settings):
+def pictures_of(images, targets, **settings):
     """The pictures of a training with a validation, by their names."""
-    model = Segmenter()
-    Trainer(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        lambda output, target: functional.cross_entropy(output, target, ignore_index=255),
-        train_loader=[(images, targets)],
-        val_loader=[(images, targets)],
-        epochs=1,
-        hooks=[SegVisualizationHook({"interval": 1, "backend": "pillow", **settings}), seen := Pictures()],
-        default_hooks=False,
-        device="cpu",
-        work_dir=None,
-    ).fit()
-    return seen.shown
+    hook, batches = SegVisualizationHook({"interval": 1, "backend": "pillow", **settings}), [(images, targets)]
+    return recorded(Segmenter(), batches, hook, loss_fn=loss, val_loader=batches)
+
+
+def loss(output, target):
+    return functional.cross_entropy(output, target, ignore_index=255)
 
 
 def drawn(truth=None, found=None, image=GREY, **settings):
@@ -72,7 +55,7 @@ class TestInATraining:
         images[0, :, 40:100, 30:100] = 200
         images[1, :, :60] = 50
         images[1, :, 60:] = 150
-        shown = trained(images, TRUTH.repeat(2, 1, 1), class_names=["ground", "square"])
+        shown = pictures_of(images, TRUTH.repeat(2, 1, 1), class_names=["ground", "square"])
         assert list(shown) == ["train/seg_visualization/segmentations", "val/seg_visualization/segmentations"]
         golden("segmentations", shown["val/seg_visualization/segmentations"])
 

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from hookbus_visualization.panel import RIGHT, WRONG
 from hookbus_visualization.tokens import token_picture
 
+from .toys import drawing
+
 
 def test_tokens_flow_like_text_and_mistakes_are_crossed_out(golden):
     words = [*"abcde", "some", "longer", "words", "and", "a word that is much longer than a line has place for" * 2]
@@ -21,6 +23,7 @@ class TestTokenPicture:
         assert RIGHT in found
         assert WRONG not in found
 
+    @drawing
     @given(st.lists(st.text(max_size=60), max_size=200))
     def test_has_bounds_whatever_the_tokens_are(self, words):
         picture = token_picture(words)

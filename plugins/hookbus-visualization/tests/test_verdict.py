@@ -8,6 +8,8 @@ from hypothesis.extra.numpy import arrays
 from hookbus_visualization.panel import RIGHT, WRONG
 from hookbus_visualization.verdict import Verdict, class_of, judged, probabilities
 
+from .toys import drawing
+
 NAMES = ("cat", "dog", "cow")
 SURE = np.log([0.1, 0.7, 0.2])
 """Scores of three classes, the second of which is the most probable."""
@@ -67,6 +69,7 @@ def test_a_target_stands_for_a_class(target, number):
     assert class_of(target) == number
 
 
+@drawing
 @given(arrays(np.float32, st.integers(2, 5), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_probabilities_sum_to_one(scores):
     found = probabilities(scores)

@@ -10,6 +10,8 @@ from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training
 from hookbus_visualization import VisualizationHook
 
+from .toys import trained
+
 IMAGES, CLASSES = torch.rand(6, 3, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
 CLASSIFIER = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
 
@@ -26,20 +28,8 @@ def panels(monkeypatch):
     return found
 
 
-def trained(hook, model=None, batch=(IMAGES, CLASSES), loss=functional.cross_entropy):
-    model = model or CLASSIFIER
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    Trainer(
-        model,
-        optimizer,
-        loss_fn=loss,
-        train_loader=[batch],
-        epochs=1,
-        hooks=[hook],
-        default_hooks=False,
-        device="cpu",
-        work_dir=None,
-    ).fit()
+def trained_with(hook, model=CLASSIFIER, batch=(IMAGES, CLASSES), loss=functional.cross_entropy):
+    trained(model, [batch], hook, loss_fn=loss)
 
 
 @pytest.mark.parametrize("settings", [{}, {"interval": 1}, {"interval": 1, "backend": "pillow"}], ids=str)
@@ -59,7 +49,7 @@ class TestPredictions:
             def forward(self, x):
                 return self.scores.expand(len(x), 3)
 
-        trained(VisualizationHook(interval=1, max_samples=2, class_names=["cat", "dog"]), Says())
+        trained_with(VisualizationHook(interval=1, max_samples=2, class_names=["cat", "dog"]), Says())
         shape = (8, 8, 3)
         assert panels["train/predictions"] == (
             [
@@ -72,11 +62,13 @@ class TestPredictions:
     def test_of_numbers_are_compared(self, panels):
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 1, bias=False))
         nn.init.zeros_(model[1].weight)
-        trained(VisualizationHook(interval=1, max_samples=1), model, (IMAGES, torch.full((6, 1), 2.0)), nn.MSELoss())
+        trained_with(
+            VisualizationHook(interval=1, max_samples=1), model, (IMAGES, torch.full((6, 1), 2.0)), nn.MSELoss()
+        )
         assert panels["train/predictions"] == ([((8, 8, 3), "true 2\npredicted 0, off by 2")], "")
 
     def test_of_images_stand_beside_them(self, panels):
-        trained(VisualizationHook(interval=1, max_samples=1), nn.Conv2d(3, 3, 1), (IMAGES, IMAGES), nn.MSELoss())
+        trained_with(VisualizationHook(interval=1, max_samples=1), nn.Conv2d(3, 3, 1), (IMAGES, IMAGES), nn.MSELoss())
         assert panels["train/predictions"] == ([((120, 368, 3), "input | truth | prediction")], "")
 
     def test_of_tokens_are_marked(self, panels):
@@ -86,11 +78,11 @@ class TestPredictions:
             return functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
         tokens = torch.tensor([[1, 2, 3], [4, 5, 6]])
-        trained(VisualizationHook(interval=1), model, (tokens, torch.full((2, 3), -100)), loss)
+        trained_with(VisualizationHook(interval=1), model, (tokens, torch.full((2, 3), -100)), loss)
         assert [caption for _, caption in panels["train/predictions"][0]] == ["0 of 0 tokens are right"] * 2
 
     def test_are_left_out_on_wish(self, panels):
-        trained(VisualizationHook(interval=1, max_samples=1, draw_pred=False))
+        trained_with(VisualizationHook(interval=1, max_samples=1, draw_pred=False))
         assert panels["train/predictions"][0] == [((8, 8, 3), "true 0")]
 
     def test_are_asked_for_where_the_outputs_have_none(self, panels):
@@ -178,13 +170,13 @@ class TestContent:
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
 
     def test_is_drawn_as_it_is_chosen(self, records):
-        trained(
+        trained_with(
             VisualizationHook(interval=1, content=["cam", "predictions", "gradients", "feature_maps"]), self.model()
         )
         assert records == ["cam", "predictions", "gradients", "feature_maps/0"]
 
     def test_that_the_model_has_not_is_told_and_the_rest_is_drawn(self, records, caplog):
-        trained(VisualizationHook(interval=1, content=["attention", "predictions"]), self.model())
+        trained_with(VisualizationHook(interval=1, content=["attention", "predictions"]), self.model())
         assert records == ["predictions"]
         assert "visualization: no attention can be drawn: " in caplog.text
 
@@ -197,9 +189,9 @@ class TestContent:
     )
     def test_of_a_layer_that_is_not_there_ends_the_run_before_it_begins(self, settings, message):
         with pytest.raises(ConfigError, match=message):
-            trained(VisualizationHook(settings), self.model())
+            trained_with(VisualizationHook(settings), self.model())
 
     def test_without_captum_ends_the_run_before_it_begins(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "captum.attr", None)
         with pytest.raises(ConfigError, match=r"pip install 'hookbus-visualization\[cam\]'"):
-            trained(VisualizationHook(content=["cam"]), self.model())
+            trained_with(VisualizationHook(content=["cam"]), self.model())

@@ -1,0 +1,18 @@
+"""What the tests of several hooks share."""
+
+from __future__ import annotations
+
+from hookbus import Hook
+from hookbus.run import Run
+
+
+class StopAt(Hook):
+    """Asks for the end of the run after some iteration."""
+
+    def __init__(self, iteration: int) -> None:
+        super().__init__()
+        self.iteration = iteration
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.iters_done == self.iteration:
+            run.request_stop("enough")
