@@ -157,7 +157,11 @@ class Hook:
 
     @property
     def run(self) -> Run:
-        """The current run."""
+        """The current run.
+
+        Raises:
+            RuntimeError: the hook is on no bus.
+        """
         if self._run is None:
             raise RuntimeError(f"hook {self.name!r} is not registered with a bus, so it has no run yet.")
         return self._run

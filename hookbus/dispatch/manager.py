@@ -60,6 +60,9 @@ class Manager(pluggy.PluginManager):
         """Remove a plugin, given by itself or by name; None where there is none of this name.
 
         In a run that is going on its `cleanup` is called now.
+
+        Raises:
+            HookError: the name is that of another plugin.
         """
         name = self.members.name_of(plugin) if name is None else name
         member = self.members.get(name) if name is not None else None

@@ -93,7 +93,11 @@ class Table:
         self._actions = Actions(self._of_action)
 
     def compile(self, name: str, run: Run) -> Callable[..., Any] | None:
-        """The function that fires a point or carries an action out; None where it would do nothing."""
+        """The function that fires a point or carries an action out; None where it would do nothing.
+
+        Raises:
+            AttributeError: there is no such point and no such action.
+        """
         if name in self.steps:
             return self._actions.step(name, self.steps[name])
         if name not in self.points:

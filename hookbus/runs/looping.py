@@ -81,7 +81,11 @@ class Looping:
             run.clock.cut_epoch()
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left."""
+        """The epochs that are left.
+
+        Raises:
+            LoopError: the run has no limit, so this would never end.
+        """
         run, clock = self._run, self._run.clock
         if clock.max_epochs is None and clock.max_iters is None:
             raise LoopError("run.epochs() needs an end: give epochs= or iterations=.")
@@ -98,7 +102,12 @@ class Looping:
             clock.end_epoch()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """The batches that are left of this epoch."""
+        """The batches that are left of this epoch.
+
+        Raises:
+            LoopError: the loader gives no batch at all.
+            RankError: the ranks have different numbers of batches.
+        """
         run, clock = self._run, self._run.clock
         if run.should_stop_epoch:
             return

@@ -99,7 +99,11 @@ class CheckpointHook(Hook):
     # -- writing -------------------------------------------------------------------------------
 
     def directory(self, run: Run) -> Path:
-        """Where the files of a run are."""
+        """Where the files of a run are.
+
+        Raises:
+            CheckpointError: neither the run nor the hook has a place for them.
+        """
         if self.config.out_dir is not None:
             return Path(self.config.out_dir)
         found = run.get("checkpoints_dir")

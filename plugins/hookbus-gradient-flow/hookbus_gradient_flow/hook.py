@@ -49,7 +49,12 @@ class GradientFlowHook(Hook):
         self._told: set[tuple[Kind, str]] = set()
 
     def check(self, run: Run) -> None:
-        """See that each target stands for a parameter."""
+        """See that each target stands for a parameter.
+
+        Raises:
+            HookError: the run has no model.
+            ConfigError: a target stands for none.
+        """
         if run.model is None:
             raise HookError("it reads the gradients of a model: give model= to the run.")
         parameters = dict(unwrapped(run.model).named_parameters())

@@ -50,7 +50,12 @@ class CheckInvalidLossHook(Hook):
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run, outputs: Any, loss: Any) -> None:
-        """Look at the loss of the iteration, unless that was done already."""
+        """Look at the loss of the iteration, unless that was done already.
+
+        Raises:
+            HookError: the loop shows no loss before the backward, or made an update where it was asked not to train.
+            LoopError: the loss is not finite, see the class.
+        """
         if self._looked_at != run.iter and run.should_skip_iter:
             return  # another hook has left it out
         if not self.config.looks_first:

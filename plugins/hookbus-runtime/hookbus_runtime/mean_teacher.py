@@ -33,7 +33,11 @@ class MeanTeacherHook(Hook):
         self._wrapped = -1  # the index of the iteration whose step was wrapped
 
     def check(self, run: Run) -> None:
-        """See that the model has both, and that they are of the same make."""
+        """See that the model has both, and that they are of the same make.
+
+        Raises:
+            HookError: it does not, or they are not.
+        """
         try:
             pairs(*self._both(run), buffers=True)
         except (AttributeError, ValueError) as error:

@@ -19,7 +19,11 @@ class SetEpochInfoHook(Hook):
     makes_requests = False
 
     def check(self, run: Run) -> None:
-        """See that the model wants to know."""
+        """See that the model wants to know.
+
+        Raises:
+            HookError: it has no method for it.
+        """
         model = None if run.model is None else unwrapped(run.model)
         if not callable(getattr(model, "set_epoch", None)):
             raise HookError(

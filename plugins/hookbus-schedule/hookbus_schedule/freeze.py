@@ -33,7 +33,11 @@ class FreezeHook(Hook):
         self._layers: list[nn.Module] = []
 
     def check(self, run: Run) -> None:
-        """See that there is a model, and that each name means something in it."""
+        """See that there is a model, and that each name means something in it.
+
+        Raises:
+            HookError, ConfigError: there is none, or a name means nothing.
+        """
         if run.model is None:
             raise HookError("it freezes modules of a model: give model= to the run.")
         _check_names(self.config.modules, unwrapped(run.model))

@@ -25,7 +25,12 @@ class YOLOXLrUpdaterHook(Hook):
     config: YOLOXLrUpdaterConfig
 
     def check(self, run: Run) -> None:
-        """See that there is a rate to set, and that nobody else does."""
+        """See that there is a rate to set, and that nobody else does.
+
+        Raises:
+            HookError: the run has no optimizer.
+            ConfigError: the run has a scheduler.
+        """
         if run.optimizer is None:
             raise HookError("it sets the learning rate of an optimizer: give optimizer= to the run.")
         if run.scheduler is not None:
