@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus.errors import ConfigError, did_you_mean, in_one_line
 
 __all__ = ["cause_of", "import_path", "nearest", "see_library"]
 
@@ -40,7 +40,7 @@ def import_path(path: str) -> Any:
 
 def cause_of(error: BaseException) -> str:
     """An error in one line, and where it was raised, unless that is in an installed package."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": .!")
+    text = in_one_line(error).rstrip(": .!")
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or _is_installed(frames[-1].filename):
         return text

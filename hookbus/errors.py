@@ -54,6 +54,7 @@ __all__ = [
     "ServiceError",
     "WorkDirError",
     "did_you_mean",
+    "in_one_line",
 ]
 
 
@@ -169,3 +170,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if names:
         return f" There are: {', '.join(names)}."
     return ""
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error as it stands in a sentence: "ValueError: no such layer"; its kind alone where it has no text."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -18,6 +18,7 @@ from hookbus.errors import (
     MetricError,
     ServiceError,
     did_you_mean,
+    in_one_line,
 )
 
 EXCEPTIONS = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, HookbusError)]
@@ -59,6 +60,18 @@ def test_a_config_error_lists_every_problem() -> None:
     error = ConfigError(problem for problem in ("a.yaml:1:2: seed: no.", "a.yaml:3:4: epochs: no."))
     assert error.problems == ["a.yaml:1:2: seed: no.", "a.yaml:3:4: epochs: no."]
     assert str(error) == "a.yaml:1:2: seed: no.\na.yaml:3:4: epochs: no."
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("bad luck\n  in two lines\n"), "ValueError: bad luck in two lines"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (RuntimeError("  "), "RuntimeError"),
+    ],
+)
+def test_an_error_in_one_line_has_its_kind_and_its_text_if_any(error: BaseException, line: str) -> None:
+    assert in_one_line(error) == line
 
 
 def test_a_metric_error_shows_its_sentence_and_not_the_repr_of_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, in_one_line
 
 if TYPE_CHECKING:
     from hookbus.ranks import Ranks
@@ -35,7 +35,7 @@ def everywhere(ranks: Ranks, what: str, work: Callable[[], T]) -> list[T]:
         found = work()
     except Exception as error:
         trouble = error
-    outcomes = ranks.gather(what, (found, None if trouble is None else f"{type(trouble).__name__}: {trouble}"))
+    outcomes = ranks.gather(what, (found, None if trouble is None else in_one_line(trouble)))
     if trouble is not None:
         raise trouble
     for rank, (_, said) in enumerate(outcomes):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._packages import package_of
 from hookbus.checkpoints.plain import check_plain
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, in_one_line
 from hookbus.hook import Hook
 
 if TYPE_CHECKING:
@@ -73,6 +73,5 @@ def _load_hook(name: str, hook: Hook, state: dict[str, Any]) -> None:
         raise
     except Exception as error:
         raise CheckpointError(
-            f"hook {name!r} ({package_of(hook)}) cannot take its state from the checkpoint: "
-            f"{type(error).__name__}: {error}."
+            f"hook {name!r} ({package_of(hook)}) cannot take its state from the checkpoint: {in_one_line(error)}."
         ) from error

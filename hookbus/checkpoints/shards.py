@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookbus.checkpoints.files import flush, hash_file
-from hookbus.errors import CheckpointDamaged, CheckpointError
+from hookbus.errors import CheckpointDamaged, CheckpointError, in_one_line
 
 __all__ = ["read_shards", "write_shards"]
 
@@ -110,7 +110,7 @@ def _own_group() -> Iterator[Any]:
 
 def _cause(error: CheckpointException) -> str:
     rank, (cause, _) = next(iter(error.failures.items()))
-    return f"{type(cause).__name__}: {cause} (on rank {rank})"
+    return f"{in_one_line(cause)} (on rank {rank})"
 
 
 class _Reader(FileSystemReader):

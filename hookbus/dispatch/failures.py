@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hookbus._packages import package_of
 from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener
-from hookbus.errors import ConfigError, HookFailure, HookWarning
+from hookbus.errors import ConfigError, HookFailure, HookWarning, in_one_line
 from hookbus.hook import Hook
 
 __all__ = ["IN_A_ROW", "REACH_ALL", "Failures", "annotate", "policy_of"]
@@ -138,7 +138,7 @@ class Failures:
 
     def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> None:
         """Count one failure; warn at the first, disable the hook where it is time for that."""
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        what = in_one_line(error)
         record = self._records.get(hook)
         fresh = record is None
         if record is None:

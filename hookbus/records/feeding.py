@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hookbus.errors import in_one_line
 from hookbus.writers import Writer
 
 __all__ = ["NUMBERS", "Entry", "Feed", "Report", "Write"]
@@ -166,7 +167,7 @@ class Feed:
             raise
         except Exception as error:
             for entry in self._unsure:
-                self._lose(entry, _told(error))
+                self._lose(entry, in_one_line(error))
             self._flushed()
             raise
         self._flushed()
@@ -180,7 +181,7 @@ class Feed:
             self._unsure.append(entry)
         try:
             if entry.write is None:
-                entry.write = entry.prepare(lambda error: self._lose(entry, _told(error)))
+                entry.write = entry.prepare(lambda error: self._lose(entry, in_one_line(error)))
             writer.time = entry.time
             entry.write(writer)
         except OSError as error:
@@ -195,7 +196,7 @@ class Feed:
         with self._lock:
             self._unsure.remove(entry)
             self._bytes -= entry.size
-            self._lose(entry, _told(error))
+            self._lose(entry, in_one_line(error))
 
     def _flushed(self) -> None:
         """What was written since the last flush does not come again."""
@@ -205,7 +206,7 @@ class Feed:
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1
-        self.note(_told(error))
+        self.note(in_one_line(error))
         writer, self._writer = self._writer, None
         if writer is not None:
             _quietly(writer.abandon)
@@ -216,12 +217,7 @@ class Feed:
             try:
                 writer.close()
             except Exception as error:
-                self.note(_told(error))
-
-
-def _told(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+                self.note(in_one_line(error))
 
 
 def _quietly(call: Callable[[], object]) -> None:

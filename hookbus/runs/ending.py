@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hookbus.errors import in_one_line
 from hookbus.requests import Outcome
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def write_status(run: Run) -> None:
         mode=run.mode,
         run=run.id,
         reasons=run.stop_reasons,
-        error=f"{type(run.exception).__name__}: {run.exception}" if run.exception is not None else None,
+        error=in_one_line(run.exception) if run.exception is not None else None,
         epochs_done=run.epochs_done,
         iters_done=run.iters_done,
         steps_done=run.steps_done,
@@ -129,4 +130,4 @@ def _note(error: BaseException, failures: Iterable[BaseException]) -> None:
             _note(error, failure.exceptions)
             continue
         notes = "; ".join(getattr(failure, "__notes__", []))
-        error.add_note(f"besides, {type(failure).__name__}: {failure}" + (f" ({notes})" if notes else ""))
+        error.add_note(f"besides, {in_one_line(failure)}" + (f" ({notes})" if notes else ""))

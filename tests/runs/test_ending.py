@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, Trainer, hookimpl
+from hookbus.errors import in_one_line
 from hookbus.lifecycle import POINTS
 from hookbus.runs.ending import EXIT_CODES, agreed_outcome
 from hookbus.runs.workdir import claim, read_status
@@ -137,7 +138,7 @@ class TestAnException:
         assert heard.outcomes == [(each, outcome, type(error).__name__) for each in AT_THE_END]
         status = status_of(training)
         assert (status["outcome"], status["exit_code"]) == (outcome, EXIT_CODES[outcome])
-        assert status["error"] == f"{type(error).__name__}: {error}"
+        assert status["error"] == in_one_line(error)
         assert not training.bus.current.alive
         assert lock_is_free(training)
 
@@ -228,7 +229,7 @@ class TestSeveralFailures:
             training.fit()
         assert caught.value is error
         assert [note.partition(" (")[0] for note in error.__notes__[1:]] == [
-            "besides, KeyboardInterrupt: ",
+            "besides, KeyboardInterrupt",
             "besides, OSError: third",
         ]
         assert [each for each in heard.events if each in AT_THE_END] == ["after_run", "cleanup"]

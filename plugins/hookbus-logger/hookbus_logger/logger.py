@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hookbus import Priority, Run, hookimpl
+from hookbus.errors import in_one_line
 from hookbus.metrics import Metrics
 from hookbus.run import Best
 from hookbus_logger.config import LoggerConfig
@@ -94,7 +95,7 @@ class LoggerHook(RecordingHook):
         self._show_table(run)
         if mode == "train":
             error = run.exception
-            why = f"{type(error).__name__}: {error}" if error is not None else "; ".join(run.stop_reasons)
+            why = in_one_line(error) if error is not None else "; ".join(run.stop_reasons)
             outcome = (run.outcome, OUTCOMES.get(run.outcome, "yellow"))
             epoch, seconds = count(epoch_of(run), run.max_epochs), clock_time(run.clock.seconds)
             done = f"epoch {epoch}, iteration {run.iters_done}, {seconds}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Priority, every, hookimpl
 from hookbus.distributed import rank
+from hookbus.errors import in_one_line
 from hookbus.run import Run
 from hookbus_system_monitor.allocator import allocation
 from hookbus_system_monitor.cgroup import Cgroup
@@ -121,7 +122,7 @@ class MemoryProfilerHook(Hook):
     def _facts(self, run: Run, error: BaseException) -> dict[str, Any]:
         found, process = allocation(), process_memory()
         return {
-            "error": f"{type(error).__name__}: {error}",
+            "error": in_one_line(error),
             "epoch": run.epoch,
             "iteration": run.iters_done,
             "step": run.steps_done,

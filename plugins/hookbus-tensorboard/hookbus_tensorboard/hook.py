@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from hookbus import Run, Writer, WriterHook, every, hookimpl
+from hookbus.errors import in_one_line
 from hookbus.model.layouts import layout_of
 from hookbus.training.evaluation import evaluating
 from hookbus_tensorboard.config import TensorBoardConfig
@@ -116,6 +117,6 @@ class TensorBoardHook(WriterHook):
             with evaluating(model):
                 graph = graph_of(model, *arguments_of(batch))
         except Exception as error:
-            self.note(f"log_graph: the model cannot be traced with the first batch: {type(error).__name__}: {error}")
+            self.note(f"log_graph: the model cannot be traced with the first batch: {in_one_line(error)}")
         else:
             self.put("graphs", lambda writer: writer.write_graph(graph))

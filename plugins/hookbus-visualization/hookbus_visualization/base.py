@@ -14,7 +14,7 @@ from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
 from hookbus.checkpoints.files import commit
-from hookbus.errors import HookError, did_you_mean
+from hookbus.errors import HookError, did_you_mean, in_one_line
 from hookbus.model.wrappers import unwrapped
 from hookbus.pictures import pictures_directory
 from hookbus.records.names import safe_name
@@ -187,7 +187,7 @@ class SampleHook(PictureHook):
             self.say_once(
                 run,
                 f"no predictions are drawn: the outputs hold none, and the model, called with the inputs alone, raised "
-                f"{type(error).__name__}: {error}. Let the step return them, or give parse.",
+                f"{in_one_line(error)}. Let the step return them, or give parse.",
             )
             return seen
 
