@@ -39,6 +39,14 @@ def test_a_wheel_holds_its_one_package_and_nothing_else(wheel: tuple[Path, zipfi
     assert not [entry for entry in opened.namelist() if "test" in Path(entry).name and name != "hookbus"]
 
 
+def test_no_module_is_missing_in_a_wheel(wheel: tuple[Path, zipfile.ZipFile]) -> None:
+    project, opened = wheel
+    package = project / project.name.replace("-", "_") if project != ROOT else ROOT / "hookbus"
+    modules = {path.relative_to(package.parent).as_posix() for path in package.rglob("*.py")}
+
+    assert modules - set(opened.namelist()) == set()
+
+
 def test_the_metadata_says_what_users_need(wheel: tuple[Path, zipfile.ZipFile]) -> None:
     project, opened = wheel
     (entry,) = [each for each in opened.namelist() if each.endswith(".dist-info/METADATA")]
