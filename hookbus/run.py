@@ -16,6 +16,7 @@ from hookbus.distributed import is_main
 from hookbus.metrics import Metrics, MetricStore, Window
 from hookbus.model.weights import Weights
 from hookbus.ranks import Ranks
+from hookbus.records.secrets import plain_settings
 from hookbus.requests import Outcome, Queue, Record, Request
 from hookbus.runs.asking import Asking
 from hookbus.runs.best import Best
@@ -230,8 +231,7 @@ class Run(Counts, Asking):
 
     def plain_config(self) -> Mapping[str, Any]:
         """The resolved configuration as plain values, {} where there is none."""
-        dump = getattr(self.config, "model_dump", None)
-        plain: Mapping[str, Any] = self.config if dump is None else dump(mode="json")
+        plain: Mapping[str, Any] = plain_settings(self.config)
         return plain
 
     # -- validation --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hookbus.pictures import figure_pixels, pixels_of, separate
 from hookbus.records.copies import kept, size_of
 from hookbus.records.entries import Entries, Recent
 from hookbus.records.feeding import Entry
-from hookbus.records.secrets import without_secrets
+from hookbus.records.secrets import recordable
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -59,7 +59,7 @@ class ReportedHook(Hook):
 
     def log_config(self, config: Any) -> None:
         """Record the configuration, its secrets hidden."""
-        self.put_config(without_secrets(config.model_dump(mode="json") if hasattr(config, "model_dump") else config))
+        self.put_config(recordable(config))
 
     def log_artifact(self, path: Path, name: str | None) -> None:
         """Record a file."""

@@ -1,4 +1,4 @@
-"""What of a configuration may be recorded: everything but the secrets, nested or as one flat mapping."""
+"""What of a configuration is recorded: plain values, everything but the secrets, nested or as one flat mapping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["HIDDEN", "flattened", "is_secret", "without_secrets"]
+__all__ = ["HIDDEN", "flattened", "is_secret", "plain_settings", "recordable", "without_secrets"]
 
 HIDDEN = "***"
 """What stands in the place of a secret."""
@@ -19,6 +19,20 @@ _ANYWHERE = frozenset(
 _LAST = frozenset({"token", "auth", "authorization", "bearer"})
 _KEYS = frozenset({"api", "access", "private", "auth", "ssh", "encryption", "signing"})
 _LOGIN = re.compile(r"(\w://[^/\s:@]*:)[^/\s@]+@")
+
+
+def plain_settings(config: Any) -> Any:
+    """A configuration with a mapping of plain values in the place of each pydantic model, itself one or not."""
+    if hasattr(config, "model_dump"):
+        return config.model_dump(mode="json")
+    if isinstance(config, Mapping):
+        return {key: plain_settings(each) for key, each in config.items()}
+    return [plain_settings(each) for each in config] if isinstance(config, (list, tuple)) else config
+
+
+def recordable(config: Any) -> Any:
+    """A configuration as `plain_settings`, its secrets hidden."""
+    return without_secrets(plain_settings(config))
 
 
 def is_secret(key: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import BaseModel
 
-from hookbus.records.secrets import flattened, is_secret, without_secrets
+from hookbus.records.secrets import flattened, is_secret, plain_settings, recordable, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,24 @@ def test_a_key_that_names_a_secret_is_one(key: str) -> None:
 )
 def test_a_key_that_only_looks_like_one_is_none(key: str) -> None:
     assert not is_secret(key)
+
+
+class Hub(BaseModel):
+    url: str = "a/b"
+    hf_token: str = "abc"
+
+
+def test_models_become_mappings_wherever_they_stand_and_the_rest_stays() -> None:
+    hub = {"url": "a/b", "hf_token": "abc"}
+    settings = {"lr": 0.1, 3: {"hub": Hub()}, "hubs": (Hub(), "c")}
+
+    assert plain_settings(Hub()) == hub
+    assert plain_settings(settings) == {"lr": 0.1, 3: {"hub": hub}, "hubs": [hub, "c"]}
+    assert settings["hubs"] == (Hub(), "c")
+
+
+def test_secrets_inside_a_model_are_not_recorded() -> None:
+    assert recordable({"hubs": [Hub()]}) == {"hubs": [{"url": "a/b", "hf_token": "***"}]}
 
 
 def test_secrets_are_hidden_however_deep_they_are_and_the_rest_stays() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from hookbus import Run
 from hookbus.errors import HookError, HookWarning
 from hookbus.metrics import Metrics
-from hookbus.records.secrets import without_secrets
+from hookbus.records.secrets import recordable
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.lines import JsonLines, Row
 from hookbus_logger.records import RecordingHook, epoch_of
@@ -107,7 +107,7 @@ class JsonlHook(RecordingHook):
 
     def log_config(self, run: Run, config: Any) -> None:
         """Write the configuration."""
-        self._write(run, "config", run.steps_done, config=without_secrets(plain(config)))
+        self._write(run, "config", run.steps_done, config=plain(recordable(config)))
 
     # -- state ---------------------------------------------------------------------------------
 

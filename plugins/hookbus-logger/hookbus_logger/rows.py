@@ -61,8 +61,6 @@ def plain_number(value: Any) -> int | float:
 
 def plain(value: Any) -> Any:
     """Anything as strict JSON: mappings and lists stay, what JSON has no word for becomes text."""
-    if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from hookbus import Hook, Priority, Run
-from hookbus.records.secrets import without_secrets
+from hookbus.records.secrets import flattened, recordable
 from hookbus.runs.ending import write_status
 from hookbus_runtime.facts import facts
 
@@ -23,7 +23,7 @@ class RuntimeInfoHook(Hook):
     def before_run(self, run: Run) -> None:
         """Find out, log it, and have it in the status file."""
         run.about.update(facts(run.device), seed=run.seed)
-        for name, value in {**run.about, "config": without_secrets(run.plain_config())}.items():
+        for name, value in {**run.about, **flattened({"config": recordable(run.config)})}.items():
             run.logger.info("%s: %s", name, _as_text(value))
         write_status(run)
 
