@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookbus import distributed
 from hookbus._failure_board import FailureBoard, first_line
-from hookbus.errors import RankError, RequestError
+from hookbus.errors import CheckpointError, RankError, RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -112,7 +112,33 @@ class Ranks:
         self._enter(name, "barrier")
         self._barrier(name)
 
-    def by_main(self, name: str, work: Callable[[], T]) -> T | None:
+    def everywhere(self, name: str, work: Callable[[], T]) -> list[T]:
+        """Work that is done on every rank. Where it fails on one, it fails on all, so that none waits for it.
+
+        Args:
+            name: what it is, for messages; the same on every rank.
+            work: what it returns has to pickle.
+
+        Returns:
+            What each rank has found, by rank.
+
+        Raises:
+            Exception: what the work has raised here.
+            CheckpointError: it has raised one on another rank.
+            RankError: it has raised something else there.
+        """
+        found, failure = None, None
+        try:
+            found = work()
+        except Exception as error:
+            failure = error
+        told = self.gather(name, (found, None if failure is None else self._for_others(name, failure)))
+        failures = [each for each in (failure, *(failed for _, failed in told)) if each is not None]
+        if failures:
+            raise failures[0]
+        return [each for each, _ in told]  # type: ignore[misc]
+
+    def by_main(self, name: str, work: Callable[[], T]) -> T:
         """What the main rank finds: it alone does the work.
 
         Args:
@@ -123,10 +149,10 @@ class Ranks:
             What it returned, on every rank. None in a process that is not the main one and knows no others.
 
         Raises:
-            RankError: the work has failed, and this is not the rank that did it.
-            Exception: what the work raised, on rank 0.
+            Exception: what the work has raised, on rank 0.
+            CheckpointError, RankError: the same on the other ranks, see `everywhere`.
         """
-        return work() if self.is_main else None
+        return self.everywhere(name, lambda: work() if self.is_main else None)[0]  # type: ignore[return-value]
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -146,6 +172,10 @@ class Ranks:
                 f"{hook} works on the main rank alone and asked all ranks for {name!r} ({what}), which the others "
                 'would never answer. Let it work on every rank: ranks = "all".'
             )
+
+    def _for_others(self, name: str, error: Exception) -> CheckpointError | RankError:
+        kind = CheckpointError if isinstance(error, CheckpointError) else RankError
+        return kind(f"rank {self.rank} has failed at {name!r}: {first_line(error)}")
 
     def _gather(self, name: str, value: T) -> list[T]:
         return [value]
@@ -182,21 +212,6 @@ class ProcessRanks(Ranks):
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # the main rank tells what all of them do
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
-
-    def by_main(self, name: str, work: Callable[[], T]) -> T | None:
-        """See `Ranks`."""
-        found, failure = None, None
-        if self.is_main:
-            try:
-                found = work()
-            except Exception as error:
-                failure = error
-        found, said = self.broadcast(name, (found, None if failure is None else first_line(failure)))
-        if failure is not None:
-            raise failure
-        if said is not None:
-            raise RankError(f"rank {self.rank} ends with the others: rank 0 has failed: {said}")
-        return found
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -309,4 +324,7 @@ def _of_main_rank_alone(frame: FrameType | None) -> str | None:
 
 
 def _place(frame: FrameType) -> str:
+    """Where the gateway was called."""
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

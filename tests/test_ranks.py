@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from hookbus import Hook, HookBus
-from hookbus.errors import RequestError
+from hookbus.errors import CheckpointDamaged, CheckpointError, RankError, RequestError
 from hookbus.ranks import Ranks, join
 from hookbus.testing import fake_training
 
@@ -28,8 +30,11 @@ class TestInOneProcess:
             assert not found.requires_grad
         assert given.tolist() == [1.0, 2.0]
 
-    def test_the_main_rank_works_for_itself(self) -> None:
+    def test_it_works_for_itself_and_raises_what_it_raised(self) -> None:
         assert Ranks().by_main("path", lambda: "here") == "here"
+        assert Ranks().everywhere("path", lambda: "here") == ["here"]
+        with pytest.raises(OSError, match="No space"):
+            Ranks().everywhere("path", fails)
 
     def test_an_error_stays_what_it_is(self) -> None:
         error = RuntimeError("gloo: connection closed")
@@ -37,6 +42,61 @@ class TestInOneProcess:
         with pytest.raises(RuntimeError) as caught, Ranks().together():
             raise error
         assert caught.value is error
+
+
+class With(Ranks):
+    """This process and others, whose outcomes are known before."""
+
+    def __init__(self, rank: int, *others: Any) -> None:
+        super().__init__()
+        self.rank, self.world_size = rank, 1 + len(others)
+        self.told: Any = None
+        self._others = list(others)
+
+    def _gather(self, name: str, value: Any) -> list[Any]:
+        self.told = value
+        found = list(self._others)
+        found.insert(self.rank, value)
+        return found
+
+
+def fails() -> None:
+    raise OSError(28, "No space left on device")
+
+
+class TestWorkOnSeveralRanks:
+    def test_every_rank_gets_what_all_have_found(self) -> None:
+        assert With(1, ("a", None), ("c", None)).everywhere("files", lambda: "b") == ["a", "b", "c"]
+
+    def test_the_main_rank_works_alone_and_all_get_what_it_found(self) -> None:
+        assert With(1, ("found", None)).by_main("path", fails) == "found"
+
+    def test_a_failure_elsewhere_is_one_here_and_the_first_one_counts(self) -> None:
+        first, second = CheckpointError("disk full"), RankError("no disk")
+
+        with pytest.raises(CheckpointError) as caught:
+            With(0, (None, first), (None, second)).everywhere("the tensors", lambda: 7)
+        assert caught.value is first
+
+    def test_a_rank_that_fails_tells_the_others_first(self) -> None:
+        ranks = With(1, ("a", None))
+
+        with pytest.raises(OSError, match="No space"):
+            ranks.everywhere("files", fails)
+        found, told = ranks.told
+        assert (found, type(told)) == (None, RankError)
+        assert str(told) == "rank 1 has failed at 'files': OSError: [Errno 28] No space left on device"
+
+    def test_a_failed_checkpoint_is_one_for_the_others_as_well(self) -> None:
+        def damaged() -> None:
+            raise CheckpointDamaged("a.pth: damaged")
+
+        ranks = With(0, (None, None))
+        with pytest.raises(CheckpointDamaged):
+            ranks.by_main("a.pth", damaged)
+        told = ranks.told[1]
+        assert type(told) is CheckpointError
+        assert str(told) == "rank 0 has failed at 'a.pth': CheckpointDamaged: a.pth: damaged"
 
 
 class Asking(Hook):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from hookbus.checkpoints.agreeing import everywhere, on_main
 from hookbus.checkpoints.files import TEMPORARY, commit
 from hookbus.checkpoints.generations import (
     COMMON,
@@ -64,11 +63,11 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
     final, run = folder / directory_of(generation), checkpoint["loop"]["id"]
     try:
         write = partial(write_shards, temporary, tensors, ranks.rank)
-        parts = everywhere(ranks, "the tensors of a generation", partial(_in_words, final, write))
+        parts = ranks.everywhere("the tensors of a generation", partial(_in_words, final, write))
         files = {name: each for part in parts for name, each in part.items()}
         facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
         finish = partial(_finish, temporary, final, common, files, facts)
-        manifest = on_main(ranks, "a generation", partial(_in_words, final, finish))
+        manifest = ranks.by_main("a generation", partial(_in_words, final, finish))
     finally:
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)

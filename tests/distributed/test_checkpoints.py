@@ -197,13 +197,13 @@ class TestASaveThatTheMainProcessCannotWrite:
         assert first.pop("warned")[0].startswith(
             f"{place}/warn/checkpoints/epoch_2.pth could not be written: [Errno 28]"
         )
-        assert second.pop("warned")[0].startswith("rank 0: the checkpoint ")
+        assert second.pop("warned")[0].startswith("rank 0 has failed at 'the checkpoint ")
         assert first == second
         assert first["writer"]["periodic"] == ["epoch_1.pth", "epoch_3.pth"]
 
     def test_ends_all_of_them_if_it_may_not(self, ddp: Answers) -> None:
         assert [ddp[rank]["raise"]["error"] for rank in (0, 1)] == ["CheckpointError", "CheckpointError"]
-        assert ddp[1]["raise"]["text"].startswith("rank 0: the checkpoint ")
+        assert ddp[1]["raise"]["text"].startswith("rank 0 has failed at 'the checkpoint ")
         assert "No space left on device" in ddp[1]["raise"]["text"]
 
 
@@ -212,7 +212,7 @@ class TestSpreadWeights:
         folder, first, second = place / "spread/checkpoints", fsdp2[0]["warn"], fsdp2[1]["warn"]
 
         assert [name for name, *_ in after(first["saves"])] == ["epoch_1.pth", "epoch_3.pth"]
-        assert first.pop("warned")[0].startswith("rank 1: the tensors of a generation: ")
+        assert first.pop("warned")[0].startswith("rank 1 has failed at 'the tensors of a generation': ")
         assert "No space left" in second.pop("warned")[0]
         assert first == second
         assert sorted(number for number, _ in generations_in(folder)) == [1, 3]

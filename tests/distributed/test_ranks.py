@@ -71,6 +71,23 @@ class TestWithTheDebugVariable:
 
         assert done.answers[1]["gather"] == [{"name": "a"}, {"name": "b"}]
 
+    def test_the_place_of_shared_work_is_where_it_was_asked_for(self, launch: Launch) -> None:
+        different = """
+            from hookbus.errors import RankError
+            from hookbus.ranks import join
+
+            ranks = join()
+            try:
+                ranks.by_main("path" if RANK == 0 else "file", str)
+            except RankError as error:
+                answer(str(error).splitlines()[1:])
+        """
+        done = launch(different, environment=COMPARING)
+
+        script = next(Path(done.logs).parent.glob("script.py"))
+        told = [f"  rank 0: gather, 'path', at {script}:7", f"  rank 1: gather, 'file', at {script}:7"]
+        assert done.answers == {0: told, 1: told}
+
     def test_a_mismatch_shows_both_sides(self, launch: Launch) -> None:
         different = """
             import torch
@@ -148,6 +165,6 @@ def test_what_the_main_rank_finds_is_there_on_all(launch: Launch) -> None:
         1: [
             "found by rank 0",
             "RankError",
-            f"rank 1 ends with the others: rank 0 has failed: ZeroDivisionError: {failure}",
+            f"rank 0 has failed at 'path': ZeroDivisionError: {failure}",
         ],
     }

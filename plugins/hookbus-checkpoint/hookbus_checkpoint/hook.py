@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Priority, hookimpl
-from hookbus.checkpoints.agreeing import on_main
 from hookbus.errors import CheckpointError
 from hookbus.metrics import Metrics
 from hookbus.requests import Request
@@ -54,7 +53,7 @@ class CheckpointHook(Hook):
             return
         if run.iters_done == 0:
             self.best.forget()
-        directory = on_main(run.ranks, "where checkpoints go", lambda: self.directory(run))
+        directory = run.ranks.by_main("where checkpoints go", lambda: self.directory(run))
         self._writer.attach(run, directory, self.name)
         run.provide("saver", self)
 

@@ -9,7 +9,6 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from hookbus.checkpoints.agreeing import on_main
 from hookbus.checkpoints.files import commit
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import whole
@@ -36,7 +35,7 @@ def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
         CheckpointError: the best file cannot be read, or this one cannot be written.
     """
     weights, about = _weights_of(run, best)
-    on_main(run.ranks, f"the file {path}", partial(_write, path, run.id, whole(weights), about))
+    run.ranks.by_main(f"the file {path}", partial(_write, path, run.id, whole(weights), about))
 
 
 def _write(path: Path, run: str, weights: dict[str, Tensor], about: dict[str, Any]) -> None:

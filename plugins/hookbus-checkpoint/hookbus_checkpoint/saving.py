@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus.checkpoints.agreeing import on_main
 from hookbus.checkpoints.files import verify
 from hookbus.checkpoints.sweeping import sweep
 from hookbus.errors import CheckpointError
@@ -57,7 +56,7 @@ class Save:
 
     def undo(self, run: Run) -> None:
         """Forget it, except for the names under which it is there nevertheless."""
-        names = on_main(run.ranks, "the names of a save that failed", self._names_there)
+        names = run.ranks.by_main("the names of a save that failed", self._names_there)
         written = [name for name in self.plan.counted if name in names]
         self.folder.periodic = [*(name for name in self._periodic_before if name not in written), *written]
         for metric, before in self._best_before.items():
@@ -92,7 +91,7 @@ class Save:
             from hookbus.checkpoints.sharded import write_generation  # takes long to import
 
             checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)
-        on_main(ranks, f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
+        ranks.by_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
         self.agree_on_files(ranks)
 
     def agree_on_files(self, ranks: Ranks) -> None:

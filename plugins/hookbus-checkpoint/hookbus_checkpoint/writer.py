@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoints.agreeing import on_main
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus.model.layouts import layout_of
 from hookbus.ranks import Ranks
@@ -76,7 +75,7 @@ class Writer:
         """
         run.hold(self._folder.path)
         self._folder.run = run.id
-        others = on_main(run.ranks, "checkpoints of others", self._folder.files_of_others)
+        others = run.ranks.by_main("checkpoints of others", self._folder.files_of_others)
         if others:
             raise CheckpointError(
                 f"{self._folder.path} holds checkpoints of another run: {', '.join(path.name for path in others)}. "
@@ -98,7 +97,7 @@ class Writer:
     def plan(self, run: Run, requests: list[Request]) -> Path:
         """Decide on names, and take the new file into account before the checkpoint is collected."""
         self.catch_up(run)
-        decided = on_main(run.ranks, "the names of a checkpoint", partial(self._decided, run, requests))
+        decided = run.ranks.by_main("the names of a checkpoint", partial(self._decided, run, requests))
         plan, bests, self._folder.generation = decided
         self._save = Save(self._folder, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
         self._save.take_into_account(run)
@@ -137,7 +136,7 @@ class Writer:
         Raises:
             CheckpointError: they could not be written.
         """
-        path = on_main(run.ranks, "the file to publish", lambda: self._folder.path / self._free(run, NAME))
+        path = run.ranks.by_main("the file to publish", lambda: self._folder.path / self._free(run, NAME))
         try:
             publish(run, path, self._best.deciding(run))
         except CheckpointError as error:
@@ -179,7 +178,7 @@ class Writer:
     def _wait(self, save: Save, ranks: Ranks) -> None:
         background = self._background
         assert background is not None
-        on_main(ranks, f"the checkpoint {save.plan.path}", background.wait)
+        ranks.by_main(f"the checkpoint {save.plan.path}", background.wait)
         save.agree_on_files(ranks)
 
     def _free(self, run: Run, name: str) -> str:
