@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
@@ -66,6 +67,11 @@ class HookConfig(BaseModel):
     )
     frequency: int | None = Field(default=None, ge=1, description="Due every this many of the hook's own unit.")
     on_error: OnError | None = Field(default=None, description="What a failure of the hook does; default its class's.")
+
+    @cached_property
+    def given_as_json(self) -> str:
+        """The settings that were given, as JSON; what JSON does not know is there as text."""
+        return json.dumps(self.model_dump(exclude_unset=True), default=str)
 
     @property
     def instance_name(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from types import NoneType
 from typing import Any
 
@@ -14,6 +15,9 @@ __all__ = ["check_plain", "without_numpy"]
 
 PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
 """What `weights_only=True` reads back, besides tensors, and dicts, lists, tuples and sets of these."""
+
+LEAVES = PLAIN | {torch.Tensor, torch.nn.Parameter}
+"""Types that are looked at no further. Most containers hold these alone, which is seen without a call for each."""
 
 
 def check_plain(value: Any, where: str) -> None:
@@ -38,9 +42,11 @@ def check_plain(value: Any, where: str) -> None:
 def _not_plain(value: Any) -> tuple[str, type] | None:
     """Where in a value there is something that is not plain, and of which type; None where there is nothing."""
     kind = type(value)
-    if kind in PLAIN:
+    if kind in LEAVES:
         return None
     if kind in (dict, OrderedDict, Counter):
+        if _holds_leaves(value) and _holds_leaves(value.values()):
+            return None
         for key, each in value.items():
             if type(key) is not str and (found := _not_plain(key)):
                 return f": the key {key!r}{found[0]}", found[1]
@@ -48,17 +54,23 @@ def _not_plain(value: Any) -> tuple[str, type] | None:
                 return f"[{key!r}]{found[0]}", found[1]
         return None
     if kind in (list, tuple, set):
+        if _holds_leaves(value):
+            return None
         for i, each in enumerate(value):
-            if type(each) not in PLAIN and (found := _not_plain(each)):
+            if found := _not_plain(each):
                 return f"[{i}]{found[0]}", found[1]
         return None
     return None if isinstance(value, torch.Tensor) else ("", kind)
 
 
+def _holds_leaves(values: Iterable[Any]) -> bool:
+    return LEAVES.issuperset(map(type, values))
+
+
 def without_numpy(value: Any) -> Any:
     """The same state with Python numbers for those of NumPy, which users set as learning rates and the like."""
     if type(value) is dict:
-        return {key: without_numpy(each) for key, each in value.items()}
+        return dict(value) if _holds_leaves(value.values()) else {k: without_numpy(each) for k, each in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(without_numpy, value))
+        return type(value)(value if _holds_leaves(value) else map(without_numpy, value))
     return value.item() if type(value).__module__ == "numpy" and value.shape == () else value

@@ -34,7 +34,7 @@ def states_of_hooks(run: Run) -> dict[str, Any]:
             "version": hook.state_version,
             "type": type(hook).__name__,
             "package": package_of(hook),
-            "config": json.loads(json.dumps(hook.config.model_dump(exclude_unset=True), default=str)),
+            "config": json.loads(hook.config.given_as_json),
         }
     return states
 

@@ -1,12 +1,53 @@
 from __future__ import annotations
 
-import pytest
+from collections import Counter, OrderedDict
+from typing import Any
 
-from hookbus.checkpoints.plain import check_plain
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hookbus.checkpoints.plain import check_plain, without_numpy
 from hookbus.errors import CheckpointError
 
 
-def test_check_plain_says_where() -> None:
-    check_plain({"a": 1}, "checkpoint")
-    with pytest.raises(CheckpointError, match=r"^checkpoint\['a'\] is a object"):
-        check_plain({"a": object()}, "checkpoint")
+class Tagged(torch.Tensor):
+    """A tensor of a type of its own."""
+
+
+def test_plain_values_and_tensors_pass_however_deep_they_are() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    tagged = torch.ones(2).as_subclass(Tagged)
+    check_plain({"a": [1, None, ({"b": OrderedDict(c=weight)},)], 2: {tagged}, (3, "d"): Counter("e")}, "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": object()}, "['a'] is a object"),
+        ({"a": 1, "b": [1, object()]}, "['b'][1] is a object"),
+        ([1, {"a": {2.5: object()}}], "[1]['a'][2.5] is a object"),
+        ({(1, object): 1}, "[1] is a type"),
+        ({np.int64(1): 1}, " is a int64"),
+        ({"lr": np.float32(1)}, "['lr'] is a float32"),
+    ],
+)
+def test_what_is_not_plain_is_named_with_its_place(value: Any, place: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        check_plain(value, "checkpoint")
+    message = str(caught.value)
+    assert message.startswith("checkpoint")
+    assert place in message
+
+
+def test_numbers_of_numpy_become_those_of_python_in_containers_of_their_own() -> None:
+    weight = torch.ones(2)
+    state = {"groups": [{"lr": np.float64(0.5), "betas": (np.float32(0.5), 1)}], "state": {0: {"step": weight}}}
+
+    found = without_numpy(state)
+
+    assert found == {"groups": [{"lr": 0.5, "betas": (0.5, 1)}], "state": {0: {"step": weight}}}
+    assert type(found["groups"][0]["lr"]) is type(found["groups"][0]["betas"][0]) is float
+    assert found["state"][0]["step"] is weight
+    assert found["state"][0] is not state["state"][0]  # whoever changes a checkpoint changes no optimizer

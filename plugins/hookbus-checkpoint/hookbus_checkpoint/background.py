@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -105,6 +105,7 @@ class Background:
     def _copy(self, save: Save, versions: _Versions) -> None:
         try:
             self._snapshot.finish()
+            self._snapshot.forget()
             has_changed = versions.have_changed()
         finally:
             self._copied.set()  # only now: whoever waits for this is going to change them
@@ -140,7 +141,7 @@ class _Versions:
     """The states that some tensors were in, those in dicts included."""
 
     def __init__(self, values: Iterable[Tensor | dict[str, Any]]) -> None:
-        self._tensors = list(_tensors(values))
+        self._tensors = _tensors(values)
         self._then = self._now()
 
     def have_changed(self) -> bool:
@@ -152,20 +153,23 @@ class _Versions:
 
 
 def _stable(run: Run, checkpoint: dict[str, Any]) -> list[Tensor | dict[str, Any]]:
-    """What stays as it is until the next update: parameters, averages, and the state of the optimizer."""
+    """What stays as it is until the next update: parameters, averages, the optimizer's state, what was made for it."""
     if run.model is None or run.optimizer is None:
         return []
     weights = checkpoint["state_dict"]
     named = unwrapped(run.model).named_parameters(remove_duplicate=False)
     parameters = [weights[name] for name, _ in named if name in weights]
     state = checkpoint.get("optimizer", {}).get("state")
-    others = (checkpoint.get("ema_state_dict"), state)
+    others = (checkpoint.get("ema_state_dict"), state, checkpoint["rng"])
     return [*parameters, *(each for each in others if isinstance(each, dict))]
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for each in values:
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    waiting, found = list(values), []
+    while waiting:
+        each = waiting.pop()
         if isinstance(each, Tensor):
-            yield each
+            found.append(each)
         elif isinstance(each, dict):
-            yield from _tensors(each.values())
+            waiting += each.values()
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -104,7 +105,7 @@ class Folder:
         self.generation = max(self.generation, generation)
 
     def _may_write(self, path: Path) -> bool:
-        return not (path.exists() or path.is_symlink()) or is_of(path, self.run)
+        return not os.path.lexists(path) or is_of(path, self.run)
 
     def _newest_generation(self) -> int:
         newest = next(iter(newest_first(self.path)), None)

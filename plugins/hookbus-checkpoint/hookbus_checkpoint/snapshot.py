@@ -57,6 +57,10 @@ class Snapshot:
         self._copying.finish()
         self._kept = self._copying.used
 
+    def forget(self) -> None:
+        """It will not be asked whether they stayed: let go of the originals."""
+        self._copying.copied.clear()
+
     def stayed(self) -> bool:
         """Whether the memory that `finish` has copied is now what it was then, bit for bit."""
         return all(torch.equal(_words(target), _words(source.cpu())) for target, source in self._copying.copied)
@@ -109,14 +113,13 @@ class _Copying:
             made = self._new_tensor(value.detach()).requires_grad_(value.requires_grad)
             return nn.Parameter(made, value.requires_grad) if isinstance(value, nn.Parameter) else made
         if isinstance(value, (list, tuple, set)):
-            return type(value)([each if type(each) in HAVE_NOTHING_TO_COPY else self.copy(each) for each in value])
+            return type(value)(value if _have_nothing_to_copy(value) else [self.copy(each) for each in value])
         return bytearray(value) if isinstance(value, bytearray) else value
 
     def _new_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        made = type(value)()
-        for key, each in value.items():
+        made = value.copy()
+        for key, each in () if _have_nothing_to_copy(value.values()) else value.items():
             if id(each) in self._later:
-                made[key] = each
                 self.left.append((made, key, each))
             else:
                 made[key] = self.copy(each)
@@ -145,6 +148,10 @@ class _Copying:
         memory = free.pop() if free else torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         self.used.setdefault(size, []).append(memory)
         return memory
+
+
+def _have_nothing_to_copy(values: Iterable[Any]) -> bool:
+    return HAVE_NOTHING_TO_COPY.issuperset(map(type, values))
 
 
 def _words(memory: Tensor) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import weakref
 from collections import Counter, OrderedDict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -139,6 +141,18 @@ class TestLater:
 
         weight.data[0] = torch.nextafter(weight[0], torch.tensor(2.0))
         assert not snapshot.stayed()
+
+    def test_the_originals_are_let_go_of_once_nobody_asks(self) -> None:
+        memory = np.ones(3, dtype=np.float32)
+        weight, seen, snapshot = torch.from_numpy(memory), weakref.ref(memory), Snapshot()
+        copy = snapshot.take({"weight": weight}, later=[weight])
+        snapshot.finish()
+        del memory, weight
+        assert seen() is not None
+
+        snapshot.forget()
+        assert seen() is None
+        assert copy["weight"].tolist() == [1, 1, 1]
 
 
 def test_the_values_of_what_is_no_view_of_memory_are_copied() -> None:
