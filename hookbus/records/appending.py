@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hookbus.checkpoints.files import commit
+
 __all__ = ["AppendedFile"]
 
 
@@ -24,8 +26,8 @@ class AppendedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`
         self._waiting: list[bytes] = []
+        self._open()
 
     def put(self, piece: bytes) -> None:
         """Add a piece; it is in the file after the next `flush`."""
@@ -50,6 +52,21 @@ class AppendedFile:
         """Drop what waits."""
         self._waiting = []
 
+    def lines(self) -> list[str]:
+        """The whole lines in the file, with their ends; a torn last one, as a kill leaves it, is left out."""
+        whole = self.path.read_bytes().rpartition(b"\n")[0]
+        return [f"{line}\n" for line in whole.decode().split("\n")] if whole else []
+
+    def replace(self, content: bytes) -> None:
+        """Put this in the place of all that is in the file, and go on behind it; what waits still waits.
+
+        Raises:
+            OSError: it could not be written; the file is as it was before.
+        """
+        commit(self.path, lambda file: file.write(content))
+        self._file.close()
+        self._open()
+
     def close(self) -> None:
         """Write what waits, and close the file. May be called twice.
 
@@ -62,3 +79,6 @@ class AppendedFile:
             self.flush()
         finally:
             self._file.close()
+
+    def _open(self) -> None:
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`

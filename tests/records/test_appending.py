@@ -52,6 +52,28 @@ def test_what_is_forgotten_is_not_written(tmp_path: Path) -> None:
     assert file.path.read_bytes() == b""
 
 
+def test_a_torn_line_is_none(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "file")
+    assert file.lines() == []
+    for piece in (b"torn", b", and whole\n", "größe\r\n".encode(), b"\n", b"to"):
+        file.put(piece)
+        file.flush()
+    assert file.lines() == ["torn, and whole\n", "größe\r\n", "\n"]
+    file.close()
+
+
+def test_other_content_takes_the_place_of_all_that_is_there_and_writing_goes_on_behind_it(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "file")
+    file.put(b"abc")
+    file.flush()
+    file.put(b"d")
+    file.replace(b"xy")
+    assert file.path.read_bytes() == b"xy"
+    file.close()
+    assert file.path.read_bytes() == b"xyd"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     done = subprocess.run(

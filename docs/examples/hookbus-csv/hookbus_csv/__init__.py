@@ -1,5 +1,3 @@
 """The numbers of a training as comma-separated values."""
 
-from hookbus_csv.hook import CsvHook, CsvWriter
-
-__all__ = ["CsvHook", "CsvWriter"]
+from hookbus_csv.hook import CsvHook as CsvHook
