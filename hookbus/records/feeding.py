@@ -97,11 +97,12 @@ class Feed:
             while self._bytes > self._limit and len(self._queue) > 1:
                 self._drop(self._least_important())
 
-    def close(self, patience: float) -> None:
+    def close(self, patience: float, rest: str = "") -> None:
         """Write what waits, and end the thread. May be called twice.
 
         Args:
             patience: after so many seconds it is left alone, and what still waits counts as lost.
+            rest: what becomes of what the back end has been given; told where it is left alone.
         """
         self._closing.set()
         if self._thread is None:
@@ -109,7 +110,7 @@ class Feed:
         else:
             self._thread.join(patience)
             if self._thread.is_alive():
-                self.note(f"the back end did not answer for {patience:g} s")
+                self.note(f"the back end did not answer for {patience:g} s{rest and f'; {rest}'}")
         with self._lock:
             self._gave_up = True
             self.lost.update(entry.kind for entry in [*self._unsure, *self._queue])

@@ -109,6 +109,10 @@ class WriterHook(ReportedHook):
         """Whether later steps may be removed where this run writes, though it was not resumed from a checkpoint."""
         return True
 
+    def rest(self) -> str:
+        """What becomes of what a back end has been given but has not taken when a run ends; "" where nobody knows."""
+        return ""
+
     def directory(self, run: Run, given: Path | None) -> Path:
         """Where files go: what was given, else a directory with the name of this hook among the logs of the run.
 
@@ -161,11 +165,13 @@ class WriterHook(ReportedHook):
         feed, self._feed = self._feed, None
         if feed is None:
             return
-        feed.close(self.patience)
-        self._tell(feed)
+        feed.close(self.patience, self.rest())
         if feed.lost:
+            self._tell(feed)
             counts = ", ".join(f"{count} {kind}" for kind, count in sorted(feed.lost.items()))
             _warn(f"hook {self.name!r}: {feed.lost.total()} records are missing: {counts}. First: {feed.trouble}.")
+        elif feed.trouble and not self._told:
+            _warn(f"hook {self.name!r}: {feed.trouble}.")
 
     # -- records of training -------------------------------------------------------------------
 

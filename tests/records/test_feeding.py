@@ -173,9 +173,9 @@ def test_a_back_end_that_hangs_is_left_alone() -> None:
     made.put(number(2))
     made.start(lambda: Disk([], iter(())), "test")
     assert hangs.wait(10)
-    made.close(0.01)
+    made.close(0.01, "it comes later")
     assert made.lost.total() == 2
-    assert made.trouble == "the back end did not answer for 0.01 s"
+    assert made.trouble == "the back end did not answer for 0.01 s; it comes later"
     go_on.set()
 
 

@@ -7,8 +7,9 @@ of 4 bytes, a length of 2 and a kind of 1. The parts of a record make up a `Reco
 from __future__ import annotations
 
 import json
+import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 from hookbus.writers import Place
 from hookbus_wandb.names import STEP
 
-__all__ = ["Log", "held", "run_files"]
+__all__ = ["Log", "held", "numbers_from", "rows_in", "run_files"]
 
 HEADER, BLOCK = 7, 32768
 PART = struct.Struct("<IHB")
@@ -86,20 +87,38 @@ class Log:
                 }
 
 
-def held(directory: Path, run_id: str) -> tuple[frozenset[Place], int]:
+def held(files: Iterable[Path], before: float = math.inf) -> tuple[set[Place], int]:
     """Where records of a run stand, and how many rows W&B counts.
 
     Args:
-        directory, run_id: as for `run_files`.
+        files: what `run_files` returns.
+        before: only records in rows of lower numbers are looked for.
     """
     there: set[Place] = set()
     count = 0
-    for path in run_files(directory, run_id):
-        for row in Log(path).rows():
-            count = max(count, row["_step"] + 1)
-            names = [name for name in row if STEP in row and name != STEP and not name.startswith("_")]
-            there.update((KINDS.get(row[name], "scalar"), name, row[STEP]) for name in names)
-    return frozenset(there), count
+    for row in rows_in(files):
+        count = max(count, row["_step"] + 1)
+        if row["_step"] < before and STEP in row:
+            there.update((KINDS.get(value, "scalar"), name, row[STEP]) for name, value in _own(row).items())
+    return there, count
+
+
+def numbers_from(files: Iterable[Path], first: int) -> Iterator[tuple[dict[str, float], int]]:
+    """The numbers of each row, and their step, from the row with the number `first` on."""
+    for row in rows_in(files):
+        if row["_step"] >= first and STEP in row:
+            yield {name: value for name, value in _own(row).items() if isinstance(value, (int, float))}, row[STEP]
+
+
+def rows_in(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The rows of several files, one file after the other."""
+    for path in files:
+        yield from Log(path).rows()
+
+
+def _own(row: dict[str, Any]) -> dict[str, Any]:
+    """What is not W&B's, nor the step."""
+    return {name: value for name, value in row.items() if name != STEP and not name.startswith("_")}
 
 
 def _decoded(data: bytes) -> Iterator[Any]:

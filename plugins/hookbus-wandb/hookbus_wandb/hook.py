@@ -37,7 +37,7 @@ class WandbHook(WriterHook):
         from hookbus_wandb.writer import Target, WandbWriter, prepare, run_id_in
 
         prepare(self.config.mode)
-        directory = self.directory(run, None).absolute()
+        directory = self._directory = self.directory(run, None).absolute()
         assert run.work_dir is not None
         target = Target(
             directory=directory,
@@ -55,6 +55,10 @@ class WandbHook(WriterHook):
         from hookbus_wandb.names import stored
 
         return stored(name)
+
+    def rest(self) -> str:
+        """Everything is in the files of W&B, and can be sent later."""
+        return f"what W&B has not got is sent by `wandb sync {self._directory / 'wandb' / '*run-*'}`"
 
     def before_train(self, run: Run) -> None:
         """Hand the code to W&B, on request."""

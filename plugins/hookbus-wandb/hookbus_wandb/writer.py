@@ -24,7 +24,7 @@ from hookbus.errors import HookError
 from hookbus.records.copies import finite_values
 from hookbus.records.secrets import is_secret, without_secrets
 from hookbus.writers import Place
-from hookbus_wandb.files import Log, held, run_files
+from hookbus_wandb.files import Log, held, numbers_from, run_files
 from hookbus_wandb.names import STEP, artifact_name
 
 __all__ = ["Target", "WandbWriter", "prepare", "run_id_in"]
@@ -76,10 +76,18 @@ class Target:
 
         Returns:
             The `wandb.Run`.
+
+        Raises:
+            HookError: an offline run must be there, and is not. Of one that is online W&B says so.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         _keep(self.directory / ID_FILE, self.run_id)  # before W&B knows of it: a kill leaves no run without an owner
         is_ours = bool(run_files(self.directory, self.run_id))
+        if self.resume == "must" and not is_ours and (self.mode or wandb.setup().settings.mode) == "offline":
+            raise HookError(
+                f"resume: must, and {self.directory} holds no run {self.run_id} of W&B to go on with. "
+                "Give the work_dir of that run, or resume: allow. Nothing is recorded."
+            )
         run = wandb.init(
             id=self.run_id,
             resume="allow" if self.resume == "never" and is_ours else self.resume,  # type: ignore[arg-type]
@@ -111,15 +119,18 @@ class WandbWriter(Writer):
     """
 
     def __init__(self, target: Target) -> None:
-        self._target = target
-        self._there, rows = held(target.directory, target.run_id)
+        self._target, self._exit_code = target, 1
+        earlier = run_files(target.directory, target.run_id)
+        self._there, rows = held(earlier)
         with _translated():
             self._run: Any = target.begin()
-            self._row = self._safe = max(rows, self._run.starting_step)
+            sent = self._run.starting_step
+            self._row = self._safe = max(rows, sent)
             self._run.define_metric(STEP, hidden=True)
             self._run.define_metric("*", step_metric=STEP)
         self._file = None if self._run.disabled else Log(Path(self._run.settings.sync_file))
-        self._exit_code = 1
+        if sent < rows and not self._run.offline and not self._run.disabled:
+            self._send_again(earlier, sent)
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
         """One number; NaN and infinities are kept."""
@@ -195,7 +206,7 @@ class WandbWriter(Writer):
         if self._safe < self._row:
             self._see(lambda record: record.HasField("history") and record.history.step.num + 1 >= self._row)
             self._safe = self._row
-        self._there = frozenset()
+        self._there = set()
 
     def close(self) -> None:
         """Let W&B finish the run, and wait until that is in its file. May be called twice.
@@ -218,6 +229,13 @@ class WandbWriter(Writer):
             with _translated():
                 self._run.log({**new, STEP: step}, step=self._row, commit=True)
             self._row += 1
+
+    def _send_again(self, files: list[Path], first: int) -> None:
+        """Log the numbers that the service has not got: a process was killed before they were sent."""
+        self._there, _ = held(files, before=first)
+        for numbers, step in numbers_from(files, first):
+            self._log("scalar", numbers, step)
+            self._there.update(("scalar", name, step) for name in numbers)
 
     def _see(self, is_it: Callable[[Any], bool]) -> None:
         """Wait until a record is in the file of W&B."""

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hookbus_wandb.files import Log, held, run_files
+from hookbus_wandb.files import Log, held, numbers_from, run_files
 from hookbus_wandb.writer import Target, WandbWriter
 
 ROWS = 800
@@ -41,14 +41,21 @@ def test_rows_are_read_over_the_borders_of_blocks(log):
 
 
 def test_places_and_the_number_of_rows_are_known(written):
-    there, count = held(written, "1a2b")
+    there, count = held(run_files(written, "1a2b"))
     others = {place for place in there if place[:2] != ("scalar", "a")}
     assert others == {("image", "val/picture", 7), ("histogram", "val/spread", 8), ("text", "val/note", 9)}
     assert (len(there), count) == (ROWS + 3, ROWS + 3)
 
 
+def test_places_before_a_row_and_numbers_from_it_on_are_told(written):
+    files = run_files(written, "1a2b")
+    there, count = held(files, before=2)
+    assert (there, count) == ({("scalar", "a", 0), ("scalar", "a", 1)}, ROWS + 3)
+    assert list(numbers_from(files, ROWS - 1)) == [({"a": (ROWS - 1) / 2}, ROWS - 1), ({}, 7), ({}, 8), ({}, 9)]
+
+
 def test_of_a_run_that_is_not_there_nothing_is_held(tmp_path):
-    assert held(tmp_path, "1a2b") == (frozenset(), 0)
+    assert held(run_files(tmp_path, "1a2b")) == (set(), 0)
 
 
 @pytest.mark.parametrize("size", [32768 + 100, 32768 + 3, 32768, 32767, 3, 0])

@@ -3,6 +3,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,15 @@ def test_another_writer_for_the_same_place_goes_on_with_the_run(target):
             writer.write_scalar("a", float(step), step)
         writer.close()
     assert rows(target) == [(step - 1, step, {"a": float(step)}) for step in (1, 2, 3, 4)]
+    assert len(run_files(target.directory, "1a2b")) == 2
+
+
+def test_a_run_that_must_be_there_is_gone_on_with_or_missed_offline(target):
+    with pytest.raises(HookError, match=r"resume: must, and .*own holds no run 1a2b of W&B"):
+        WandbWriter(replace(target, resume="must"))
+    assert run_files(target.directory, "1a2b") == []
+    for resume in ("allow", "must"):
+        WandbWriter(replace(target, resume=resume)).close()
     assert len(run_files(target.directory, "1a2b")) == 2
 
 
