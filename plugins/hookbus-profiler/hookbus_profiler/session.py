@@ -5,6 +5,7 @@ Usable without hookbus.
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
@@ -12,13 +13,20 @@ from torch.profiler import ProfilerAction, profile
 
 __all__ = ["Cycle", "is_profiling"]
 
-_on: set[int] = set()
-"""The ids of the cycles that are on."""
-
 
 def is_profiling() -> bool:
-    """Whether a profiler is on in this process; a second one would take the first one's data away."""
-    return bool(_on) or bool(torch._C._autograd._profiler_enabled())  # torch only knows of those that record
+    """Whether a profiler is on in this process, also one whose schedule waits or warms up.
+
+    A second one would take the first one's data away; one that records while another warms up ends the process with a
+    segmentation fault (torch 2.13). Torch itself only knows of those that record, so this looks through all objects,
+    which takes some ten milliseconds.
+    """
+    return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_on, gc.get_referrers(profile)))
+
+
+def _is_on(thing: object) -> bool:
+    """Whether it is a profiler with a schedule, between its start and its stop."""
+    return type(thing) is profile and thing.step_rec_fn is not None
 
 
 class Cycle:
@@ -37,7 +45,6 @@ class Cycle:
         self._stopped = False
         self.profile = profile(schedule=self._action, **options)
         self.profile.start()
-        _on.add(id(self))
 
     @property
     def is_complete(self) -> bool:
@@ -58,7 +65,6 @@ class Cycle:
         """Switch the profiler off. May be called twice."""
         if not self._stopped:
             self._stopped = True
-            _on.discard(id(self))
             self.profile.stop()
 
     def _action(self, step: int) -> ProfilerAction:

@@ -151,6 +151,26 @@ class TestAnotherProfiler:
         assert "aten::mm" in {each.key for each in other.key_averages()}
         assert not (tmp_path / "profiler").exists()
 
+    @pytest.mark.parametrize("wait", [0, 9])
+    def test_that_waits_or_warms_up_is_on_as_well(self, tmp_path, wait):
+        other = torch.profiler.profile(schedule=torch.profiler.schedule(wait=wait, warmup=20, active=1))
+        other.start()
+        try:
+            with pytest.warns(HookWarning, match="Another profiler is on in this process"):
+                fake_training([ProfilerHook(schedule={"wait": 0})], work_dir=tmp_path)
+        finally:
+            other.stop()
+        assert not (tmp_path / "profiler").exists()
+
+    def test_that_is_over_or_was_never_on_is_in_nobody_s_way(self, tmp_path):
+        schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
+        never, over = torch.profiler.profile(schedule=schedule), torch.profiler.profile(schedule=schedule)
+        over.start()
+        over.stop()
+        fake_training([ProfilerHook(schedule={**CYCLE, "repeat": 1})], epochs=1, batches=5, work_dir=tmp_path)
+        assert len(traces(tmp_path)) == 1
+        assert never.step_num == 0
+
     def test_of_this_kind_is_one_too_even_while_it_warms_up(self, tmp_path):
         cycle = Cycle(5, 1)
         try:
