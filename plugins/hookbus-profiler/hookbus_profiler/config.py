@@ -49,7 +49,9 @@ class ProfilerConfig(HookConfig):
     export_tensorboard: bool = Field(
         default=True, description="Whether the files of the traces have the name that TensorBoard looks for."
     )
-    max_megabytes: float = Field(default=500, gt=0, description="What all traces of a run may take together.")
+    max_megabytes: float = Field(
+        default=500, gt=0, description="What all files of a run may take together, those of every process."
+    )
 
     @field_validator("frequency")
     @classmethod

@@ -91,7 +91,7 @@ class ProfilerHook(Hook):
         times.hooks.pop(self.name, None)  # what it costs to look is over when the report is read
         peak = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
         workers = getattr(run.train_loader, "num_workers", None)
-        return Report(times, times is window.split.traced, window.flops, peak, workers)
+        return Report(times, window.flops, peak, workers)
 
 
 def _device_of(run: Run) -> torch.device:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from hookbus import Run
 from hookbus.checkpoints.files import commit
-from hookbus.distributed import is_main, rank
+from hookbus.distributed import is_main, rank, world_size
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.report import Report
 from hookbus_profiler.session import Cycle
@@ -35,7 +36,8 @@ class Output:
             run.own(self._directory)
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
             wanted = config.export_chrome_trace or config.export_tensorboard
-            self._traces = Traces(self._directory, suffix if wanted else None, config.max_megabytes * 1e6)
+            most = config.max_megabytes * 1e6 / world_size()
+            self._traces = Traces(self._directory, f"rank{rank()}", suffix if wanted else None, most)
 
     def deliver(self, cycle: Cycle, number: int) -> None:
         """A cycle was recorded: write it, and hand it to who wants it.
@@ -49,7 +51,7 @@ class Output:
         """
         run = self._run
         if self._traces is not None:
-            problem = self._traces.write(cycle.profile, f"rank{rank()}-cycle{number}-iteration{run.iters_done}")
+            problem = self._traces.write(cycle.profile, f"cycle{number}-iteration{run.iters_done}")
             if problem is not None:
                 run.logger.warning("%s: %s", self._name, problem)
         else:
@@ -68,6 +70,10 @@ class Output:
             commit(self._directory / "report.txt", lambda file: file.write(text))
 
     def show(self, report: Report) -> None:
-        """Print the report of the main process."""
-        if is_main():
-            (self._run.get("console") or Console(highlight=False)).print(report)
+        """Print the report of the main process, and where the files are."""
+        if not is_main():
+            return
+        console = self._run.get("console") or Console(highlight=False)
+        console.print(report)
+        if self._directory is not None:
+            console.print(Text(f"What the profiler has written is in {self._directory}"), soft_wrap=True)

@@ -31,14 +31,12 @@ class Report:
 
     Attributes:
         times: sums over iterations; at least one.
-        is_traced: whether they were measured while the profiler was on.
         flops: operations of one iteration; None where they were not counted.
         peak: operations per second that the device can reach with 16 bits; None where that is not known.
         workers: processes that load data; None where that is not known.
     """
 
     times: Times
-    is_traced: bool = False
     flops: int | None = None
     peak: float | None = None
     workers: int | None = None
@@ -104,9 +102,10 @@ class Report:
         return seconds / self.times.iterations
 
     def _head(self) -> str:
-        note = ", measured while they were traced, which makes them slower" if self.is_traced else ""
-        each = self._per(self.times.seconds)
-        return f"Where the time goes: {self.times.iterations} iterations of {each * 1e3:.2f} ms{note}"
+        times = self.times
+        number = "1 iteration" if times.iterations == 1 else f"{times.iterations} iterations"
+        note = f", {times.note}" if times.note else ""
+        return f"Where the time goes: {number} of {self._per(times.seconds) * 1e3:.2f} ms{note}"
 
     def _arithmetic(self) -> Iterator[str]:
         """Operations per iteration and second, and the share of what the device could do."""

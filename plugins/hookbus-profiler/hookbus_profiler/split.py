@@ -58,8 +58,10 @@ class Times:
         iterations: how many.
         parts: seconds by part, without what hooks did.
         hooks: seconds by hook.
+        note: what makes these iterations different from others, for people.
     """
 
+    note: str = ""
     iterations: int = 0
     parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     hooks: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -88,17 +90,19 @@ class _Group:
 
 
 class Split:
-    """Adds up the parts of iterations, those that are traced apart: tracing makes everything slower.
+    """Adds up the parts of iterations; those that are traced apart, which makes them slower, and those that are odd.
 
     Args:
         clock: by which the pieces are measured.
 
     Attributes:
-        plain, traced: the sums.
+        plain, traced, odd: the sums.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.plain, self.traced = Times(), Times()
+        self.plain = Times()
+        self.traced = Times("measured while they were traced, which makes them slower")
+        self.odd = Times("the first, slower than others")
         self._clock, self._now = clock, clock.mark
         self._into: Times | None = None
         self._marks: list[Mark] = []
@@ -110,8 +114,8 @@ class Split:
 
     @property
     def times(self) -> Times:
-        """Those of the iterations that were not traced, as far as there are any."""
-        return self.plain if self.plain.iterations else self.traced
+        """Those of the iterations that are like most, as far as there are any; if not, of those that were traced."""
+        return next((each for each in (self.plain, self.traced) if each.iterations), self.odd)
 
     def mark(self, point: str, hooks: int) -> None:
         """A piece ends, and the next one begins.
@@ -133,8 +137,8 @@ class Split:
         if self._iterations == TOGETHER:
             self._add_up()
 
-    def count_for(self, into: Times | None) -> None:
-        """From the end of the last iteration on, they count for these sums; None to leave them out."""
+    def count_for(self, into: Times) -> None:
+        """From the end of the last iteration on, they count for these sums."""
         if into is not self._into:
             self._add_up()
             self._into = into

@@ -22,9 +22,10 @@ __all__ = ["Window"]
 
 
 class Window(Hook):
-    """Times every iteration, counts the arithmetic of the first, traces those that the plan says.
+    """Times every iteration, counts the arithmetic of one, traces those that the plan says.
 
-    It is opened once, and closed once, whatever happens.
+    It is opened once, and closed once, whatever happens. Arithmetic is counted in the second iteration, since what is
+    compiled in the first one should not fall into the third; in the first one where the second one is traced.
 
     Args:
         name: the instance name.
@@ -38,7 +39,7 @@ class Window(Hook):
     Attributes:
         iterations: how many are done.
         split: where their time went.
-        flops: operations of the first iteration; None where they were not counted.
+        flops: operations of one iteration; None where they were not counted.
     """
 
     observer = True
@@ -59,10 +60,10 @@ class Window(Hook):
         self.flops: int | None = None
         self.split = Split(clock_for(device))
         self._plan, self._length, self._options, self._deliver = plan, length, options, deliver
-        self._wants_flops = counts_flops
+        self._counted = (0 if plan.traces(1) else 1) if counts_flops else None
         self._counting: FlopCount | None = None
         self._cycle: Cycle | None = None
-        self._is_odd = True  # the first iteration, and the one after a trace was written, are like no other
+        self._is_odd = True  # the first iteration, that whose arithmetic is counted, the one after a trace
         self._exit = ExitStack()
 
     def open(self, bus: HookBus) -> None:
@@ -99,7 +100,7 @@ class Window(Hook):
     def before_train_iter(self) -> None:
         """The batch is there."""
         self.split.mark("before_train_iter", self._spent.total)
-        if self._wants_flops and not self.iterations:
+        if self.iterations == self._counted and self._counting is None:
             self._counting = FlopCount()
 
     def after_forward(self) -> None:
@@ -146,11 +147,11 @@ class Window(Hook):
     # -- the arithmetic and the traces ---------------------------------------------------------
 
     @property
-    def _sums(self) -> Times | None:
+    def _sums(self) -> Times:
         """Those that the iteration in progress counts for."""
         if self._cycle is not None:
             return self.split.traced
-        return None if self._is_odd else self.split.plain
+        return self.split.odd if self._is_odd else self.split.plain
 
     def _turn(self) -> None:
         """A cycle may end, and the next one begin. What that takes is no part of an iteration."""
@@ -160,7 +161,7 @@ class Window(Hook):
             self._step_cycle()
         finally:
             self._begin_cycle()
-            self._is_odd = was_traced
+            self._is_odd = was_traced or self.iterations == self._counted
             self.split.count_for(self._sums)
             self.split.mark(RESUMED, self._spent.total)
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from hookbus_profiler.flops import FlopCount, peak_of
 
@@ -52,12 +53,45 @@ def test_counting_changes_no_result():
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA A100-SXM4-40GB", 312e12),
         ("NVIDIA L40S", 362e12),
+        ("NVIDIA L40", 181e12),
         ("NVIDIA L4", 121e12),
+        ("Tesla T4", 65e12),
+        ("Tesla V100-PCIE-16GB", 112e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA T400 4GB", None),
         ("Some other device", None),
     ],
 )
 def test_the_peak_of_a_device_is_known_by_its_name(name, peak):
     assert peak_of(name) == peak
+
+
+def test_what_is_compiled_runs_compiled_again_afterwards():
+    calls = []
+
+    def backend(graph, _):
+        return lambda *args: calls.append("compiled") or graph.forward(*args)
+
+    layer = nn.Linear(3, 5)
+    compiled, x = torch.compile(layer, backend=backend), torch.ones(4, 3)
+    try:
+        first = counted(lambda: compiled(x))
+        compiled(x)
+        second = counted(lambda: compiled(x))
+        compiled(x)
+    finally:
+        torch.compiler.reset()
+    assert (first, second, calls) == (2 * 4 * 3 * 5, 2 * 4 * 3 * 5, ["compiled"] * 2)
+
+
+def test_no_module_has_a_hook_while_it_is_counted():
+    seen = []
+    counted(lambda: seen.extend([*_global_forward_hooks, *_global_forward_pre_hooks]))
+    assert seen == []
 
 
 def test_hooks_of_the_model_are_there_afterwards_and_no_others():

@@ -88,10 +88,16 @@ class TestTraces:
             fake_training([ProfilerHook(schedule=CYCLE, on_trace_ready=fail)], epochs=1, batches=20, work_dir=tmp_path)
         assert len(traces(tmp_path)) == 2
 
-    def test_their_size_is_bounded(self, tmp_path, caplog):
-        fake_training([ProfilerHook(schedule=CYCLE, max_megabytes=1e-6)], epochs=1, batches=9, work_dir=tmp_path)
-        assert traces(tmp_path) == []
-        assert "is left out: with its" in caplog.text
+    def test_their_size_is_bounded_and_that_is_said_once(self, tmp_path, caplog):
+        hook = ProfilerHook(schedule={**CYCLE, "repeat": 0}, max_megabytes=1e-6)
+        fake_training([hook], epochs=1, batches=17, work_dir=tmp_path)
+        assert [path.name for path in (tmp_path / "profiler").iterdir()] == ["report.txt"]
+        assert caplog.text.count("is left out, and what follows as well") == 1
+
+    def test_each_of_several_processes_has_its_share_of_the_room(self, tmp_path, caplog, monkeypatch):
+        monkeypatch.setattr("hookbus_profiler.output.world_size", lambda: 10**6)
+        fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=9, work_dir=tmp_path)
+        assert "would take more than the 0.0005 MB that they may" in caplog.text
 
     def test_without_a_work_dir_the_operators_are_told(self, caplog):
         caplog.set_level("INFO", "hookbus")
@@ -265,7 +271,7 @@ class TestReport:
     @pytest.mark.parametrize("order", ["nested", "ascending"])
     def test_splits_the_time_into_its_parts_within_five_percent_of_the_whole(self, priority, order):
         watch = Stopwatch()
-        hook = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}, priority=priority)
+        hook = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}, with_flops=False, priority=priority)
         whole = Whole(watch)
         if order == "ascending":
             whole.priority = 1000
@@ -291,6 +297,36 @@ class TestReport:
         fake_training([hook := Kept(profile_iters=9)], epochs=1, batches=9)
         # Batches of 4: forward 2*4*(3*4 + 4*2); backward both layers' weights again, and the second one's input.
         assert hook.kept.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
+
+    @pytest.mark.parametrize("wait", [0, 1, 2])
+    def test_counts_it_whatever_is_traced(self, wait):
+        fake_training([hook := Kept(schedule={"wait": wait, "warmup": 0, "active": 3})], epochs=1, batches=9)
+        assert hook.kept.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
+
+    def test_does_not_keep_a_compiled_model_from_being_compiled(self):
+        calls = []
+
+        def backend(graph, _):
+            return lambda *args: calls.append("compiled") or graph.forward(*args)
+
+        model = torch.nn.Linear(1, 1)
+        batches = [(torch.ones(1, 1), torch.ones(1, 1))] * 5
+        options = {"train_loader": batches, "epochs": 1, "work_dir": None, "default_hooks": False, "device": "cpu"}
+        compiled = torch.compile(model, backend=backend)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        try:
+            Trainer(compiled, optimizer, torch.nn.functional.mse_loss, hooks=[hook := Kept()], **options).fit()
+        finally:
+            torch.compiler.reset()
+
+        # The second iteration is the one that is counted: 2*1*1*1 forward, as much again for the weight.
+        assert (len(calls), hook.kept.flops, hook.kept.times.iterations) == (4, 4, 3)
+
+    def test_of_a_run_of_one_iteration_says_what_that_means(self, capsys):
+        fake_training([ProfilerHook()], epochs=1, batches=1)
+        head, note = capsys.readouterr().out.splitlines()[0].split(", ", 1)
+        assert head.startswith("Where the time goes: 1 iteration of ")
+        assert note == "the first, slower than others"
 
     def test_leaves_the_arithmetic_out_where_it_is_not_wanted(self):
         fake_training([hook := Kept(profile_iters=9, with_flops=False)], epochs=1, batches=9)
@@ -337,7 +373,7 @@ class TestARealDevice:
                 self.first = event if run.iters_done == 1 else self.first
                 self.last = event
 
-        hook, events = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}), Events()
+        hook, events = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}, with_flops=False), Events()
         self.train([hook, events])
         torch.cuda.synchronize()
         whole, times = events.first.elapsed_time(events.last) / 1000, hook.kept.times

@@ -90,6 +90,11 @@ def test_the_report_is_printed(capsys, report):
     assert "The model itself takes 100.0 % of the time" in capsys.readouterr().out
 
 
+def test_where_the_files_are_is_printed(tmp_path, capsys, report):
+    use_output(lambda output: output.show(report), tmp_path)
+    assert capsys.readouterr().out.endswith(f"\nWhat the profiler has written is in {tmp_path / 'profiler'}\n")
+
+
 @pytest.mark.parametrize(
     "use", [lambda output, report: output.keep(report), lambda output, report: output.show(report)]
 )

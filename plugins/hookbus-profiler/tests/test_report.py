@@ -61,5 +61,7 @@ def test_all_of_it_as_text():
     ).replace("per \n", "per\n")
 
 
-def test_it_says_when_everything_was_traced():
-    assert "measured while they were traced" in Report(times(step=1), is_traced=True).text()
+def test_the_head_counts_and_says_what_is_special_about_the_iterations():
+    made = Times("measured on a Sunday", iterations=1)
+    made.parts["step"] = 0.004
+    assert Report(made).text().startswith("Where the time goes: 1 iteration of 4.00 ms, measured on a Sunday\n")

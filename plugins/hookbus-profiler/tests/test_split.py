@@ -125,7 +125,7 @@ def test_hooks_that_worked_while_the_device_was_busy_did_not_hold_it_up(walk):
 
 def test_hooks_have_the_time_of_the_iterations_that_they_worked_in(walk):
     split = walk.split
-    for into, hooks in ((None, {"logger": 3}), (split.plain, {"ema": 1}), (split.traced, {"logger": 2})):
+    for into, hooks in ((split.odd, {"logger": 3}), (split.plain, {"ema": 1}), (split.traced, {"logger": 2})):
         split.count_for(into)
         walk.mark("before_train_iter", 5, **hooks)
         walk.end_iteration(4)
@@ -142,15 +142,23 @@ def test_what_hooks_did_after_the_last_iteration_is_in_no_sum(walk):
     assert walk.found.seconds == 9
 
 
-def test_iterations_that_do_not_count_leave_nothing(walk):
+def test_iterations_that_are_odd_stand_apart(walk):
     split = walk.split
-    for into in (None, split.traced, None, split.traced):
+    for into in (split.odd, split.traced, split.odd, split.traced):
         split.count_for(into)
         walk.iteration()
     walk.split.finish()
     assert split.plain.iterations == 0
     assert split.times is split.traced
     assert (split.traced.iterations, dict(split.traced.parts)) == (2, {"data": 2, "step": 2})
+
+
+def test_iterations_that_are_odd_are_better_than_none(walk):
+    walk.split.count_for(walk.split.odd)
+    walk.iteration()
+    walk.split.finish()
+    assert walk.split.times is walk.split.odd
+    assert walk.split.odd.iterations == 1
 
 
 def test_iterations_that_were_not_traced_win(walk):
