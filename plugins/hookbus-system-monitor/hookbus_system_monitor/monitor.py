@@ -19,7 +19,7 @@ from hookbus_system_monitor.plots import save_plots, why_no_plots
 from hookbus_system_monitor.readings import Probe, Reader, Values
 from hookbus_system_monitor.sampler import Sampler
 from hookbus_system_monitor.samples import Samples
-from hookbus_system_monitor.visible import visible_entries
+from hookbus_system_monitor.visible import entries_of
 
 __all__ = ["SystemMonitorHook"]
 
@@ -79,7 +79,7 @@ class SystemMonitorHook(Hook):
         use, memory = self.config.track_gpu, self.config.track_gpu_memory
         if not use and not memory:
             return [NullProvider()]
-        entries = cuda_uuids() or visible_entries(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        entries = entries_of(os.environ.get("CUDA_VISIBLE_DEVICES"), cuda_uuids())
         nvml = NvmlProvider(entries, use=use, memory=memory, reader=self._reader, tell=self._tell, warn=self._warn)
         return [nvml, AcceleratorProvider()] if memory else [nvml]
 
@@ -88,7 +88,7 @@ class SystemMonitorHook(Hook):
         for probe in self._probes:
             values |= self._reader.read(probe)
         for provider in self._providers:
-            values |= provider.read()
+            values |= self._reader.attempt(f"source {type(provider).__name__}", provider.read, {})
         named = {f"system/{name}": value for name, value in values.items()}
         self._samples.add(time.monotonic() - self._began, named)
 

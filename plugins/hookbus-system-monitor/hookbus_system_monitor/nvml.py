@@ -109,7 +109,8 @@ class NvmlProvider:
             say = self._warn if self._names else self._tell
             say(f"{trouble}: there are no values of it as long as that lasts.")
         elif self._trouble and not trouble:
-            self._tell(f"the NVIDIA driver answers again, for {len(self._probes)} GPUs.")
+            number = len(self._probes)
+            self._tell(f"the NVIDIA driver answers again, for {number} GPU{'' if number == 1 else 's'}.")
         self._trouble = trouble
 
     # -- what is read --------------------------------------------------------------------------

@@ -50,13 +50,36 @@ class Reader:
             probe: what to read.
             passes_on: exceptions that mean more than this one probe; they are raised.
         """
+        return self.attempt(
+            probe.what,
+            lambda: dict(zip(probe.names, probe.read(), strict=True)),
+            dict.fromkeys(probe.names),
+            passes_on=passes_on,
+        )
+
+    def attempt(
+        self,
+        what: str,
+        read: Callable[[], Values],
+        otherwise: Values,
+        *,
+        passes_on: tuple[type[Exception], ...] = (),
+    ) -> Values:
+        """The numbers that a function returns; others where it fails.
+
+        Args:
+            what: what it reads, for people.
+            read: the function.
+            otherwise: the numbers where it fails.
+            passes_on: exceptions that mean more than these numbers; they are raised.
+        """
         try:
-            return dict(zip(probe.names, probe.read(), strict=True))
+            return read()
         except passes_on:
             raise
         except Exception as error:
-            self._complain(probe.what, error)
-            return dict.fromkeys(probe.names)
+            self._complain(what, error)
+            return otherwise
 
     def _complain(self, what: str, error: Exception) -> None:
         if what not in self._said:

@@ -8,11 +8,16 @@ Usable without hookbus.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-__all__ = ["Entry", "Gpu", "pick", "visible_entries"]
+__all__ = ["Entry", "Gpu", "entries_of", "pick", "visible_entries"]
+
+UUIDS = ("GPU-", "MIG-")
+NUMBER = re.compile(r"\s*([+-]?[0-9]+)")
 
 Entry = int | str
 """One of the devices of a process: the index of a GPU of the machine, or a UUID as `pick` knows them."""
@@ -36,20 +41,34 @@ class Gpu:
 def visible_entries(text: str | None) -> list[Entry] | None:
     """The devices that `CUDA_VISIBLE_DEVICES` names, in order; None where every GPU is visible.
 
+    The beginning of the text decides whether its entries are UUIDs of GPUs, UUIDs of MIG instances, or numbers; one of
+    another kind ends the list. Of a number the digits at the beginning count; a device that is named twice hides all.
+
     Args:
         text: the value of the variable; None where it is not set.
     """
     if text is None:
         return None
+    read = _index if not text.startswith(UUIDS) else partial(_uuid, kind=text[:4])
     entries: list[Entry] = []
-    for word in map(str.strip, text.split(",")):
-        entry: Entry | None = int(word) if word.isdigit() else word if word.startswith(("GPU-", "MIG-")) else None
+    for entry in map(read, text.split(",")):
         if entry is None:
             break
         if entry in entries:
             return []
         entries.append(entry)
     return entries
+
+
+def entries_of(text: str | None, uuids: list[str] | None) -> Sequence[Entry] | None:
+    """The devices of this process: what torch says, except for MIG instances, of which it may name the whole GPU.
+
+    Args:
+        text: the value of `CUDA_VISIBLE_DEVICES`; None where it is not set.
+        uuids: of torch's devices, without `GPU-`; None where it uses none.
+    """
+    named = visible_entries(text)
+    return named if not uuids or str(text).startswith("MIG-") else uuids
 
 
 def pick(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[int, Gpu]:
@@ -69,6 +88,16 @@ def pick(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[in
         elif None not in gpus:
             break
     return chosen
+
+
+def _index(word: str) -> int | None:
+    found = NUMBER.match(word)
+    index = -1 if found is None else int(found[1])
+    return index if index >= 0 else None
+
+
+def _uuid(word: str, kind: str) -> str | None:
+    return word if word.startswith(kind) else None
 
 
 def _at(index: int, gpus: Sequence[Gpu | None]) -> Gpu | None:

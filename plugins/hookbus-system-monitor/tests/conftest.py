@@ -150,6 +150,14 @@ def bare_machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
+def foreign_machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine where a file with the name of the driver's library is another library."""
+    library = tmp_path / "library"
+    library.mkdir()
+    yield from booted(tmp_path, build_driver(library, "-DnvmlInitWithFlags=something_else"))
+
+
+@pytest.fixture
 def made_up_driver(driver: Path, tmp_path: Path) -> Callable[[str], dict[str, str]]:
     """The environment of a process that sees the GPUs of a scenario."""
 

@@ -224,16 +224,22 @@ class TestTheThread:
 
 
 class TestAProvider:
-    def test_that_fails_is_told_once_and_stops_nothing(self, caplog):
-        provider, writer = Counting(OSError("broken")), Writer()
-        bus = HookBus([Monitor(provider, frequency=1), writer])
-        with bus.run(epochs=1) as run:
-            train(bus, run, lambda number: provider.wait_for_a_sample())
+    def test_that_fails_is_told_once_and_leaves_the_others_alone(self, caplog):
+        class Two(SystemMonitorHook):
+            def providers(self):
+                return [broken, working]
 
-        assert [record.getMessage() for record in caplog.records if "sample failed" in record.getMessage()] == [
-            "monitor: a sample failed (OSError: broken); others are still taken."
+        broken, working, writer = Counting(OSError("broken")), Counting(), Writer()
+        bus = HookBus([Two(name="monitor", interval=0.01, frequency=1, track_cpu=False, track_disk=False), writer])
+        with bus.run(epochs=1) as run:
+            train(bus, run, lambda number: working.wait_for_a_sample())
+
+        assert [record.getMessage() for record in caplog.records if "broken" in record.getMessage()] == [
+            "monitor: source Counting cannot be read (broken): there is no value for it as long as that lasts."
         ]
-        assert (run.outcome, writer.written) == ("finished", [])
+        assert run.outcome == "finished"
+        assert {"system/gpu0/percent", "system/memory_percent"} <= set(writer.written[-1][1])
+        assert (broken.closings, working.closings) == (1, 1)
 
     @pytest.mark.parametrize(
         ("use", "memory", "kinds"),

@@ -215,7 +215,7 @@ class TestADriverThatIsGone:
         machine.reads(10, f"{ONE} {trouble}")
 
         assert machine.reads(10, ONE)[-1] == of(0)
-        assert machine.lines["told"] == ["the NVIDIA driver answers again, for 1 GPUs."]
+        assert machine.lines["told"] == ["the NVIDIA driver answers again, for 1 GPU."]
 
     def test_is_opened_anew_when_another_one_was_loaded(self, machine):
         machine.watch(ONE).read()
@@ -250,6 +250,25 @@ class TestAMissingLibrary:
         shutil.copy(driver / "libnvidia-ml.so.1", bare_machine.library)
 
         assert bare_machine.reads(10)[-1] == of(0)
+
+
+@pytest.mark.slow
+class TestAWrongLibrary:
+    """A file of the name of NVIDIA's that is something else."""
+
+    def test_that_is_no_library_is_one_line_of_information(self, bare_machine):
+        (bare_machine.library / "libnvidia-ml.so.1").write_text("moved to another place")
+
+        assert bare_machine.watch(ONE).reads(5) == [{}] * 5
+        assert bare_machine.lines["told"] == [
+            "no NVIDIA driver answers (NVML Shared Library Not Found): there are no values of it as long as that lasts."
+        ]
+
+    def test_that_is_another_library_is_one_line_of_information(self, foreign_machine):
+        assert foreign_machine.watch(ONE).reads(5) == [{}] * 5
+        assert foreign_machine.lines["told"] == [
+            "no NVIDIA driver answers (Function Not Found): there are no values of it as long as that lasts."
+        ]
 
 
 class TestTheLibrary:

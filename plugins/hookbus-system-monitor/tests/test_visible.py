@@ -1,6 +1,9 @@
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hookbus_system_monitor.visible import Gpu, pick, visible_entries
+from hookbus_system_monitor.visible import Gpu, entries_of, pick, visible_entries
 
 WHOLE = Gpu("GPU-11-22", "whole")
 OTHER = Gpu("GPU-11-33", "other")
@@ -25,10 +28,40 @@ class TestTheVariable:
             ("MIG-GPU-11-22/1/0", ["MIG-GPU-11-22/1/0"]),
             ("0,0", []),
             ("GPU-1,GPU-1", []),
+            ("0,GPU-11-22", [0]),
+            ("GPU-11-22,0", ["GPU-11-22"]),
+            ("GPU-11-22,MIG-66", ["GPU-11-22"]),
+            ("GPU-11-22, GPU-44", ["GPU-11-22"]),
+            ("1gpu,+2", [1, 2]),
+            ("0,²", [0]),
+            ("0,", [0]),
         ],
     )
     def test_is_read_as_cuda_reads_it(self, text, entries):
         assert visible_entries(text) == entries
+
+    @given(st.lists(st.sampled_from([*"0123", "-1", "+1", " 1", "1a", "0x1", "", "GPU-a", " GPU-a", "MIG-a", "x"])))
+    def test_is_read_as_torch_reads_it(self, words):
+        text = ",".join(words)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CUDA_VISIBLE_DEVICES", text)
+            assert visible_entries(text) == torch.cuda._parse_visible_devices()
+
+
+class TestTheDevices:
+    @pytest.mark.parametrize(
+        ("text", "uuids", "entries"),
+        [
+            (None, None, None),
+            ("1", None, [1]),
+            ("1", [], [1]),
+            ("1", ["11-33"], ["11-33"]),
+            (None, ["11-22", "11-33"], ["11-22", "11-33"]),
+            ("MIG-77", ["44-55"], ["MIG-77"]),
+        ],
+    )
+    def test_are_those_of_torch_as_far_as_it_knows_them(self, text, uuids, entries):
+        assert entries_of(text, uuids) == entries
 
 
 def handles(entries, gpus=GPUS):
