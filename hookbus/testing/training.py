@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ class Training:
         run: the run, after its end.
         model: what was trained.
         rng: the random streams at the end.
+        iterations: weak references to the loss of each iteration and to what its batch was made of; what is still there
+            is kept by somebody.
     """
 
     run: Run
     model: nn.Module
     rng: dict[str, Any]
+    iterations: list[tuple[weakref.ref[Tensor], ...]] = field(default_factory=list)
 
 
 def fake_training(
@@ -44,6 +48,7 @@ def fake_training(
     losses: Callable[[int], float] | None = None,
     scores: Callable[[int], Mapping[str, float]] | None = None,
     work_dir: str | Path | None = None,
+    seed: int = 0,
     **options: Any,
 ) -> Training:
     """Train a tiny model on made-up numbers, on the CPU, with the given hooks.
@@ -56,26 +61,28 @@ def fake_training(
         losses: the loss to report at each iteration (from 1), instead of the real one.
         scores: the results of the validation after each epoch (from 1); None for no validation.
         work_dir: where files go.
+        seed: of torch's random numbers, and of the run.
         options: for `bus.run`.
 
     Returns:
         The run and the model, after the end.
     """
     bus = bus if bus is not None else HookBus(hooks)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     loader, validate = _data(batches, batch_size), None if scores is None else lambda run: scores(run.epochs_done)
-    trained = {"model": model, "optimizer": optimizer}
+    train_step = bus.action("train_step", step := _Step(losses, accumulate))
+    trained = {"model": model, "optimizer": optimizer, "seed": seed}
     with bus.run(**trained, epochs=epochs, work_dir=work_dir, validate=validate, **options) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for batch_idx, batch in run.batches(loader):
-                _iteration(run, batch_idx, batch, losses, accumulate)
+                _iteration(run, batch_idx, batch, train_step)
             if validate is not None:
                 run.request_validation()
             bus.emit("after_train_epoch")
-    return Training(run, model, get_rng_state())
+    return Training(run, model, get_rng_state(), step.seen)
 
 
 def _data(batches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
@@ -84,19 +91,43 @@ def _data(batches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
     return [(x, (x.sum(1) > 0).long()) for x in numbers]
 
 
-def _iteration(run: Run, batch_idx: int, batch: Any, losses: Callable[[int], float] | None, accumulate: int) -> None:
-    """One micro-batch, with an update where one is due, and its events."""
-    assert run.model is not None
-    assert run.optimizer is not None
-    emit = run.bus.emit
-    emit("before_train_iter", batch_idx=batch_idx, batch=batch)
-    if run.iters_done % accumulate == 0:
-        run.optimizer.zero_grad()
-    loss = functional.cross_entropy(run.model(batch[0]), batch[1])
-    outputs = {"loss": loss.detach() if losses is None else losses(run.iters_done + 1)}
-    emit("after_forward", batch_idx=batch_idx, batch=batch, outputs=outputs, loss=loss)
-    loss.backward()
-    emit("after_backward", batch_idx=batch_idx, batch=batch, outputs=outputs, loss=loss)
-    if (run.iters_done + 1) % accumulate == 0:
-        run.optimizer.step()
-    emit("after_train_iter", batch_idx=batch_idx, batch=batch, outputs=outputs)
+def _iteration(run: Run, batch_idx: int, batch: Any, train_step: Callable[[Any], Any]) -> None:
+    """One micro-batch, an object of its own, with its events."""
+    batch = tuple(each.clone() for each in batch)
+    run.bus.emit("before_train_iter", batch_idx=batch_idx, batch=batch)
+    outputs = None if run.should_skip_iter else train_step(batch)
+    run.bus.emit("after_train_iter", batch_idx=batch_idx, batch=batch, outputs=outputs)
+
+
+class _Step:
+    """The step of the training, an action: forward, backward, and an update where one is due.
+
+    Args:
+        losses: the loss to report at each iteration, from 1; None for the real one.
+        accumulate: so many iterations make an update.
+    """
+
+    def __init__(self, losses: Callable[[int], float] | None, accumulate: int) -> None:
+        self.losses, self.accumulate = losses, accumulate
+        self.seen: list[tuple[weakref.ref[Tensor], ...]] = []
+
+    def __call__(self, run: Run, batch: Any) -> dict[str, Any]:
+        """Make it, with its events. A hook may leave the iteration out after the forward pass."""
+        assert run.model is not None
+        assert run.optimizer is not None
+        if run.iters_done % self.accumulate == 0:
+            run.optimizer.zero_grad()
+        loss = functional.cross_entropy(run.model(batch[0]), batch[1])
+        self.seen.append(tuple(weakref.ref(each) for each in (loss, *batch)))
+        outputs = {"loss": loss.detach() if self.losses is None else self.losses(run.iters_done + 1)}
+        run.bus.emit("after_forward", batch=batch, outputs=outputs, loss=loss)
+        if not run.should_skip_iter:
+            self._learn(run, batch, outputs, loss)
+        return outputs
+
+    def _learn(self, run: Run, batch: Any, outputs: dict[str, Any], loss: Tensor) -> None:
+        assert run.optimizer is not None
+        loss.backward()
+        run.bus.emit("after_backward", batch=batch, outputs=outputs, loss=loss)
+        if (run.iters_done + 1) % self.accumulate == 0:
+            run.optimizer.step()

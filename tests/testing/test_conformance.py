@@ -1,27 +1,29 @@
-"""The kit for people who write hooks finds what is wrong with one, and nothing in a good one."""
+"""What is wrong with a hook is found, and nothing in a good one."""
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import random
+import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from torch import nn
 
-from hookbus import Hook, HookBus, HookConfig, every, hookimpl
-from hookbus.testing import Event, RecordingBus, check_hook, fake_training, fingerprint
+from hookbus import Hook, HookConfig, every, hookimpl
+from hookbus.testing import check_hook, fingerprint
+from hookbus.training.rng import get_rng_state
 
 
 class GoodConfig(HookConfig):
@@ -50,9 +52,6 @@ class Good(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self.noise = state["count"], state["noise"]
-
-
-# -- check_hook ------------------------------------------------------------------------------------------------
 
 
 def test_a_good_hook_passes() -> None:
@@ -196,11 +195,164 @@ class LeavingAHelper(Good):
             run.bus.register(Hook(name="helper"))
 
 
+class Asked(Good):
+    def state_dict(self) -> dict[str, Any]:
+        self.count, count = 0, self.count
+        return {"count": count, "noise": self.noise}
+
+
+class Draining(Good):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.noise = state.pop("count"), state["noise"]
+
+
+class Sharing(Good):
+    counts: ClassVar[dict[str, int]] = {}
+
+    def after_epoch(self) -> None:
+        self.counts["epochs"] = self.counts.get("epochs", 0) + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.counts)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts.update(state)
+
+
+class Numbered(Good):
+    numbers = itertools.count()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {f"{next(self.numbers)}": 1}
+
+
+class ChangingSettings(Good):
+    class Config(GoodConfig):
+        labels: dict[str, int] = Field(default_factory=dict)
+
+    def before_train(self) -> None:
+        self.config.labels["cat"] = 1
+
+
+class SeedingTorch(Good):
+    observer = False
+
+    def before_train_epoch(self) -> None:
+        torch.manual_seed(0)
+
+
+class CollectingNoGarbage(Good):
+    def before_run(self) -> None:
+        gc.disable()
+
+
+class Moving(Good):
+    def before_run(self) -> None:
+        os.chdir("/")
+
+
+class Deafening(Good):
+    def before_run(self) -> None:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+class Redirecting(Good):
+    def before_run(self) -> None:
+        os.environ["A_VARIABLE_OF_THE_USER"] = "mine"
+
+
+class Listening(Good):
+    def before_train(self, model: nn.Module) -> None:
+        model[0].register_forward_hook(lambda module, inputs, output: None)  # type: ignore[operator]
+
+
+class ListeningToGradients(Good):
+    def before_train(self, model: nn.Module) -> None:
+        next(model.parameters()).register_hook(lambda gradient: None)
+
+
+class ListeningToUpdates(Good):
+    def before_train(self, run: Any) -> None:
+        run.optimizer.register_step_post_hook(lambda *given: None)
+
+
+class KeepingBatches(Good):
+    def before_train_iter(self, batch: Any) -> None:
+        self.batches = [*getattr(self, "batches", []), batch]
+
+
+class KeepingGraphs(Good):
+    def after_backward(self, loss: torch.Tensor) -> None:
+        self.losses = [*getattr(self, "losses", []), loss]
+
+
+class LeavingEvalMode(Good):
+    def after_train(self, model: nn.Module) -> None:
+        model.eval()
+
+
+class ForgettingMomentum(Good):
+    def after_train(self, run: Any) -> None:
+        run.optimizer.state.clear()
+
+
+class Freezing(Good):
+    def after_train(self, model: nn.Module) -> None:
+        model.requires_grad_(False)
+
+
+class Patching(Good):
+    def before_train(self, model: nn.Module) -> None:
+        forward = model.forward
+        model.forward = lambda inputs: forward(inputs)
+
+
+class Masking(ReadingTheLoss):
+    def after_backward(self, batch: Any) -> None:
+        self.last = batch[0][batch[0] > 0]
+
+
+class Finding(ReadingTheLoss):
+    def after_backward(self, batch: Any) -> None:
+        self.last = torch.where(batch[1] > 0)
+
+
+class ReadingInAWrapper(Good):
+    @hookimpl(wrapper=True)
+    def train_step(self) -> Iterator[None]:
+        outputs = yield
+        self.last = outputs["loss"].item()
+        return outputs
+
+
+class ReadingOnTheModel(Good):
+    def before_train(self, model: nn.Module) -> None:
+        self.handle = model.register_forward_hook(self.look)
+
+    def look(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        self.last = output.sum().tolist()
+
+    def cleanup(self) -> None:
+        self.handle.remove()
+
+
 class LeavingAThread(Good):
     def before_run(self) -> None:
         threading.Thread(target=time.sleep, args=[1], name="poller", daemon=True).start()
 
 
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a planted fault does to the process is undone."""
+    monkeypatch.setenv("A_VARIABLE_OF_THE_USER", "the user's")
+    handler = signal.getsignal(signal.SIGUSR2)
+    yield
+    signal.signal(signal.SIGUSR2, handler)
+    gc.enable()
+    Sharing.counts.clear()
+
+
+@pytest.mark.usefixtures("process")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     ("cls", "message"),
@@ -233,6 +385,32 @@ class LeavingAThread(Good):
         (WritingByTorch, r"WritingByTorch writes outside the work directory: .*stray\.pth\."),
         (MakingADirectory, r"MakingADirectory writes outside the work directory: .*logs\."),
         (LeavingAHelper, "LeavingAHelper leaves something on the bus when it is unregistered: helper"),
+        (Asked, r"Asked.state_dict\(\) differs when it is asked for again. Asking must change nothing"),
+        (Draining, r"Draining.load_state_dict\(state\) changes the state it is given. Take copies"),
+        (Sharing, "Sharing: what one instance did is in the state of a new one. Keep state on the instance"),
+        (Numbered, r"Numbered.state_dict\(\) differs for two new instances. Nothing has happened yet"),
+        (ChangingSettings, "ChangingSettings changes its own settings while it trains"),
+        (SeedingTorch, r"SeedingTorch changes what belongs to the whole process: torch.initial_seed\(\)\. Put it back"),
+        (CollectingNoGarbage, r"CollectingNoGarbage changes what belongs .*: gc.isenabled\(\)\. Put it back where"),
+        (Moving, r"Moving changes what belongs to the whole process: the current directory\."),
+        (Deafening, r"Deafening changes what belongs to the whole process: the handler of SIGUSR2\."),
+        (Redirecting, "Redirecting changes .*: the environment variable A_VARIABLE_OF_THE_USER"),
+        (Listening, "Listening leaves PyTorch hooks behind: forward_hooks of model.0. Keep their handles, and remove"),
+        (ListeningToGradients, "ListeningToGradients leaves PyTorch hooks behind: backward_hooks of model.0.weight"),
+        (ListeningToUpdates, "ListeningToUpdates leaves .* behind: optimizer_step_post_hooks of the optimizer"),
+        (KeepingBatches, "KeepingBatches keeps something of every iteration in memory: the batch, or the loss with"),
+        (KeepingGraphs, "KeepingGraphs keeps something of every iteration in memory"),
+        (
+            LeavingEvalMode,
+            "LeavingEvalMode calls itself an observer, but it changes model.0.training, model.1.training",
+        ),
+        (ForgettingMomentum, "ForgettingMomentum calls itself an .*, but it changes the state of the optimizer"),
+        (Freezing, "Freezing calls itself an observer, but it changes model.0.bias.requires_grad"),
+        (Patching, r"Patching calls itself an observer, but it changes what vars\(model\) has"),
+        (Masking, r"Masking waits for the device at every iteration \(after_backward: __getitem__\)"),
+        (Finding, r"Finding waits for the device at every iteration \(after_backward: where\)"),
+        (ReadingInAWrapper, r"ReadingInAWrapper waits for the device at every iteration \(train_step: item\)"),
+        (ReadingOnTheModel, r"ReadingOnTheModel waits for the device at every iteration \(train_step: tolist\)"),
         (LeavingAThread, "LeavingAThread leaves threads running after a training: poller, poller. End them in cleanup"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -280,6 +458,42 @@ def test_a_hook_that_tells_how_often_it_reads_may_wait_for_the_device() -> None:
     check_hook(Scheduled)
     check_hook(Asked)
     check_hook(AfterEachEpoch)
+
+
+def test_a_scheduled_listener_inside_the_step_may_wait_for_the_device() -> None:
+    class Looking(Good):
+        @hookimpl(when=every("interval"))
+        def after_forward(self, loss: torch.Tensor) -> None:
+            self.last = loss.item()
+
+    check_hook(Looking)
+
+
+def test_a_hook_that_puts_back_what_it_changes_passes() -> None:
+    class Careful(Good):
+        def before_train(self, model: nn.Module) -> None:
+            self.handle = model.register_forward_hook(lambda module, inputs, output: None)
+            gc.disable()
+
+        def cleanup(self) -> None:
+            self.handle.remove()
+            gc.enable()
+
+    check_hook(Careful)
+
+
+def test_a_hook_may_remember_the_last_batch() -> None:
+    class Remembering(Good):
+        def before_train_iter(self, batch: Any) -> None:
+            self.batch = batch
+
+    check_hook(Remembering)
+
+
+def test_a_check_leaves_the_random_streams_of_the_author_alone() -> None:
+    before = fingerprint(get_rng_state())
+    check_hook(Good)
+    assert fingerprint(get_rng_state()) == before
 
 
 def test_a_hook_that_keeps_tensors_at_every_iteration_does_not_wait() -> None:
@@ -360,156 +574,6 @@ def test_a_hook_is_tried_in_a_directory_that_is_gone_afterwards(tmp_path: Path, 
         check_hook(WritingHere)
     assert Path.cwd() == tmp_path
     assert list(tmp_path.iterdir()) == []
-
-
-# -- RecordingBus ----------------------------------------------------------------------------------------------
-
-
-def test_a_recording_bus_writes_down_events_with_arguments_and_the_calls_of_listeners() -> None:
-    bus: Any = RecordingBus([Good(name="good")])
-    for i in range(2):
-        bus.emit("after_train_iter", batch_idx=i, outputs={"loss": 0.5})
-    assert bus.fired == ["after_train_iter", "after_train_iter"]
-    expected = {"step": 1, "batch_idx": 0, "batch": None, "model": None, "outputs": {"loss": 0.5}, "loss": 0.5}
-    assert bus.events[0] == Event("after_train_iter", expected)
-    assert [each["step"] for each in bus.arguments("after_train_iter")] == [1, 2]
-    assert bus.arguments("before_epoch") == []
-    assert bus.calls_made == [("good", "after_train_iter")]
-
-
-def test_a_recording_bus_has_the_order_it_is_given() -> None:
-    bus: Any = RecordingBus([Good(name="a", priority=90), Good(name="b")], order="ascending")
-    bus.emit("after_train_iter")
-    bus.emit("after_train_iter")
-    assert bus.calls_made == [("b", "after_train_iter"), ("a", "after_train_iter")]
-
-
-# -- fake_training ---------------------------------------------------------------------------------------------
-
-
-def test_a_small_training_ends_well_with_so_many_iterations() -> None:
-    training = fake_training([good := Good()], epochs=3, batches=5, batch_size=2)
-    run = training.run
-    assert (run.outcome, run.epochs_done, run.iters_done, run.steps_done) == ("finished", 3, 15, 15)
-    assert run.samples_done == 30
-    assert good.count == 7
-    assert isinstance(training.model, nn.Module)
-
-
-def test_the_same_training_gives_the_same_bits() -> None:
-    first, second = fake_training(), fake_training()
-    assert fingerprint(first.model.state_dict()) == fingerprint(second.model.state_dict())
-    assert fingerprint(first.rng) == fingerprint(second.rng)
-    longer = fake_training(epochs=3)
-    assert fingerprint(longer.model.state_dict()) != fingerprint(first.model.state_dict())
-
-
-def test_losses_and_scores_are_those_that_were_asked_for(tmp_path: Path) -> None:
-    bus: Any = RecordingBus()
-    training = fake_training(
-        bus=bus, losses=lambda i: i / 2, scores=lambda epoch: {"accuracy": epoch / 10}, work_dir=tmp_path / "run"
-    )
-    assert [each["loss"] for each in bus.arguments("after_train_iter")] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
-    assert [dict(each["metrics"]) for each in bus.arguments("after_val")] == [
-        {"val/accuracy": 0.1},
-        {"val/accuracy": 0.2},
-    ]
-    assert (tmp_path / "run").is_dir()
-    assert training.run.work_dir is not None
-
-
-def test_an_iteration_has_its_events_with_the_gradients_between_them() -> None:
-    seen = []
-
-    class Looking(Hook):
-        def after_forward(self, run: Any, loss: torch.Tensor) -> None:
-            seen.append(("forward", run.model[0].weight.grad, loss.requires_grad))
-
-        def after_backward(self, run: Any, outputs: dict[str, Any]) -> None:
-            seen.append(("backward", run.model[0].weight.grad is not None, outputs["loss"]))
-
-    fake_training([Looking()], epochs=1, batches=1, losses=lambda i: 0.5 * i)
-    assert seen == [("forward", None, True), ("backward", True, 0.5)]
-
-
-def test_options_are_those_of_a_run() -> None:
-    assert fake_training(seed=7).run.seed == 7
-    assert isinstance(fake_training().run.bus, HookBus)
-
-
-# -- fingerprint -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (1, 1.0),
-        (1, True),
-        ("a", b"a"),
-        ([1, 2], [2, 1]),
-        ([[1], 2], [[1, 2]]),
-        ({"a": 1}, {"b": 1}),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-        (torch.zeros(2), torch.zeros(2, 1)),
-        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
-        (torch.tensor(0.0), torch.tensor(-0.0)),
-        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0000002])),
-        (None, 0),
-    ],
-    ids=str,
-)
-def test_values_that_differ_in_any_bit_have_different_fingerprints(one: Any, other: Any) -> None:
-    assert fingerprint(one) != fingerprint(other)
-
-
-def test_equal_bits_have_equal_fingerprints() -> None:
-    value = {"a": [1, (2.5, None)], "b": torch.arange(6).reshape(2, 3), "c": torch.tensor(1.5, dtype=torch.bfloat16)}
-    same = {"a": [1, (2.5, None)], "b": torch.arange(6).reshape(3, 2).reshape(2, 3), "c": value["c"].clone()}
-    assert fingerprint(value) == fingerprint(same)
-    assert fingerprint(torch.arange(6).reshape(2, 3).T) == fingerprint(torch.arange(6).reshape(2, 3).T.contiguous())
-    assert fingerprint(torch.ones(1, requires_grad=True)) == fingerprint(torch.ones(1))
-
-
-# -- the fixtures ----------------------------------------------------------------------------------------------
-
-AUTHORS_TEST = """
-    from hookbus import Hook
-
-    class Mine(Hook):
-        def before_run(self): ...
-
-    def test_mine(recording_bus):
-        recording_bus.register(Mine())
-        recording_bus.emit("before_run")
-        assert recording_bus.calls_made == [("mine", "before_run")]
-
-    def test_a_bus_of_its_own(recording_bus):
-        assert recording_bus.fired == []
-"""
-
-
-@pytest.mark.slow
-def test_the_fixtures_work_in_a_package_of_an_author(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookbus.testing.plugin"]\n')
-    (tmp_path / "test_mine.py").write_text(dedent(AUTHORS_TEST))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_kit_itself_needs_no_pytest() -> None:
-    code = "import sys; import hookbus.testing; sys.exit('pytest' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_temporary_file_that_is_gone_again_is_no_stray() -> None:
