@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hookbus.metrics import Metrics
     from hookbus.run import Mode
 
-__all__ = ["ALIASES", "POINTS", "SPELLINGS", "Lifecycle", "Point", "Unit", "check_point", "describe", "per"]
+__all__ = ["ALIASES", "POINTS", "SPELLINGS", "Lifecycle", "Point", "Unit", "check_point", "describe", "per", "point_of"]
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -316,22 +316,28 @@ def describe(spec: type) -> dict[str, Point]:
     Raises:
         PointError: a method takes `*args` or `**kwargs`.
     """
-    points = {}
-    for name, method in vars(spec).items():
-        if name.startswith("_") or not inspect.isfunction(method):
-            continue
-        parameters = list(inspect.signature(method).parameters.values())[1:]
-        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-            raise PointError(f"{name}{inspect.signature(method)}: name every argument of the point {name}.")
-        wanted = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
-        points[name] = Point(
-            name=name,
-            args=tuple(p.name for p in wanted),
-            unit=getattr(method, "unit", None),
-            doc=inspect.cleandoc(method.__doc__ or ""),
-            types=tuple(_type_of(p) for p in wanted),
-        )
-    return points
+    methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
+    return {name: point_of(method) for name, method in methods.items() if not name.startswith("_")}
+
+
+def point_of(method: Callable[..., object]) -> Point:
+    """Read the point that a method of a spec class declares.
+
+    Raises:
+        PointError: it takes `*args` or `**kwargs`.
+    """
+    name = method.__name__
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise PointError(f"{name}{inspect.signature(method)}: name every argument of the point {name}.")
+    wanted = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
+    return Point(
+        name=name,
+        args=tuple(p.name for p in wanted),
+        unit=getattr(method, "unit", None),
+        doc=inspect.cleandoc(method.__doc__ or ""),
+        types=tuple(_type_of(p) for p in wanted),
+    )
 
 
 def check_point(point: Point, taken: Collection[str]) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, overload
 
 from hookbus import _packages
 from hookbus.dispatch.actions import ACTIONS
+from hookbus.dispatch.emitting import firing
 from hookbus.dispatch.manager import Manager, spec_class
 from hookbus.dispatch.table import Calls, Table
 from hookbus.errors import PointError
-from hookbus.lifecycle import ALIASES, Point, Unit, check_point, describe
+from hookbus.lifecycle import ALIASES, Point, Unit, check_point, describe, point_of
 
 __all__ = ["Points"]
+
+P = ParamSpec("P")
 
 
 class Points:
@@ -28,13 +31,20 @@ class Points:
         """Every point that can be fired here, by name."""
         return self.table.points
 
+    @overload
     def declare(
-        self, name: str, args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
+        self, point: str, args: Sequence[str] = ..., *, unit: Unit | None = ..., doc: str = ...
+    ) -> Callable[..., None]: ...
+    @overload
+    def declare(self, point: Callable[Concatenate[Any, P], None]) -> Callable[P, None]: ...
+    def declare(
+        self, point: str | Callable[..., None], args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
     ) -> Callable[..., None]:
         """Declare a point of one's own.
 
         Args:
-            name: `before_...`, `after_...`, `on_...` or another identifier.
+            point: `before_...`, `after_...`, `on_...` or another identifier; or a method of a spec class, which says
+                all of this by itself, and gives its types to the function that fires the point.
             args: its arguments besides `run`.
             unit: what `when=` counts there; None where nothing is counted.
             doc: what it means.
@@ -43,20 +53,19 @@ class Points:
             A function that fires it: `after_render(image=picture)`.
 
         Raises:
-            PointError: a name is taken, reserved or no identifier, or there is no such unit.
+            PointError: a name is taken, reserved or no identifier, or there is no such unit. A method may say again
+                what is declared already.
         """
-        if name in self.points:
-            raise PointError(f"The point {name!r} is declared already.")
         if isinstance(args, str):
-            raise PointError(f"{name}: args is a list of names, not {args!r}: say args=({args!r},).")
-        self._declare(Point(name, tuple(args), unit, doc, ("Any",) * len(args)))
-
-        def fire(**arguments: Any) -> None:
-            self._emit(name, **arguments)
-
-        fire.__name__ = fire.__qualname__ = name
-        fire.__doc__ = doc or f"Fire {name}({', '.join(args)})."
-        return fire
+            raise PointError(f"{point}: args is a list of names, not {args!r}: say args=({args!r},).")
+        types = ("Any",) * len(args)
+        wanted = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else point_of(point)
+        there = self.points.get(wanted.name)
+        if there is None:
+            self._declare(wanted)
+        elif isinstance(point, str) or there != wanted:
+            raise PointError(f"The point {wanted.name!r} is declared already.")
+        return firing(self._emit, wanted)
 
     def declare_from(self, spec: type) -> None:
         """Declare the points of a spec class like `Lifecycle`, one method each; those that are there stay.

@@ -13,7 +13,7 @@ from hookbus.lifecycle import SPELLINGS, Point
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["EXPLICIT", "LoopLeft", "bracketed", "emitter_for", "leaving", "write_emitter"]
+__all__ = ["EXPLICIT", "LoopLeft", "bracketed", "emitter_for", "firing", "leaving", "write_emitter"]
 
 EXPLICIT = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """The arguments that `emit` names explicitly: collecting them in **kwargs at every iteration would be slow."""
@@ -76,6 +76,24 @@ def bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
             check(*arguments)
 
     return emit
+
+
+def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
+    """A function that fires a point, with its arguments by name or in their order.
+
+    Args:
+        emit: that of the bus.
+        point: the point.
+    """
+
+    def fire(*given: Any, **named: Any) -> None:
+        if len(given) > len(point.args):
+            raise PointError(f"{point.signature} has no place for {len(given)} arguments.")
+        emit(point.name, **dict(zip(point.args, given, strict=False)), **named)
+
+    fire.__name__ = fire.__qualname__ = point.name
+    fire.__doc__ = point.doc or f"Fire {point.signature}."
+    return fire
 
 
 class LoopLeft(KeyboardInterrupt):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -82,6 +82,40 @@ def test_a_point_that_cannot_be_declared_leaves_nothing_behind(
         bus.declare(name, **options)
     assert message in str(caught.value)
     assert bus.points == before
+
+
+class Drawing:
+    @hookspec(unit="epoch")
+    def after_draw(self, image: str | None = None, *, tag: str = "") -> None:
+        """A picture was drawn."""
+
+    def after_erase(self, run: Any, image: str) -> None: ...
+
+
+def test_a_method_of_a_spec_class_declares_its_point_and_gives_a_function_like_itself() -> None:
+    bus, seen = HookBus(), []
+    after_draw, after_erase = bus.declare(Drawing.after_draw), bus.declare(Drawing.after_erase)
+    bus.on("after_draw", when=every(1))(lambda image, tag: seen.append((image, tag)))
+    bus.on("after_erase", name="erase")(lambda image: seen.append(image))
+    assert (after_draw.__name__, after_draw.__doc__) == ("after_draw", "A picture was drawn.")
+    assert bus.points["after_draw"].unit == "epoch"
+    after_draw("one", tag="a")
+    after_draw()
+    cast(Any, after_erase)("two")
+    assert seen == [("one", "a"), (None, None), "two"]
+    with pytest.raises(PointError, match=r"after_draw\(run, image, tag\) has no place for 3 arguments"):
+        cast(Any, after_draw)(1, 2, 3)
+
+
+def test_a_method_may_say_again_what_is_declared_but_nothing_else() -> None:
+    class Other:
+        def after_draw(self, picture: Any = None) -> None: ...
+
+    bus = HookBus()
+    bus.declare_from(Drawing)
+    bus.declare(Drawing.after_draw)
+    with pytest.raises(PointError, match="The point 'after_draw' is declared already"):
+        bus.declare(Other.after_draw)
 
 
 class Rendering:

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookbus import Hook, HookBus, HookConfig, Priority, Run, Trainer, between, every, hookimpl, last, once
+from hookbus import Hook, HookBus, HookConfig, Priority, Run, Trainer, between, every, hookimpl, hookspec, last, once
+
+
+class RenderPoints:
+    @hookspec(unit="epoch")
+    def after_render(self, image: Tensor, *, tag: str = "picture") -> None:
+        """A picture was rendered."""
 
 
 class GreetConfig(HookConfig):
@@ -54,6 +60,15 @@ def own_loop() -> None:
             bus.emit("after_val_epoch", metrics={"accuracy": 0.5})
             bus.emit("after_train_epoch")
     after_render(image=None)
+
+
+def own_points(bus: HookBus) -> None:
+    after_render = bus.declare(RenderPoints.after_render)
+    after_render(torch.zeros(2, 2))
+    after_render(image=torch.zeros(2, 2), tag="weights")
+    after_render("weights")  # type: ignore[arg-type] # each of these ignores is needed, or mypy complains
+    after_render(torch.zeros(2, 2), tga="weights")  # type: ignore[call-arg]
+    after_render()  # type: ignore[call-arg]
 
 
 def trainer() -> float:

@@ -8,7 +8,7 @@ from hookbus import Hook, Run
 from hookbus.errors import HookError
 from hookbus_render.config import FrameConfig, RenderConfig
 from hookbus_render.picture import picture_of
-from hookbus_render.points import fire_after_render
+from hookbus_render.points import RenderPoints
 
 __all__ = ["FrameHook", "RenderHook"]
 
@@ -24,7 +24,7 @@ class RenderHook(Hook):
     def after_epoch(self, run: Run, model: nn.Module) -> None:
         """Render, let others draw, record."""
         image = picture_of(_weight_of(model, self.config.layer))
-        fire_after_render(run.bus, image)
+        run.bus.declare(RenderPoints.after_render)(image)
         run.bus.emit("log_images", tag=self.config.tag, images=image[..., None])
 
 

@@ -6,7 +6,7 @@ from hookbus import Hook, HookBus, Priority
 from hookbus.errors import HookWarning
 from hookbus.testing import RecordingBus, check_hook, fake_training
 from hookbus_render import FrameHook, RenderHook, picture_of
-from hookbus_render.points import fire_after_render
+from hookbus_render.points import RenderPoints
 
 
 class Stamp(Hook):
@@ -37,7 +37,7 @@ def test_records_one_picture_per_epoch_into_which_others_have_drawn():
 def test_a_frame_leaves_the_inside_as_it_is():
     bus, image = HookBus([FrameHook(width=1, value=9)]), torch.zeros(3, 4, dtype=torch.uint8)
 
-    fire_after_render(bus, image)
+    bus.declare(RenderPoints.after_render)(image)
 
     assert image.tolist() == [[9, 9, 9, 9], [9, 0, 0, 9], [9, 9, 9, 9]]
 
