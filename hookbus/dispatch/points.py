@@ -2,7 +2,7 @@
 
 Here it is written, in one place, which points move the clock, what an argument is filled with that the caller left
 out, after which points requests are settled, and what comes after that. The texts are statements of the generated
-function of a point (see `_dispatch`), in which `_run`, `_clock`, `_metrics` and `_settle` are known.
+function of a point (see `dispatch.compiling`), in which `_run`, `_clock`, `_metrics` and `_settle` are known.
 """
 
 from __future__ import annotations
