@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Gradient", "Reading", "measure"]
+__all__ = ["Gradient", "Reading", "measure", "scale_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,19 @@ def measure(parameters: Mapping[str, Tensor], scale: Tensor | None = None) -> Re
     return Reading(list(there), missing, sizes, [i for group in groups for i in group], numbers)
 
 
+def scale_of(scaler: Any, parameters: Mapping[str, Tensor]) -> Tensor | None:
+    """By what a gradient scaler multiplies, without reading it; None for nothing.
+
+    Args:
+        scaler: a `torch.amp.GradScaler`, or None.
+        parameters: those whose gradients it multiplies; the number is on the device of the first.
+    """
+    if scaler is None or not scaler.is_enabled() or not parameters:
+        return None
+    scaled: Tensor = scaler.scale(torch.ones((), device=next(iter(parameters.values())).device))
+    return scaled
+
+
 def _dense(gradient: Tensor) -> Tensor:
     """Real numbers with the same absolute values, without those of a sparse gradient that are not there."""
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
@@ -105,7 +119,11 @@ def _on(device: torch.device, value: Tensor) -> Tensor:
 
 
 def _of_group(gradients: list[Tensor]) -> Tensor:
-    """Of shape (number of gradients, 3): the norms of order 1, infinity and 2; 16 bits are added up in 32."""
+    """Of shape (number of gradients, 3): the norms of order 1, infinity and 2; 16 bits are added up in 32.
+
+    A call for each order: torch has none for several, and to begin with the absolute values of all gradients would take
+    as much memory as they do.
+    """
     wide = torch.promote_types(gradients[0].dtype, torch.float32)
     columns = [torch.stack(torch._foreach_norm(gradients, order, wide)) for order in (1, math.inf, 2)]
     return torch.stack(columns, dim=1)

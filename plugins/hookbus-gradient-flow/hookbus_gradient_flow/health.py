@@ -11,7 +11,7 @@ from typing import Literal
 
 from hookbus_gradient_flow.flow import Gradient
 
-__all__ = ["EXPLODING", "VANISHING", "Kind", "ailing", "sentence"]
+__all__ = ["EXPLODING", "VANISHING", "Complaints", "Kind", "ailing", "sentence"]
 
 Kind = Literal["missing", "not finite", "vanishing", "exploding"]
 
@@ -43,6 +43,7 @@ WORDS: dict[Kind, tuple[str, str]] = {
     ),
 }
 """By kind: what is so, and what to do."""
+NOTHING = "every parameter that is looked at is frozen (requires_grad is off): there is nothing to show."
 ONE = {"have": "has", "them": "it", "their": "its", "Their": "Its"}
 SEVERAL = {word: word for word in ONE}
 
@@ -78,6 +79,32 @@ def sentence(kind: Kind, norms: dict[str, float], step: int) -> str:
     what, advice = (text.format(**(ONE if len(norms) == 1 else SEVERAL)) for text in WORDS[kind])
     number = "1 parameter" if len(norms) == 1 else f"{len(norms)} parameters"
     return f"step {step}: {number} {what}: {_listed(kind, norms)}. {advice}."
+
+
+class Complaints:
+    """Says what is wrong with gradients and was not when they were looked at before."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[Kind, str]] = set()
+        self._was_empty = False
+
+    def about(self, gradients: Sequence[Gradient], missing: Sequence[str], step: int) -> list[str]:
+        """A sentence for each kind of which there is something new, and one where there is nothing to look at.
+
+        Args:
+            gradients: those that are there.
+            missing: the parameters without one.
+            step: the update.
+        """
+        found = ailing(gradients, missing)
+        fresh = {
+            kind: {name: norm for name, norm in norms.items() if (kind, name) not in self._said}
+            for kind, norms in found.items()
+        }
+        self._said = {(kind, name) for kind, norms in found.items() for name in norms}
+        was_empty, self._was_empty = self._was_empty, not gradients and not missing
+        nothing = [f"step {step}: {NOTHING}"] if self._was_empty and not was_empty else []
+        return nothing + [sentence(kind, norms, step) for kind, norms in fresh.items() if norms]
 
 
 def _kind(gradient: Gradient) -> Kind | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
@@ -19,9 +18,9 @@ from hookbus.model.wrappers import unwrapped
 from hookbus.pictures import pictures_directory
 from hookbus_gradient_flow.chart import draw
 from hookbus_gradient_flow.config import GradientFlowConfig
-from hookbus_gradient_flow.flow import Gradient, Reading, measure
-from hookbus_gradient_flow.health import Kind, ailing, sentence
-from hookbus_gradient_flow.targets import paths_of, resolve
+from hookbus_gradient_flow.flow import Gradient, Reading, measure, scale_of
+from hookbus_gradient_flow.health import Complaints
+from hookbus_gradient_flow.targets import chosen_of, paths_of, resolve
 
 __all__ = ["GradientFlowHook"]
 
@@ -46,7 +45,7 @@ class GradientFlowHook(Hook):
         self._directory: Path | None = None
         self._reading: Reading | None = None
         self._read_at = -1
-        self._told: set[tuple[Kind, str]] = set()
+        self._complaints = Complaints()
 
     def check(self, run: Run) -> None:
         """See that each target stands for a parameter.
@@ -57,7 +56,7 @@ class GradientFlowHook(Hook):
         """
         if run.model is None:
             raise HookError("it reads the gradients of a model: give model= to the run.")
-        parameters = dict(unwrapped(run.model).named_parameters())
+        parameters = _parameters_of(run.model)
         _, unknown = resolve(parameters, self.config.targets)
         if unknown:
             raise ConfigError(
@@ -72,21 +71,19 @@ class GradientFlowHook(Hook):
         Raises:
             ConfigError: there is no place for `save_dir`.
         """
-        parameters = dict(model.named_parameters())
-        names, _ = resolve(parameters, self.config.targets)
         if is_spread := layout_of(model) is not None:
             run.logger.warning("%s shows nothing: this process has only a part of each gradient.", self.name)
-        self._parameters = {} if is_spread else {name: parameters[name] for name in names}
+        self._parameters = {} if is_spread else chosen_of(_parameters_of(model), self.config.targets)
         own = re.sub(r"[^\w-]", "_", self.name)
         self._directory = pictures_directory(run, self.name, "save_dir", self.config.save_dir, own)
-        self._reading, self._read_at, self._told = None, -1, set()
+        self._reading, self._read_at, self._complaints = None, -1, Complaints()
 
     # -- reading -------------------------------------------------------------------------------
 
     def after_backward(self, run: Run) -> None:
         """Read the gradients of a due update; those of a later micro-batch of its group replace them."""
         if (run.steps_done + 1) % self.config.frequency == 0:
-            self._read(run, _scale_of(run.scaler, self._parameters))
+            self._read(run, scale_of(run.scaler, self._parameters))
 
     def before_optimizer_step(self, run: Run, optimizer: Any) -> None:
         """Read them here where nobody told of the backward. A fused optimizer is handed the scale."""
@@ -116,18 +113,12 @@ class GradientFlowHook(Hook):
             return
         gradients = reading.take()
         values = {f"gradients/{g.name}/{kind}": getattr(g, kind) for g in gradients for kind in ("mean", "max", "l2")}
-        run.bus.emit("log_scalars", values=values)
-        self._warn(run, gradients, reading.missing)
-        self._show(run, gradients, reading.missing)
-
-    def _warn(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
-        """Say what is wrong and was not when it was looked at before."""
-        found = ailing(gradients, missing)
-        for kind, norms in found.items():
-            fresh = {name: norm for name, norm in norms.items() if (kind, name) not in self._told}
-            if fresh:
-                run.logger.warning("%s: %s", self.name, sentence(kind, fresh, run.steps_done))
-        self._told = {(kind, name) for kind, norms in found.items() for name in norms}
+        if values:
+            run.bus.emit("log_scalars", values=values)
+        for text in self._complaints.about(gradients, reading.missing, run.steps_done):
+            run.logger.warning("%s: %s", self.name, text)
+        if values or reading.missing:
+            self._show(run, gradients, reading.missing)
 
     def _show(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
         """The chart, for those who record pictures and as a file."""
@@ -139,10 +130,6 @@ class GradientFlowHook(Hook):
             commit(path, lambda file: image.save(file, format="png"))
 
 
-def _scale_of(scaler: Any, parameters: dict[str, Tensor]) -> Tensor | None:
-    """By what the gradients were multiplied, on their device and without reading it; None for nothing."""
-    if scaler is None or not scaler.is_enabled() or not parameters:
-        return None
-    one = torch.ones((), device=next(iter(parameters.values())).device)
-    scaled: Tensor = scaler.scale(one)
-    return scaled
+def _parameters_of(model: nn.Module) -> dict[str, Tensor]:
+    """By every name that they have in the module inside wrappers; those that are shared have several."""
+    return dict(unwrapped(model).named_parameters(remove_duplicate=False))

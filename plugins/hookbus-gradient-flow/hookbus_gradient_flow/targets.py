@@ -5,10 +5,13 @@ Usable without hookbus.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
-__all__ = ["paths_of", "resolve"]
+__all__ = ["chosen_of", "paths_of", "resolve"]
+
+T = TypeVar("T")
 
 
 def resolve(parameters: Iterable[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -28,6 +31,18 @@ def resolve(parameters: Iterable[str], targets: Sequence[str]) -> tuple[list[str
     found = {target: {name for name in names if _stands_for(target, name)} for target in targets}
     chosen = set().union(*found.values())
     return [name for name in names if name in chosen], [target for target in targets if not found[target]]
+
+
+def chosen_of(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, T]:
+    """The parameters that targets stand for, each once, under the first of its names that was chosen.
+
+    Args:
+        parameters: by full name; one that is shared has several names.
+        targets: as for `resolve`.
+    """
+    names, _ = resolve(parameters, targets)
+    first = {id(parameters[name]): name for name in reversed(names)}
+    return {name: parameters[name] for name in names if first[id(parameters[name])] == name}
 
 
 def paths_of(parameters: Iterable[str]) -> list[str]:

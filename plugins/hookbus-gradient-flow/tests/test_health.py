@@ -3,7 +3,7 @@ import math
 import pytest
 
 from hookbus_gradient_flow.flow import Gradient
-from hookbus_gradient_flow.health import ailing, sentence
+from hookbus_gradient_flow.health import Complaints, ailing, sentence
 
 
 def gradient(name, largest, l2=1.0):
@@ -46,3 +46,23 @@ def test_the_sentence_says_how_many_which_and_what_to_do():
 def test_of_many_the_first_are_named():
     text = sentence("missing", {f"w{i}": math.nan for i in range(8)}, 1)
     assert text.startswith("step 1: 8 parameters have no gradient: w0, w1, w2, w3, w4 and 3 more. ")
+
+
+class TestComplaints:
+    def test_are_made_again_only_after_all_was_well_in_between(self):
+        complaints, bad, good = Complaints(), [gradient("w", 5.0, 2e3)], [gradient("w", 5.0)]
+        said = [len(complaints.about(each, [], step)) for step, each in enumerate([bad, bad, good, bad])]
+        assert said == [1, 0, 0, 1]
+
+    def test_name_what_is_new_alone(self):
+        complaints = Complaints()
+        complaints.about([], ["a"], 1)
+        assert [text.partition(". ")[0] for text in complaints.about([], ["a", "b"], 2)] == [
+            "step 2: 1 parameter has no gradient: b"
+        ]
+
+    def test_are_made_once_where_there_is_nothing_to_look_at(self):
+        complaints = Complaints()
+        said = [complaints.about(each, [], step) for step, each in enumerate([[], [], [gradient("w", 5.0)], []])]
+        text = "every parameter that is looked at is frozen (requires_grad is off): there is nothing to show."
+        assert said == [[f"step 0: {text}"], [], [], [f"step 3: {text}"]]

@@ -175,6 +175,35 @@ class TestTargets:
             "There are: 0, 0.bias, 0.weight, 2, 2.bias, 2.weight.",
         ]
 
+    def test_have_the_names_of_a_model_that_is_compiled(self):
+        bus, model = RecordingBus([GradientFlowHook(frequency=1, targets=["weight"])]), One()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bus.run(model=torch.compile(model, backend="eager"), optimizer=optimizer, iterations=1):
+            bus.emit("before_train_iter", batch=ONE)
+            model(ONE).backward()
+            optimizer.step()
+            bus.emit("after_train_iter", batch=ONE)
+        assert largest(bus) == {1: 1.0}
+
+    def test_that_are_frozen_are_said_and_nothing_is_recorded(self, tmp_path, caplog):
+        model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+        model[0].requires_grad_(False)
+        trainer = Trainer(
+            model,
+            torch.optim.SGD(model[1].parameters(), lr=0.0),
+            step_fn=lambda model, batch: model(batch).sum(),
+            train_loader=[ONE] * 3,
+            epochs=1,
+            hooks=[GradientFlowHook(frequency=1, targets=["0"]), seen := Recorder()],
+            default_hooks=False,
+            device="cpu",
+            work_dir=tmp_path,
+        )
+        trainer.fit()
+        assert (seen.largest, list(tmp_path.rglob("*.png"))) == ({}, [])
+        assert caplog.text.count("step 1: every parameter that is looked at is frozen") == 1
+        assert caplog.text.count("is frozen") == 1
+
 
 class TestChart:
     def test_is_a_file_of_the_run_and_a_picture_for_everyone(self, tmp_path):

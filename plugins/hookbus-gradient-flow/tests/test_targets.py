@@ -1,6 +1,6 @@
 import pytest
 
-from hookbus_gradient_flow.targets import paths_of, resolve
+from hookbus_gradient_flow.targets import chosen_of, paths_of, resolve
 
 NAMES = ["stem.weight", "layer1.0.weight", "layer1.0.bias", "layer10.0.weight", "head.weight"]
 
@@ -27,3 +27,11 @@ def test_targets_that_stand_for_nothing_are_told():
 
 def test_every_path_can_be_a_target():
     assert paths_of(["a.0.weight", "a.0.bias", "b"]) == ["a", "a.0", "a.0.weight", "a.0.bias", "b"]
+
+
+def test_a_shared_parameter_is_there_once_under_the_first_name_that_was_chosen():
+    shared, own = object(), object()
+    parameters = {"in.weight": shared, "in.bias": own, "out.weight": shared}
+    assert chosen_of(parameters, []) == {"in.weight": shared, "in.bias": own}
+    assert chosen_of(parameters, ["out"]) == {"out.weight": shared}
+    assert chosen_of(parameters, ["out", "in"]) == {"in.weight": shared, "in.bias": own}
