@@ -10,6 +10,8 @@ import os
 import sys
 import time
 import uuid
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hookbus.errors import RankError
@@ -18,13 +20,22 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["is_main", "is_one_of_several", "leave", "local_device", "rank", "start_group", "world_size"]
+__all__ = ["is_main", "is_one_of_several", "leave", "local_device", "rank", "rest", "start_group", "world_size"]
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What the environment has to say for processes to find each other."""
 
 MEETING = "hookbus/meeting"
 """Where the first process says under which name the others find it."""
+
+THREADS = Path("/proc/self/task")
+"""Where Linux tells what the threads of this process do."""
+
+GLOO_THREAD = "pt_gloo_runloop"
+"""What torch calls the threads that do the work of a group."""
+
+PATIENCE = 5.0
+"""Seconds that a process waits, at its end, for these threads: one may be waiting for a process that has died."""
 
 
 def rank() -> int:
@@ -116,11 +127,27 @@ def _meeting(store: Store, number: int, size: int) -> str:
     return place
 
 
+def rest() -> None:
+    """Return once the threads through which processes talk have put away what they worked on.
+
+    They do so a moment after the work is done, and need Python for it: one of them that comes when the interpreter is
+    being taken down aborts the process ("terminate called without an active exception", Python before 3.14), and
+    torchrun then says that the training has failed. So this is called at the end of a process, while Python is there.
+    """
+    end, before = time.monotonic() + PATIENCE, None
+    while time.monotonic() < end:
+        now = _threads_asleep()
+        if now is not None and now == before:
+            return
+        before = now
+        time.sleep(0.01)  # whoever waits for the interpreter gets it now
+
+
 def leave(code: int) -> NoReturn:
     """End this process, one of several: what is to happen at its end happens, and then it is gone.
 
-    Taken down the usual way, a process that has met others through gloo aborts now and then after all its work is done
-    (torch 2.13: "terminate called without an active exception"), and torchrun then says that the training has failed.
+    For a process whose exit code is known. Where a run has failed, a thread may still be waiting for another process,
+    and wake while the interpreter is being taken down, see `rest`.
 
     Args:
         code: the exit code.
@@ -129,6 +156,22 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)
+
+
+def _threads_asleep() -> dict[str, str] | None:
+    """How often each of the threads has slept, by its number; None while one is awake.
+
+    Two answers that are alike say that all of them have slept in between.
+    """
+    found = {}
+    for thread in THREADS.glob("*"):
+        with suppress(OSError):  # it has ended
+            if (thread / "comm").read_text().strip() == GLOO_THREAD:
+                facts = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines())
+                found[thread.name] = facts["voluntary_ctxt_switches"]
+                if not facts["State"].startswith("S"):
+                    return None
+    return found
 
 
 def _end_group() -> None:

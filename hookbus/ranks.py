@@ -7,6 +7,7 @@ a difference is then an error that shows both sides.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -304,6 +305,8 @@ def join(device: device | str | None = None) -> Ranks:
     import torch.distributed as dist
 
     store = None if dist.is_initialized() else distributed.start_group(device)
+    if not _joined:
+        atexit.register(distributed.rest)
     if not _joined or _joined[0].world is not dist.group.WORLD:
         _joined[:] = [ProcessRanks(store)]
     _joined[0].parted = False

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from hookbus.distributed import _meeting, is_main, is_one_of_several, local_device, rank, world_size
+from hookbus.distributed import _meeting, is_main, is_one_of_several, local_device, rank, rest, world_size
 
 MEETING = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -91,6 +91,39 @@ class TestTheNameUnderWhichProcessesMeet:
 
         assert len(set(now)) == 1
         assert set(before).isdisjoint(now)
+
+
+LATE_THREAD = """
+import atexit, time, weakref
+
+import torch
+import torch.distributed as dist
+from hookbus.distributed import rest
+
+def put_away(_):
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+    print("put away", flush=True)
+
+atexit.register(rest)
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+tensor = torch.ones(1)
+watched = weakref.ref(tensor, put_away)  # called by the thread that has added up, when it drops what it worked on
+dist.all_reduce(tensor, async_op=True)
+del tensor
+print("end of the script", flush=True)
+"""
+
+
+def test_a_process_rests_until_gloo_has_put_away_what_it_worked_on() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE_THREAD], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end of the script\nput away\n", "")
+
+
+def test_a_process_without_such_threads_need_not_rest() -> None:
+    assert rest() is None
 
 
 def test_who_leaves_does_what_is_to_be_done_at_the_end_and_has_the_code() -> None:

@@ -16,8 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hookbus.distributed import leave
-
 
 def answer(value: Any) -> None:
     """Leave a value for the test, under the number of this rank."""
@@ -25,16 +23,6 @@ def answer(value: Any) -> None:
 
 
 def main() -> None:
-    """End as `hookbus` itself does, see `hookbus.distributed.leave`."""
-    code: object = 0
-    try:
-        work()
-    except SystemExit as end:
-        code = end.code or 0
-    leave(code if isinstance(code, int) else 1)
-
-
-def work() -> None:
     seconds, *arguments = sys.argv[1:]
     faulthandler.enable()
     faulthandler.dump_traceback_later(float(seconds), exit=True)
