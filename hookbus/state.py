@@ -30,10 +30,10 @@ import torch
 import hookbus
 from hookbus.checkpoints import files
 from hookbus.checkpoints.generations import generation_named
+from hookbus.checkpoints.hook_states import load_hooks, states_of_hooks
 from hookbus.checkpoints.parts import add_parts, with_own_part
 from hookbus.checkpoints.plain import without_numpy
 from hookbus.checkpoints.reading import content_of, existing, load_into, put_content, verify_checkpoint
-from hookbus.checkpoints.remembering import load_hooks, states_of_hooks
 from hookbus.checkpoints.resizing import resized, size_of
 from hookbus.checkpoints.restoring import load_grads, load_part
 from hookbus.errors import CheckpointError
