@@ -34,8 +34,8 @@ from hookbus.checkpoints.hook_states import load_hooks, states_of_hooks
 from hookbus.checkpoints.parts import add_parts, with_own_part
 from hookbus.checkpoints.plain import without_numpy
 from hookbus.checkpoints.reading import content_of, existing, load_into, put_content, verify_checkpoint
-from hookbus.checkpoints.resizing import resized, size_of
 from hookbus.checkpoints.restoring import load_grads, load_part
+from hookbus.checkpoints.world_size import resized, size_of
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import spread_like
 from hookbus.model.wrappers import unwrapped

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from hookbus.bus import HookBus
 from hookbus.checkpoints.parts import with_own_part
-from hookbus.checkpoints.resizing import resized, size_of
+from hookbus.checkpoints.world_size import resized, size_of
 from hookbus.errors import CheckpointError
 from hookbus.ranks import Ranks
 from hookbus.run import Run
