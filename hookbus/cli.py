@@ -64,10 +64,10 @@ def train(
 
             add_missing(trainer.bus, PROFILING)
         run = trainer.fit()
-        from hookbus.commands.closing import say_closing
+        from hookbus.commands.summary import say_summary
         from hookbus.runs.ending import EXIT_CODES
 
-        say_closing(run, file, overrides or (), trainer.work_dir)
+        say_summary(run, file, overrides or (), trainer.work_dir)
         raise typer.Exit(EXIT_CODES[run.outcome])
 
 

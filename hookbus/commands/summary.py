@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["say_closing"]
 
 
-def say_closing(run: Run, file: Path, overrides: Sequence[str], asked_for: str | Path | None) -> None:
+def say_summary(run: Run, file: Path, overrides: Sequence[str], asked_for: str | Path | None) -> None:
     """Print where everything lies, and the commands that go on from there; on the main rank, which alone writes.
 
     Args:
