@@ -204,7 +204,7 @@ def consolidate(
 ) -> None:
     """Make one file of a checkpoint that several processes have written."""
     with reported():
-        from hookbus.commands.consolidating import consolidate as made_one
+        from hookbus.commands.consolidate import consolidate as made_one
 
         written = made_one(directory, output)
         console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hookbus.checkpoints.generations import generations_in, read_manifest
-from hookbus.commands.consolidating import consolidate
+from hookbus.commands.consolidate import consolidate
 from hookbus.state import read_checkpoint
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ BEGINNING = """
     found = {"trained": numbers(trainer.model.state_dict())}
     if RANK == 0:
         from pathlib import Path
-        from hookbus.commands.consolidating import consolidate
+        from hookbus.commands.consolidate import consolidate
 
         consolidate(Path(sys.argv[1], "checkpoints/last.pth"), Path(sys.argv[1], "whole.pth"))
     trainer.ranks.barrier("one file is there")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hookbus.checkpoints.files import is_of, read_sidecar
 from hookbus.checkpoints.sharded import write_generation
 from hookbus.cli import app
-from hookbus.commands.consolidating import consolidate
+from hookbus.commands.consolidate import consolidate
 from hookbus.errors import CheckpointDamaged, CheckpointError
 from hookbus.model.layouts import Layout
 from hookbus.ranks import Ranks
