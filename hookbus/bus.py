@@ -1,8 +1,8 @@
 """The bus: who listens where, and the firing of points.
 
 pluggy keeps the members and validates their signatures; it does not dispatch. After each change of membership the bus
-compiles, per point and on first use, the function that calls the listeners in order (see `dispatch.compiling`). The loop
-calls these functions through `bus.calls`; everyone else goes through `emit`, which checks what it is given.
+compiles, per point and on first use, the function that calls the listeners in order (see `dispatch.compiling`). The
+loop calls these functions through `bus.calls`; everyone else goes through `emit`, which checks what it is given.
 """
 
 from __future__ import annotations

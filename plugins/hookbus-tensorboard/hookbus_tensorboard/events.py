@@ -15,7 +15,7 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hookbus.records.appending import AppendedFile
+from hookbus.records.appended_file import AppendedFile
 
 __all__ = ["EventFile", "places"]
 

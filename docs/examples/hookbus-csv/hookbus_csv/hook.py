@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
-from hookbus.records.appending import AppendedFile
+from hookbus.records.appended_file import AppendedFile
 
 
 class CsvWriter(Writer):

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hookbus.records.appending import AppendedFile
+from hookbus.records.appended_file import AppendedFile
 
 FULL = """
 import resource, sys
 from pathlib import Path
-from hookbus.records.appending import AppendedFile
+from hookbus.records.appended_file import AppendedFile
 
 path = Path(sys.argv[1])
 file = AppendedFile(path)
