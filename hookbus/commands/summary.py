@@ -16,7 +16,7 @@ from hookbus.commands.console import console
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["say_closing"]
+__all__ = ["say_summary"]
 
 
 def say_summary(run: Run, file: Path, overrides: Sequence[str], asked_for: str | Path | None) -> None:

@@ -60,7 +60,7 @@ class TestHookStates:
                 "state": {"value": 5},
                 "version": 1,
                 "type": "Counts",
-                "package": "module tests.checkpoints.test_remembering",
+                "package": "module tests.checkpoints.test_hook_states",
                 "config": {"name": "mine", "priority": 3},
             }
         }
@@ -89,7 +89,7 @@ class TestHookStates:
         again = collect(run)["hooks"]
 
         assert warned() == [
-            "The checkpoint holds state of hook 'gone' (module tests.checkpoints.test_remembering), "
+            "The checkpoint holds state of hook 'gone' (module tests.checkpoints.test_hook_states), "
             "which is not active."
         ]
         assert again["gone"] == checkpoint["hooks"]["gone"]
@@ -102,8 +102,8 @@ class TestHookStates:
         with pytest.raises(CheckpointError) as caught:
             restore(idle_run(hooks=(Counts(name="mine"),)), checkpoint)
         assert str(caught.value) == (
-            "hook 'mine': the checkpoint holds version 4 of its state (module tests.checkpoints.test_remembering), "
-            "and the installed module tests.checkpoints.test_remembering reads version 1."
+            "hook 'mine': the checkpoint holds version 4 of its state (module tests.checkpoints.test_hook_states), "
+            "and the installed module tests.checkpoints.test_hook_states reads version 1."
         )
 
     @pytest.mark.parametrize(
