@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.records.copies import number_of
-from hookbus.records.feeding import NUMBERS, Entry, Report, Write
+from hookbus.records.writer_thread import NUMBERS, Entry, Report, Write
 from hookbus.writers import Place, Writer
 
 __all__ = ["Entries", "Ledger", "Recent"]

@@ -28,9 +28,9 @@ from hookbus.markers import hookimpl
 from hookbus.metrics import Metrics, Window
 from hookbus.records.copies import kept
 from hookbus.records.entries import Entries, Ledger, Recent
-from hookbus.records.feeding import Entry, Feed
 from hookbus.records.rates import named_rates, rates_of
 from hookbus.records.reports import ReportedHook
+from hookbus.records.writer_thread import Entry, WriterThread
 from hookbus.when import every
 from hookbus.writers import Writer
 
@@ -85,7 +85,7 @@ class WriterHook(ReportedHook):
         super().__init__(config, **settings)
         if self.library and is_main():
             see_library(type(self).__name__, self.library, self.install)
-        self._feed: Feed | None = None
+        self._feed: WriterThread | None = None
         self._told = self._resumed = self._begun = False
         self._forget()
 
@@ -139,7 +139,7 @@ class WriterHook(ReportedHook):
             self._forget()
         self._told = self._resumed = self._begun = False
         self._make = self.writer_factory(run)
-        self._feed = Feed(limit=self.queue_bytes, period=self.period, pause=self.pause)
+        self._feed = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
         if mode == "train":
             self._window(run)
         else:
@@ -284,7 +284,7 @@ class WriterHook(ReportedHook):
         self._begun = True
         return writer
 
-    def _tell(self, feed: Feed) -> None:
+    def _tell(self, feed: WriterThread) -> None:
         """Warn once, on the training thread, of the first thing that went wrong on the other."""
         if feed.trouble and not self._told:
             self._told = True

@@ -12,8 +12,8 @@ from hookbus.hook import Hook
 from hookbus.pictures import figure_pixels, pixels_of, separate
 from hookbus.records.copies import kept, size_of
 from hookbus.records.entries import Entries, Recent
-from hookbus.records.feeding import Entry
 from hookbus.records.secrets import recordable
+from hookbus.records.writer_thread import Entry
 
 if TYPE_CHECKING:
     from hookbus.run import Run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hookbus.records.entries import Entries, Ledger
-from hookbus.records.feeding import Entry
+from hookbus.records.writer_thread import Entry
 from hookbus.writers import Writer
 
 

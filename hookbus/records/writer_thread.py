@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hookbus.errors import in_one_line
 from hookbus.writers import Writer
 
-__all__ = ["NUMBERS", "Entry", "Feed", "Report", "Write"]
+__all__ = ["NUMBERS", "Entry", "Report", "Write", "WriterThread"]
 
 LONGEST_PAUSE = 60.0
 NUMBERS = "numbers"
@@ -48,7 +48,7 @@ class Entry:
     write: Write | None = None
 
 
-class Feed:
+class WriterThread:
     """Feeds a back end from a thread of its own.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.records.feeding import Entry, Feed
+from hookbus.records.writer_thread import Entry, WriterThread
 from hookbus.writers import Writer
 
 
@@ -48,11 +48,11 @@ def number(step: int) -> Entry:
     return Entry("numbers", lambda _: lambda writer: writer.write_scalar("a", 0.0, step))
 
 
-def feed(limit: int = 10**6) -> Feed:
-    return Feed(limit=limit, period=0.001, pause=0.001)
+def feed(limit: int = 10**6) -> WriterThread:
+    return WriterThread(limit=limit, period=0.001, pause=0.001)
 
 
-def fed(entries: list[Entry], failures: list[Exception | None], limit: int = 10**6) -> tuple[Feed, list[int]]:
+def fed(entries: list[Entry], failures: list[Exception | None], limit: int = 10**6) -> tuple[WriterThread, list[int]]:
     """What is kept of entries that all wait when the thread begins."""
     kept: list[Any] = []
     left = iter(failures)
