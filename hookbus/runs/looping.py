@@ -10,8 +10,8 @@ from hookbus.errors import LoopError, RankError
 if TYPE_CHECKING:
     from hookbus.run import Run
     from hookbus.training.data import Feed
-    from hookbus.training.dividing import Part
     from hookbus.training.seeding import Preparation
+    from hookbus.training.train_shard import Part
 
 __all__ = ["Looping"]
 

@@ -24,7 +24,6 @@ from torch.utils.data import (
 )
 
 from hookbus.errors import LoopError
-from hookbus.training.dividing import Part
 from hookbus.training.loaders import (
     can_be_divided,
     can_be_rebuilt,
@@ -45,6 +44,7 @@ from hookbus.training.seeding import (
     WorkerStart,
     prepared,
 )
+from hookbus.training.train_shard import Part
 
 __all__ = ["Feed", "Splits", "feed_of"]
 

@@ -15,9 +15,9 @@ from torch import nn
 from hookbus.errors import LoopError, MetricError
 from hookbus.metrics import is_scalar, to_float
 from hookbus.training.batches import move
+from hookbus.training.eval_shard import share_of
 from hookbus.training.rng import preserved_rng
 from hookbus.training.scores import Score, combine, targets_in
-from hookbus.training.sharing import share_of
 
 if TYPE_CHECKING:
     from hookbus.run import Run

@@ -12,7 +12,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from hookbus.training.dividing import Part
+from hookbus.training.train_shard import Part
 
 __all__ = [
     "can_be_divided",

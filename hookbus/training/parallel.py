@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.model.spreading import spread_model, take_main_buffers
-from hookbus.training.dividing import Part
 from hookbus.training.steps import Steps
+from hookbus.training.train_shard import Part
 
 if TYPE_CHECKING:
     import torch

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from hookbus.training.dividing import Part
 from hookbus.training.rng import mix, preserved_rng, seed_streams, seeded_sampler
+from hookbus.training.train_shard import Part
 
 __all__ = ["Plan", "Preparation", "PreparedDataset", "SeededCollate", "SeededDataset", "WorkerStart", "prepared"]
 

@@ -31,9 +31,9 @@ from torch.utils.data import (
 from hookbus.errors import LoopError
 from hookbus.testing import fingerprint
 from hookbus.training.data import Feed, ReplayFeed, SeededFeed, StatefulFeed, feed_of
-from hookbus.training.dividing import Part
 from hookbus.training.loaders import can_be_divided, datasets_in, length_of
 from hookbus.training.rng import get_rng_state, mix, set_rng_state
+from hookbus.training.train_shard import Part
 
 SEED = 11
 

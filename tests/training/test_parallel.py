@@ -8,8 +8,8 @@ from hookbus import Trainer
 from hookbus.errors import ConfigError
 from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import Ranks
-from hookbus.training.dividing import Part
 from hookbus.training.parallel import DDPSteps, make_steps, part_of
+from hookbus.training.train_shard import Part
 from tests.toys import net, trainer
 
 

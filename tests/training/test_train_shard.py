@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from hookbus.training.dividing import Part
+from hookbus.training.train_shard import Part
 
 
 def batches(samples: int, size: int, *, drop_last: bool = False) -> BatchSampler:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
+from hookbus.training.eval_shard import share_of
 from hookbus.training.rng import preserved_rng
-from hookbus.training.sharing import share_of
 
 sizes = st.integers(0, 40)
 worlds = st.integers(1, 6)
