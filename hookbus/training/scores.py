@@ -17,7 +17,7 @@ from hookbus._imports import cause_of, import_path
 from hookbus.clock import batch_size
 from hookbus.distributed import world_size
 from hookbus.errors import ConfigError, did_you_mean
-from hookbus.training.combining import combine_states, has_states
+from hookbus.training.metric_states import combine_states, has_states
 from hookbus.windows import exact_sum, to_float
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torchmetrics import CatMetric, MeanMetric, MetricCollection
 from torchmetrics.wrappers import MinMaxMetric
 
 from hookbus.ranks import Ranks
-from hookbus.training.combining import combine_states, has_states
+from hookbus.training.metric_states import combine_states, has_states
 from hookbus.training.scores import Accuracy
 
 
