@@ -11,7 +11,7 @@ from hookbus.clock import batch_size
 from hookbus.errors import RequestError
 from hookbus.hook import Hook
 from hookbus.metrics import Evaluation, Metrics, to_float
-from hookbus.model.spreading import gathered
+from hookbus.model.fsdp2 import gathered
 
 if TYPE_CHECKING:
     from hookbus.run import Run

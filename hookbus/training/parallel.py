@@ -1,7 +1,7 @@
 """How several processes train one model.
 
 Each has all of it, and torch's DistributedDataParallel averages gradients; or its weights are spread over them, see
-`hookbus.model.spreading`. The wrapper of the former is called in training only. Hooks see the model itself, and so does
+`hookbus.model.fsdp2`. The wrapper of the former is called in training only. Hooks see the model itself, and so does
 whoever judges it: nobody waits for the others there.
 """
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hookbus.errors import ConfigError, did_you_mean
-from hookbus.model.spreading import spread_model, take_main_buffers
+from hookbus.model.fsdp2 import spread_model, take_main_buffers
 from hookbus.training.steps import Steps
 from hookbus.training.train_shard import Part
 
@@ -71,7 +71,7 @@ def spread_if_asked(
         model: the model, on its device.
         optimizer: an optimizer; or what makes one later, or None.
         device: where the model is.
-        fsdp2: options: `wrap` and `mesh`, see `hookbus.model.spreading.spread_model`.
+        fsdp2: options: `wrap` and `mesh`, see `hookbus.model.fsdp2.spread_model`.
 
     Raises:
         ConfigError: an option does not hold.

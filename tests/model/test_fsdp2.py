@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hookbus.errors import ConfigError
+from hookbus.model.fsdp2 import check_mesh, gathered, spread_model, take_main_buffers
 from hookbus.model.layouts import is_spread, layout_of, whole
-from hookbus.model.spreading import check_mesh, gathered, spread_model, take_main_buffers
 from hookbus.model.weights import Weights
 from hookbus.ranks import Ranks
 from tests.spread import one_process
