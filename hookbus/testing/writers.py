@@ -17,8 +17,8 @@ import torch
 from hookbus.hook import Hook
 from hookbus.records.recording import WriterHook
 from hookbus.testing.back_ends import BackEnd, no_warning, same
+from hookbus.testing.fault_injection import EXPECTED, ordeal, scores_of
 from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.ordeals import EXPECTED, ordeal, scores_of
 from hookbus.testing.threads import THREAD_PROMISES
 from hookbus.testing.training import fake_training
 

@@ -55,7 +55,7 @@ def ordeal(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **ordea
     """
     named = f"{cls.__module__}:{cls.__qualname__}"
     given = json.dumps({"hook": named, "settings": dict(settings), "work_dir": str(work_dir), **ordeals})
-    code = "import json, sys; from hookbus.testing.ordeals import go_through; go_through(**json.loads(sys.argv[1]))"
+    code = "import json, sys; from hookbus.testing.fault_injection import go_through; go_through(**json.loads(sys.argv[1]))"
     command = [sys.executable, "-c", code, given]
     done = subprocess.run(
         command,
