@@ -17,10 +17,10 @@ from hookbus.bus import HookBus
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
+from hookbus.testing.side_effects import device_reads, written_paths
 from hookbus.testing.states import check_state, fresh_state, require
 from hookbus.testing.traces import all_kept, conduct, hooks_on, process_settings
 from hookbus.testing.training import Training, fake_training
-from hookbus.testing.watching import device_reads, written_paths
 from hookbus.training.rng import preserved_rng
 
 __all__ = ["check_hook"]
