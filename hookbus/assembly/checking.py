@@ -15,7 +15,7 @@ from torch import nn
 from hookbus._imports import cause_of
 from hookbus._packages import package_of
 from hookbus.assembly.beginnings import file_checks
-from hookbus.assembly.foresight import Foresight
+from hookbus.assembly.expected_metrics import ExpectedMetrics
 from hookbus.clock import Clock
 from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.hook import Hook
@@ -132,7 +132,7 @@ def _checks(trainer: Trainer) -> list[Callable[[], str]]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = [("train", None, trainer.train_loader)]
     for kind, given in (("val", trainer.val_loader), ("test", trainer.test_loader)):
         loaders += [(kind, name, loader) for name, loader in named_loaders(given)] if given is not None else []
-    foresight = Foresight(trainer)
+    foresight = ExpectedMetrics(trainer)
     return [
         partial(_describe_model, trainer),
         *(partial(_check_loader, trainer, foresight, *each) for each in loaders),
@@ -153,7 +153,7 @@ def _readers(trainer: Trainer) -> list[tuple[str, Collection[str]]]:
     return readers if monitor is None else [*readers, ("scheduler", [monitor])]
 
 
-def _check_metrics(foresight: Foresight, reader: str, metrics: Collection[str]) -> str:
+def _check_metrics(foresight: ExpectedMetrics, reader: str, metrics: Collection[str]) -> str:
     foresight.look_for(reader, metrics)
     return ""
 
@@ -194,7 +194,7 @@ def _check_hooks(trainer: Trainer) -> str:
 
 
 def _check_loader(
-    trainer: Trainer, foresight: Foresight, kind: str, name: str | None, loader: Iterable[Any] | None
+    trainer: Trainer, foresight: ExpectedMetrics, kind: str, name: str | None, loader: Iterable[Any] | None
 ) -> str:
     """Take one batch through the model and the scores."""
     title = f"{kind}_loader{f' {name!r}' if name else ''}"

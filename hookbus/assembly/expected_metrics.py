@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from hookbus.dispatch.members import Member
     from hookbus.loop import Trainer
 
-__all__ = ["Foresight"]
+__all__ = ["ExpectedMetrics"]
 
 VALIDATING = frozenset(f"{when}_val{part}" for when in ("before", "after") for part in ("", "_epoch", "_iter"))
 """Where something can be added to the results of a validation."""
 
 
-class Foresight:
+class ExpectedMetrics:
     """The names of the results that validations will give, as far as one batch of each loader tells.
 
     Args:
