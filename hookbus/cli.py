@@ -241,7 +241,7 @@ def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = F
 
 
 def _newest(trainer: Trainer) -> Path:
-    from hookbus.assembly.beginnings import checkpoints_directory
+    from hookbus.assembly.start_files import checkpoints_directory
     from hookbus.checkpoints.files import newest_first
 
     directory = checkpoints_directory(trainer)

@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 
 from hookbus._numbers import check_count
 from hookbus.assembly.arguments import check_model, device_of, hooks_of, limit_of, optimizer_of
-from hookbus.assembly.beginnings import load_given_weights
 from hookbus.assembly.checking import check_ready, check_trainer
+from hookbus.assembly.start_files import load_given_weights
 from hookbus.assembly.trainer_runs import TrainerRuns
 from hookbus.bus import HookBus
 from hookbus.dispatch.table import Order

@@ -14,8 +14,8 @@ from torch import nn
 
 from hookbus._imports import cause_of
 from hookbus._packages import package_of
-from hookbus.assembly.beginnings import file_checks
 from hookbus.assembly.expected_metrics import ExpectedMetrics
+from hookbus.assembly.start_files import file_checks
 from hookbus.clock import Clock
 from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.hook import Hook

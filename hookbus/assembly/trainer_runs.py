@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus.assembly.beginnings import check_files
+from hookbus.assembly.start_files import check_files
 from hookbus.ranks import join
 from hookbus.run import Mode, Run
 from hookbus.session import claim_for, living, refuse_second
