@@ -132,13 +132,13 @@ def _checks(trainer: Trainer) -> list[Callable[[], str]]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = [("train", None, trainer.train_loader)]
     for kind, given in (("val", trainer.val_loader), ("test", trainer.test_loader)):
         loaders += [(kind, name, loader) for name, loader in named_loaders(given)] if given is not None else []
-    foresight = ExpectedMetrics(trainer)
+    expected = ExpectedMetrics(trainer)
     return [
         partial(_describe_model, trainer),
-        *(partial(_check_loader, trainer, foresight, *each) for each in loaders),
+        *(partial(_check_loader, trainer, expected, *each) for each in loaders),
         partial(_describe_limit, trainer),
         partial(_check_hooks, trainer),
-        *(partial(_check_metrics, foresight, *each) for each in _readers(trainer)),
+        *(partial(_check_metrics, expected, *each) for each in _readers(trainer)),
         partial(_check_scheduler, trainer),
         *file_checks(trainer),
         partial(_check_work_dir, trainer),
@@ -153,8 +153,8 @@ def _readers(trainer: Trainer) -> list[tuple[str, Collection[str]]]:
     return readers if monitor is None else [*readers, ("scheduler", [monitor])]
 
 
-def _check_metrics(foresight: ExpectedMetrics, reader: str, metrics: Collection[str]) -> str:
-    foresight.look_for(reader, metrics)
+def _check_metrics(expected: ExpectedMetrics, reader: str, metrics: Collection[str]) -> str:
+    expected.look_for(reader, metrics)
     return ""
 
 
@@ -194,7 +194,7 @@ def _check_hooks(trainer: Trainer) -> str:
 
 
 def _check_loader(
-    trainer: Trainer, foresight: ExpectedMetrics, kind: str, name: str | None, loader: Iterable[Any] | None
+    trainer: Trainer, expected: ExpectedMetrics, kind: str, name: str | None, loader: Iterable[Any] | None
 ) -> str:
     """Take one batch through the model and the scores."""
     title = f"{kind}_loader{f' {name!r}' if name else ''}"
@@ -211,7 +211,7 @@ def _check_loader(
     except Exception as error:
         raise LoopError(f"A batch of the {title} cannot go through the model: {cause_of(error)}.") from error
     if kind == "val":
-        foresight.see(name, outputs, trainer.scores)
+        expected.see(name, outputs, trainer.scores)
     begin_scores(trainer.scores, trainer.device)
     length = length_of(loader)
     return f"{kind}{f' {name}' if name else ''}: {'unknown number of' if length is None else length} batches"

@@ -21,7 +21,7 @@ from hookbus.requests import Request
 from hookbus.run import Run
 from hookbus.testing.training import fake_training
 
-__all__ = ["EXPECTED", "go_through", "ordeal", "scores_of"]
+__all__ = ["EXPECTED", "run_with_faults", "scores_of", "train_with_faults"]
 
 EXPECTED: Mapping[str, list[tuple[int, float]]] = {
     "train/loss": [(step, float(step)) for step in range(1, 11)],
@@ -33,19 +33,22 @@ EXPECTED: Mapping[str, list[tuple[int, float]]] = {
 CHECKPOINT_AT = 4
 
 
+TRAIN = f"import json, sys; from {__name__} import train_with_faults; train_with_faults(**json.loads(sys.argv[1]))"
+
+
 def scores_of(epoch: int) -> dict[str, float]:
     """The results of the validation after an epoch, from 1."""
     return {"accuracy": 0.625 + epoch / 8}
 
 
-def ordeal(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **ordeals: Any) -> list[str]:
+def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **faults: Any) -> list[str]:
     """Train in a process of its own, with a checkpoint at iteration 4.
 
     Args:
         cls: the hook.
         settings: its settings, as JSON has them.
         work_dir: where files go.
-        ordeals: for `go_through`.
+        faults: for `train_with_faults`.
 
     Returns:
         What the user was warned of; nothing where the process was killed.
@@ -54,9 +57,8 @@ def ordeal(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **ordea
         AssertionError: the process failed.
     """
     named = f"{cls.__module__}:{cls.__qualname__}"
-    given = json.dumps({"hook": named, "settings": dict(settings), "work_dir": str(work_dir), **ordeals})
-    code = "import json, sys; from hookbus.testing.fault_injection import go_through; go_through(**json.loads(sys.argv[1]))"
-    command = [sys.executable, "-c", code, given]
+    given = json.dumps({"hook": named, "settings": dict(settings), "work_dir": str(work_dir), **faults})
+    command = [sys.executable, "-c", TRAIN, given]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -64,12 +66,12 @@ def ordeal(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **ordea
         text=True,
         check=False,
     )
-    expected = -signal.SIGKILL if "kill_at" in ordeals else 0
+    expected = -signal.SIGKILL if "kill_at" in faults else 0
     assert done.returncode == expected, f"The process ended with {done.returncode}:\n{done.stderr}"
-    return [] if "kill_at" in ordeals else json.loads(done.stdout.splitlines()[-1])
+    return [] if "kill_at" in faults else json.loads(done.stdout.splitlines()[-1])
 
 
-def go_through(
+def train_with_faults(
     hook: str,
     settings: dict[str, Any],
     work_dir: str,

@@ -17,7 +17,7 @@ import torch
 from hookbus.hook import Hook
 from hookbus.records.recording import WriterHook
 from hookbus.testing.back_ends import BackEnd, no_warning, same
-from hookbus.testing.fault_injection import EXPECTED, ordeal, scores_of
+from hookbus.testing.fault_injection import EXPECTED, run_with_faults, scores_of
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.threads import THREAD_PROMISES
 from hookbus.testing.training import fake_training
@@ -95,24 +95,24 @@ def _records_10_000_names(back_end: BackEnd, work_dir: Path) -> None:
 
 
 def _goes_on_after_a_kill(back_end: BackEnd, work_dir: Path) -> None:
-    ordeal(back_end.cls, back_end.settings, work_dir, kill_at=7)
+    run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=7)
     _resume(back_end, work_dir)
 
 
 def _goes_on_after_a_kill_when_all_was_written(back_end: BackEnd, work_dir: Path) -> None:
-    ordeal(back_end.cls, back_end.settings, work_dir, kill_at=7, settle=2.0)
+    run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=7, settle=2.0)
     _resume(back_end, work_dir)
 
 
 def _goes_on_when_killed_before_the_first_checkpoint(back_end: BackEnd, work_dir: Path) -> None:
-    ordeal(back_end.cls, back_end.settings, work_dir, kill_at=3, settle=2.0)
+    run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=3, settle=2.0)
     _resume(back_end, work_dir)
 
 
 def _recovers_from_a_full_disk(back_end: BackEnd, work_dir: Path) -> None:
     if not back_end.own_files:
         return
-    told = ordeal(back_end.cls, back_end.settings, work_dir, full_at=4, free_at=7)
+    told = run_with_faults(back_end.cls, back_end.settings, work_dir, full_at=4, free_at=7)
     assert len(told) == 1, f"The disk was full for a while, and the user was told {len(told)} times: {told}"
     same(back_end.curves(work_dir), EXPECTED)
 
