@@ -9,6 +9,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -63,11 +64,16 @@ def train(
             from hookbus.runfile.builder import PROFILING, add_missing
 
             add_missing(trainer.bus, PROFILING)
-        run = trainer.fit()
         from hookbus.commands.summary import say_summary
         from hookbus.runs.ending import EXIT_CODES
 
-        say_summary(run, file, overrides or (), trainer.work_dir)
+        say = partial(say_summary, file=file, overrides=overrides or (), asked_for=trainer.work_dir)
+        try:
+            run = trainer.fit()
+        except KeyboardInterrupt:
+            say(trainer.bus.current)
+            raise
+        say(run)
         raise typer.Exit(EXIT_CODES[run.outcome])
 
 
@@ -78,7 +84,10 @@ def test(
     checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test; default the newest.")] = None,
     json_: Json = False,
 ) -> None:
-    """Test a trained model, on the validation set where there is no test set."""
+    """Test a trained model.
+
+    Where there is no test set, it is tested on the validation set.
+    """
     with reported():
         trainer = _trainer(file, [*(overrides or ()), "resume=never"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
@@ -180,7 +189,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
 
 @app.command()
 def doctor(json_: Json = False) -> None:
-    """Import each installed hook by itself, and show which are broken."""
+    """Import each installed hook, and show which are broken."""
     with reported():
         from hookbus.commands.doctor import examine
 
@@ -202,7 +211,7 @@ def consolidate(
         Path | None, typer.Option("--output", "-o", help="The file to write; default beside the directory.")
     ] = None,
 ) -> None:
-    """Make one file of a checkpoint that several processes have written."""
+    """Make one file of a checkpoint of several processes."""
     with reported():
         from hookbus.commands.consolidate import consolidate as made_one
 

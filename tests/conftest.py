@@ -22,6 +22,8 @@ import pytest
 import hookbus
 from hookbus import _packages
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist says by it how wide its own lines are
+
 PARTS = """
     import torch
     from pydantic import Field

@@ -24,7 +24,7 @@ from hookbus.errors import ConfigError, HookbusError, HookWarning
 __all__ = ["complain", "console", "errors", "paragraph", "print_json", "reported", "table_of"]
 
 PIPED_WIDTH = 160
-"""Columns of a table that goes into a file or a pipe."""
+"""Columns of a table that goes into a file or a pipe, where nothing says how wide it may be."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def reported() -> Iterator[None]:
             yield
         except (typer.Exit, BrokenPipeError):
             raise
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             raise typer.Exit(_told(error)) from None
 
 
@@ -56,6 +56,10 @@ def _told(error: BaseException) -> int:
         case KeyboardInterrupt():
             errors().print("[yellow]interrupted[/]")
             return 130
+        case SystemExit():
+            code = "" if error.code is None else repr(error.code)
+            complain(f"Something called sys.exit({code}) in the middle of this.")
+            _show_notes(error)
         case OSError() if _came_from_output(error):
             # Python writes what is left of the output when it ends: that must not fail once more.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -66,9 +70,9 @@ def _told(error: BaseException) -> int:
 
 
 def console() -> Console:
-    """Standard output. Of several processes only the main one writes there."""
-    in_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return Console(width=None if in_terminal else PIPED_WIDTH, highlight=False, quiet=not is_main())
+    """Standard output, as wide as terminal or COLUMNS say. Of several processes only the main one writes there."""
+    is_known = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
+    return Console(width=None if is_known else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 
 def complain(message: str) -> None:
@@ -119,7 +123,7 @@ def _came_from_output(error: OSError) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer", "click")
 
 
-def _show_notes(error: Exception) -> None:
+def _show_notes(error: BaseException) -> None:
     """Which hook raised it, and where."""
     for note in getattr(error, "__notes__", ()):
         errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)

@@ -48,7 +48,7 @@ def _files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
     yield from best.items()
     newest = _newest(run)
     if newest is not None and newest not in best:
-        yield newest, f"the newest checkpoint: epoch {run.epochs_done}, iteration {run.iters_done}"
+        yield newest, f"the newest checkpoint, after iteration {run.iters_done}"
     for path in sorted((directory / "logs").glob("[!.]*")):
         yield path, "log"
     for name, meaning in (("config.yaml", "all settings"), ("status.json", f"how it ended: {run.outcome}")):
@@ -61,9 +61,9 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
     if newest is not None and run.outcome in ("finished", "stopped"):
         best = next((best.path for best in run.best.values() if best.path is not None), newest)
         yield ["test", file, *overrides, "--checkpoint", str(best)]
-        limit, done = ("epochs", run.epochs_done) if run.max_epochs else ("iterations", run.iters_done)
-        others = [each for each in overrides if not each.startswith(f"training.{limit}=")]
-        yield ["train", file, *others, f"training.{limit}={2 * done}", "--resume"]
+        name, limit = ("epochs", run.max_epochs) if run.max_epochs else ("iterations", run.max_iters)
+        others = [each for each in overrides if not each.startswith(f"training.{name}=")]
+        yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]
     elif newest is not None:
         yield ["train", file, *overrides, "--resume"]
     yield ["explain", file, *overrides]

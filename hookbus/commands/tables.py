@@ -74,6 +74,8 @@ def show_reports(reports: Sequence[Report]) -> None:
         mark = "[green]ok[/]" if report.ok else "[red]broken[/]"
         table.add_row(mark, escape(report.name), escape(report.package), escape(report.problem))
     console().print(table)
+    broken = sum(not report.ok for report in reports)
+    console().print(f"\n{len(reports)} installed, {broken or 'none'} broken")
 
 
 def show_order(explanation: Explanation) -> None:

@@ -43,6 +43,19 @@ class TestExitCodes:
         assert caught.value.exit_code == 130
         assert capsys.readouterr().err == "interrupted\n"
 
+    @pytest.mark.parametrize(("code", "shown"), [(None, ""), (0, "0"), (3, "3"), ("no [gpu]", "'no [gpu]'")])
+    def test_an_exit_that_is_not_ours_is_an_error_whatever_its_code(
+        self, capsys: pytest.CaptureFixture[str], code: object, shown: str
+    ) -> None:
+        error = SystemExit(code)
+        error.add_note("raised by hook 'x'")
+        with pytest.raises(typer.Exit) as caught, reported():
+            raise error
+        assert caught.value.exit_code == 1
+        assert capsys.readouterr().err == (
+            f"error: Something called sys.exit({shown}) in the middle of this.\n  raised by hook 'x'\n"
+        )
+
     def test_an_exit_keeps_its_code(self) -> None:
         with pytest.raises(typer.Exit) as caught, reported():
             raise typer.Exit(75)
@@ -102,13 +115,20 @@ class TestMessages:
         assert (list(logger.handlers), logger.level, logger.propagate, warnings.showwarning) == before
 
 
+@pytest.fixture(autouse=True)
+def of_no_known_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 class TestLayout:
     def test_a_paragraph_is_indented_and_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("hookbus.commands.console.PIPED_WIDTH", 20)
         assert paragraph("a read-only word of [markup]", 2, 3) == "  a read-only word\n     of \\[markup]"
 
-    def test_piped_output_is_as_wide_as_it_needs(self) -> None:
+    def test_piped_output_is_as_wide_as_it_needs_or_as_it_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert console().width == 160
+        monkeypatch.setenv("COLUMNS", "60")
+        assert console().width == 60
 
     def test_what_is_too_wide_goes_on_in_its_cell(self, capsys: pytest.CaptureFixture[str]) -> None:
         table = table_of("a", "b")

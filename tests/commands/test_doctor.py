@@ -64,6 +64,7 @@ def test_a_broken_hook_is_shown_with_its_reason(environment: Environment) -> Non
     (broken,) = [line for line in lines if "broken-hooks" in line]
     reason = "ModuleNotFoundError: No module named 'surely_not_there'"
     assert re.fullmatch(rf"broken +broken +broken-hooks 0\.3 +{reason} *", broken)
+    assert re.fullmatch(r"\d+ installed, [1-9]\d* broken", lines[-1])
 
 
 def test_nothing_installed_is_nothing_broken(bare_environment: Environment) -> None:

@@ -50,11 +50,14 @@ def say(console: Console, *parts: str | Part) -> None:
 
     Args:
         console: where to.
-        parts: texts, or pairs of text and style; control characters in them are left out.
+        parts: texts, or pairs of text and style; control characters in them are left out. What follows a line break
+            stands under the text.
     """
     # Segments are what rich makes of a Text in the end; made at once, a line costs a quarter.
-    line = [_segment(console, *((part, "") if isinstance(part, str) else part)) for part in parts]
-    console.print(Segments([_segment(console, f"{_stamp(console)}  ", "dim"), *line, Segment.line()]), soft_wrap=True)
+    head = f"{_stamp(console)}  "
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    line = [_segment(console, text.replace("\n", "\n" + " " * len(head)), style) for text, style in pairs]
+    console.print(Segments([_segment(console, head, "dim"), *line, Segment.line()]), soft_wrap=True)
 
 
 def _segment(console: Console, text: str, style: str) -> Segment:

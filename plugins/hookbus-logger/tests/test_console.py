@@ -61,6 +61,14 @@ def test_what_has_several_lines_stands_under_the_text(console: Console) -> None:
     assert console.file.getvalue() == f"{' ' * 21}a\n{' ' * 21}b\n"  # type: ignore[attr-defined]
 
 
+def test_a_text_of_several_lines_stands_under_its_first(console: Console) -> None:
+    say(console, ("failed  ", "bold red"), "one\ntwo")
+
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line[21:] for line in lines] == ["failed  one", "two"]
+    assert lines[1].startswith(" " * 21)
+
+
 def test_messages_appear_on_the_console_with_their_level(console: Console) -> None:
     with messages_on(console):
         LOGGER.info("resumed from %s", "x")
