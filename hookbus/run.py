@@ -193,7 +193,8 @@ class Run(Counts, Asking):
     def hold(self, directory: Path) -> None:
         """Keep a directory for the files of this run until it ends, so that no other live run writes into it.
 
-        What is inside the work directory is kept already.
+        What is inside the work directory is kept already. Where this run overwrites another one, the files that that
+        one has in the directory are removed.
 
         Raises:
             WorkDirError: a live run has it.
@@ -202,7 +203,7 @@ class Run(Counts, Asking):
         if is_main() and not inside and directory not in self.held:
             from hookbus.runs.workdir import hold
 
-            self.held[directory] = hold(directory)
+            self.held[directory] = hold(directory, self.work_dir.removed if self.work_dir is not None else "")
 
     # -- metrics -----------------------------------------------------------------------------
 

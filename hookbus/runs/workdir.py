@@ -49,12 +49,19 @@ class WorkDir:
         path: where it is.
         moved_from: the directory that was asked for, where that one already held a run; else None.
         left: what others have put beside the files of a run that was removed, and is left alone.
+        removed: the id of that run; "" where none was removed.
     """
 
     def __init__(
-        self, path: Path, lock: int | None = None, moved_from: Path | None = None, left: Iterable[Path] = ()
+        self,
+        path: Path,
+        lock: int | None = None,
+        moved_from: Path | None = None,
+        left: Iterable[Path] = (),
+        removed: str = "",
     ) -> None:
         self.path = path
+        self.removed = removed
         self.moved_from = moved_from
         self.left = list(left)
         self._made = _made_in(path)
@@ -143,14 +150,19 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
         WorkDirError: it cannot be written, or a live run is using it.
     """
     target, lock = next(_free(path, any_run=resume or overwrite))
-    left = _clear(target) if overwrite and (target / STATUS).exists() else []
+    removed = read_status(target).get("run", "") if overwrite else ""
+    left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
     for directory in (target, target / "checkpoints"):
         remove_leftovers(directory)
-    return WorkDir(target, lock, None if target == path else path, left)
+    return WorkDir(target, lock, None if target == path else path, left, removed)
 
 
-def hold(directory: Path) -> Callable[[], None]:
+def hold(directory: Path, removed: str = "") -> Callable[[], None]:
     """Keep a directory of its own for the files of a run.
+
+    Args:
+        directory: the directory; made if it is not there.
+        removed: the id of the run that this one takes the place of: its files here are removed, too.
 
     Returns:
         A function that lets others have it.
@@ -160,6 +172,8 @@ def hold(directory: Path) -> Callable[[], None]:
     """
     lock = _lock(directory, needed=True, what="directory", setting="out_dir")
     assert lock is not None
+    if removed:
+        _clear_files(directory, removed)
     return partial(_unlock, lock)
 
 
@@ -249,23 +263,23 @@ def _unlock(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _clear(path: Path) -> list[Path]:
-    """Remove a run. Returns what others have put among its files, which is left."""
-    run = read_status(path).get("run", "")
+def _clear(path: Path, run: str) -> list[Path]:
+    """Remove the run of this id. Returns what others have put among its files, which is left."""
     for name in (*_made_in(path), STATUS, MADE):
         _remove(path / name)
     directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
     for directory in directories:
-        for each in directory.glob("[!.]*"):
-            if is_of(each, run):
-                remove(each)
-        _clear_generations(directory, run)
+        _clear_files(directory, run)
         with suppress(OSError):  # of others
             directory.rmdir()
     return [each for directory in directories if directory.is_dir() for each in sorted(directory.iterdir())]
 
 
-def _clear_generations(directory: Path, run: str) -> None:
+def _clear_files(directory: Path, run: str) -> None:
+    """Remove the files of a run, as their sidecars say."""
+    for each in directory.glob("[!.]*"):
+        if is_of(each, run):
+            remove(each)
     if any(generations_in(directory)):
         from hookbus.checkpoints.sweeping import sweep  # imports torch
 

@@ -154,14 +154,26 @@ class TestRetention:
         names = {path.name for path in (tmp_path / "checkpoints").glob("*.pth")}
         assert names == {"epoch_3.pth", "epoch_3-2.pth"}
 
+    def test_told_to_overwrite_it_removes_the_files_of_that_run_in_a_directory_elsewhere(self, tmp_path: Path) -> None:
+        def attempt(epochs: int, **options: Any) -> Run:
+            return train(tmp_path / "run", CheckpointHook(out_dir=str(tmp_path / "out")), epochs=epochs, **options)
+
+        attempt(3)
+        (tmp_path / "out" / "notes.pth").write_text("mine")
+        attempt(1, overwrite=True)
+
+        names = {path.name for path in (tmp_path / "out").glob("*.pth")}
+        assert names == {"epoch_1.pth", "last.pth", "notes.pth"}
+        assert attempt(2, resume="auto").iters_done == 2 * attempt(1, overwrite=True).iters_done
+
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_a_directory_with_files_of_another_run_is_an_error_at_the_start(
         self, tmp_path: Path, overwrite: bool
     ) -> None:
-        def attempt(**options: Any) -> Run:
-            return train(tmp_path / "run", CheckpointHook(out_dir=str(tmp_path / "out")), epochs=1, **options)
+        def attempt(work_dir: str = "run", **options: Any) -> Run:
+            return train(tmp_path / work_dir, CheckpointHook(out_dir=str(tmp_path / "out")), epochs=1, **options)
 
-        attempt()
+        attempt("other")
         before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
         with pytest.raises(
             CheckpointError,
