@@ -91,7 +91,7 @@ def test(
     with reported():
         trainer = _trainer(file, [*(overrides or ()), "resume=never"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
-        trainer.load_from = checkpoint or _newest(trainer)
+        trainer.load_from, trainer.load_strict = checkpoint or _newest(trainer), True
         if json_:
             trainer.register_service("console", errors())  # standard output is for the JSON alone
         metrics = trainer.test()

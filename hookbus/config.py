@@ -55,7 +55,7 @@ class RunConfig(Section):
     training: TrainingConfig | None = Field(default=None, description="How long and how training runs.")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
     resume: str = Field(default="never", description="never, auto, or a checkpoint.")
-    load_from: LoadFrom | None = Field(default=None, description="Weights to start from: a path, or {path, weights}.")
+    load_from: LoadFrom | None = Field(default=None, description="Weights to start from: a path, or a mapping.")
     order: Literal["nested", "ascending"] = Field(default="nested", description="How priorities order the hooks.")
     default_hooks: bool = Field(default=True, description="Start from the default hooks.")
     hooks: list[dict[str, Any]] = Field(default=[], description="Hooks, as a list or as a mapping of name to settings.")

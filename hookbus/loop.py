@@ -85,6 +85,7 @@ class Trainer:
         resume: "never", "auto" (the newest checkpoint of the work directory, if any), or a file.
         load_from: a file whose weights training starts from.
         load_weights: which of them: "raw" or "averaged".
+        load_strict: every one has to fit; False leaves out what does not, and reports it.
         overwrite: a run that is in the work directory is removed.
         config: recorded with the run.
 
@@ -126,6 +127,7 @@ class Trainer:
         resume: Literal["auto", "never"] | str | Path = "never",
         load_from: str | Path | None = None,
         load_weights: Literal["raw", "averaged"] = "raw",
+        load_strict: bool = True,
         overwrite: bool = False,
         config: RunConfig | Mapping[str, Any] | None = None,
     ) -> None:
@@ -141,7 +143,7 @@ class Trainer:
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.epochs, self.iterations = limit_of("epochs", epochs), limit_of("iterations", iterations)
         self.work_dir, self.resume, self.overwrite = work_dir, resume_from(resume), overwrite
-        self.load_from, self.load_weights = load_from, load_weights
+        self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
         self.scores, self.part = scores_from(metrics), part_of(distributed, self.ranks)
         self.steps = make_steps(

@@ -33,7 +33,7 @@ from hookbus.checkpoints.generations import generation_named
 from hookbus.checkpoints.hook_states import load_hooks, states_of_hooks
 from hookbus.checkpoints.parts import add_parts, with_own_part
 from hookbus.checkpoints.plain import without_numpy
-from hookbus.checkpoints.reading import content_of, existing, load_into, put_content, verify_checkpoint
+from hookbus.checkpoints.reading import content_of, existing, fitting_of, load_into, put_content, verify_checkpoint
 from hookbus.checkpoints.restoring import load_grads, load_part
 from hookbus.checkpoints.world_size import resized, size_of
 from hookbus.errors import CheckpointError
@@ -116,19 +116,16 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
         strict: every key must fit; otherwise those that do not are left out and reported.
 
     Raises:
-        CheckpointError: a key does not fit, or there are no averaged weights.
+        CheckpointError: a key does not fit, or none does, or there are no averaged weights.
     """
     assert run.model is not None
     weights = spread_like(weights_in(checkpoint, averaged=averaged), run.model, None)
     if strict:
         load_into(run.model, weights)
         return
-    model = unwrapped(run.model)
-    own = model.state_dict()
-    fitting = {k: v for k, v in weights.items() if k in own and own[k].shape == v.shape}
-    model.load_state_dict(fitting, strict=False)
+    fitting, fresh = fitting_of(run.model, weights)
+    unwrapped(run.model).load_state_dict(fitting, strict=False)
     left_out = sorted(set(weights) - set(fitting))
-    fresh = sorted(set(own) - set(fitting))
     if left_out or fresh:
         run.logger.warning("load_from: left out of the file: %s; kept as they were: %s", left_out, fresh)
 

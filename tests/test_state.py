@@ -487,6 +487,13 @@ class TestLoadWeights:
         assert self.loaded(other, strict=False) == {"weight": fresh, "bias": [4.0]}
         assert warned() == ["load_from: left out of the file: ['extra', 'weight']; kept as they were: ['weight']"]
 
+    def test_a_file_of_which_nothing_fits_is_an_error_for_the_lenient_too(self) -> None:
+        with pytest.raises(CheckpointError) as caught:
+            self.loaded({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, strict=False)
+        assert str(caught.value) == (
+            "None of the weights fits: the file has module.weight, module.bias ..., the model weight, bias ..."
+        )
+
 
 class TestConfigHash:
     def test_is_the_same_for_the_same_settings_in_any_order(self) -> None:

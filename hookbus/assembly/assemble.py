@@ -105,6 +105,7 @@ def _trainer(cls: type[Trainer], config: RunConfig, problems: list[str], overwri
         resume=config.resume,
         load_from=config.load_from.path if config.load_from else None,
         load_weights=config.load_from.weights if config.load_from else "raw",
+        load_strict=config.load_from.strict if config.load_from else True,
         overwrite=overwrite,
         config=config,
     )

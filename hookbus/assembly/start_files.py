@@ -43,7 +43,8 @@ def load_given_weights(trainer: Trainer, run: Run) -> None:
         return
     checkpoint = read_checkpoint(trainer.load_from, layout=layout_of(run.model))
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
-    load_weights(run, checkpoint, averaged=trainer.load_weights == "averaged")
+    averaged = trainer.load_weights == "averaged"
+    load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
 
 
 def file_checks(trainer: Trainer) -> list[Callable[[], str]]:
@@ -117,7 +118,7 @@ def _check_outline(trainer: Trainer, key: str, path: str | Path) -> None:
             check_resumable(outline)
         weights = weights_in(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
         if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
-            check_fit(trainer.model, weights)
+            check_fit(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
 
 
 @contextmanager

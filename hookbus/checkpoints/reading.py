@@ -22,6 +22,7 @@ __all__ = [
     "check_fit",
     "content_of",
     "existing",
+    "fitting_of",
     "glance_at",
     "load_into",
     "outline_of",
@@ -146,16 +147,34 @@ def load_into(model: nn.Module, weights: Mapping[str, Any]) -> None:
         raise CheckpointError(f"The weights do not fit the model: {' '.join(str(error).split())}") from None
 
 
-def check_fit(model: nn.Module, weights: Mapping[str, Any]) -> None:
+def fitting_of(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Those weights that the model has as well, in the same shape, and the names of its own that are not among them.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    own = unwrapped(model).state_dict()
+    fitting = {name: value for name, value in weights.items() if _has_the_shape_of(value, own.get(name))}
+    if own and not fitting:
+        names = [", ".join(list(each)[:3]) for each in (weights, own)]
+        raise CheckpointError(f"None of the weights fits: the file has {names[0]} ..., the model {names[1]} ...")
+    return fitting, sorted(set(own) - set(fitting))
+
+
+def check_fit(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
     """See that weights fit a model, which stays as it is.
 
     Args:
         model: the model. One that cannot be copied is not looked at.
         weights: an outline of a state dict: only names and shapes count.
+        strict: all of them have to fit; otherwise one is enough.
 
     Raises:
         CheckpointError: they do not fit.
     """
+    if not strict:
+        fitting_of(model, weights)
+        return
     model = unwrapped(model)
     tensors = [*model.parameters(), *model.buffers()]
     try:
@@ -163,6 +182,11 @@ def check_fit(model: nn.Module, weights: Mapping[str, Any]) -> None:
     except Exception:
         return
     load_into(outline, weights)
+
+
+def _has_the_shape_of(value: Any, own: Any) -> bool:
+    """Whether both are tensors of one shape, or both something else that a module keeps."""
+    return own is not None and getattr(value, "shape", None) == getattr(own, "shape", None)
 
 
 def _outline(tensor: torch.Tensor) -> torch.Tensor:

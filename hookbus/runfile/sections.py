@@ -104,3 +104,4 @@ class LoadFrom(Section):
 
     path: str = Field(min_length=1, description="A checkpoint, or a file with a bare state dict.")
     weights: Literal["raw", "averaged"] = Field(default="raw", description="Which of its weights.")
+    strict: bool = Field(default=True, description="Every one has to fit; false: what does not is left out, and told.")

@@ -51,14 +51,14 @@ class TestBuilding:
             "hooks=['parts:ProbeHook']",
             "work_dir=runs/here",
             "order=ascending",
-            "load_from={path: start.pth, weights: averaged}",
+            "load_from={path: start.pth, weights: averaged, strict: false}",
         )
         assert trainer.model[0].out_features == 3  # type: ignore[index]
         assert trainer.optimizer.param_groups[0]["lr"] == 0.5  # type: ignore[union-attr]
         assert (trainer.epochs, trainer.iterations, trainer.validate_first) == (None, 6, True)
         assert (trainer.steps.accumulate, trainer.steps.clip_grad_norm) == (2, 1.0)
         assert (str(trainer.work_dir), trainer.seed, trainer.bus.explain().order) == ("runs/here", 5, "ascending")
-        assert (trainer.load_from, trainer.load_weights) == ("start.pth", "averaged")
+        assert (trainer.load_from, trainer.load_weights, trainer.load_strict) == ("start.pth", "averaged", False)
         assert list(trainer.bus.hooks) == ["probe"]
         assert list(trainer.scores) == ["accuracy"]
         assert type(trainer.scheduler.scheduler) is torch.optim.lr_scheduler.StepLR

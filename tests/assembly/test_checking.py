@@ -26,6 +26,7 @@ from hookbus.errors import (
 )
 from hookbus.loop import Trainer
 from hookbus.markers import hookimpl
+from hookbus.state import read_checkpoint
 from hookbus.testing import fingerprint
 from hookbus.when import last
 from tests import toys
@@ -260,7 +261,7 @@ class TestFiles:
         return told[0]
 
     def trainer(self, tmp_path: Path, **options: Any) -> Trainer:
-        return toys.trainer(epochs=2, work_dir=tmp_path / "x", **options)
+        return toys.trainer(**{"epochs": 2, "work_dir": tmp_path / "x", **options})
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
     def test_one_that_is_there_is_named(self, tmp_path: Path, key: str) -> None:
@@ -298,6 +299,20 @@ class TestFiles:
         )
         trainer.check()
         trainer.fit()
+
+    def test_one_of_another_model_where_only_what_fits_is_wanted(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"epochs": 1, "load_from": self.checkpoint(tmp_path), "load_strict": False}
+        model = nn.Sequential(*toys.net()[:3], nn.Linear(8, 3))
+        trainer = toys.trainer(model=model, **options)
+        kept = model[3].weight.clone()
+        trainer.check()
+        trainer.epochs = 0
+        trainer.fit()
+
+        saved = read_checkpoint(options["load_from"])["state_dict"]
+        assert torch.equal(model[0].weight, saved["0.weight"])
+        assert torch.equal(model[3].weight, kept)
+        assert "None of the weights fits" in self.refused(self.trainer(tmp_path, model=nn.Linear(4, 2), **options))
 
     def test_weights_alone_cannot_be_resumed(self, tmp_path: Path) -> None:
         path = tmp_path / "weights.pth"
