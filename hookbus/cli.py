@@ -84,21 +84,24 @@ def test(
     checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test; default the newest.")] = None,
     json_: Json = False,
 ) -> None:
-    """Test a trained model.
+    """Test a trained model, with averaged weights where they are kept.
 
     Where there is no test set, it is tested on the validation set.
     """
     with reported():
+        from hookbus.assembly.start_files import load_as_judged
+
         trainer = _trainer(file, [*(overrides or ()), "resume=never"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
-        trainer.load_from, trainer.load_strict = checkpoint or _newest(trainer), True
+        load_as_judged(trainer, checkpoint or _newest(trainer))
         if json_:
             trainer.register_service("console", errors())  # standard output is for the JSON alone
         metrics = trainer.test()
         if json_:
-            print_json({"checkpoint": str(trainer.load_from), "metrics": dict(metrics)})
+            about = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
+            print_json({**about, "metrics": dict(metrics)})
         else:
-            show_metrics(str(trainer.load_from), metrics)
+            show_metrics(str(trainer.load_from), trainer.load_weights, metrics)
 
 
 @app.command()

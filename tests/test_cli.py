@@ -237,9 +237,24 @@ class TestTest:
         assert result.exit_code == 0, result.stderr
         answer = json.loads(result.stdout)
         assert answer["checkpoint"] == "runs/train/checkpoints/a.pth"
+        assert answer["weights"] == "raw"
         assert set(answer["metrics"]) == {"test/loss", "test/accuracy"}
         # equal outputs for both classes: the loss is that of a coin, ln 2
         assert answer["metrics"]["test/loss"] == pytest.approx(0.693147, abs=1e-6)
+
+    def test_averaged_weights_are_tested_where_validations_have_judged_these(self, project: Project) -> None:
+        sys.path.insert(0, str(project.path))
+        from parts import net  # type: ignore[import-not-found]
+
+        raw = net().state_dict()
+        raw["2.bias"] = torch.tensor([9.0, 0.0])
+        averaged = {name: torch.zeros_like(each) for name, each in raw.items()}
+        torch.save({"state_dict": raw, "ema_state_dict": averaged}, project.path / "mine.pth")
+        result = call("test", "run.yaml", "--checkpoint", "mine.pth")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.splitlines()[0] == "mine.pth, averaged weights"
+        rows = dict(line.split() for line in result.stdout.splitlines()[2:])
+        assert rows["test/loss"] == "0.693147"
 
     def test_a_named_checkpoint_is_tested_whatever_the_file_resumes(self, project: Project) -> None:
         sys.path.insert(0, str(project.path))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hookbus.loop import Trainer
     from hookbus.run import Run
 
-__all__ = ["check_files", "checkpoints_directory", "file_checks", "load_given_weights"]
+__all__ = ["check_files", "checkpoints_directory", "file_checks", "load_as_judged", "load_given_weights"]
 
 
 def check_files(trainer: Trainer) -> None:
@@ -45,6 +45,17 @@ def load_given_weights(trainer: Trainer, run: Run) -> None:
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
     averaged = trainer.load_weights == "averaged"
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
+
+
+def load_as_judged(trainer: Trainer, path: Path) -> None:
+    """Have a trainer start from a checkpoint as validations have judged it: with averaged weights where there are any.
+
+    Raises:
+        CheckpointError: there is no such file, or it is no checkpoint.
+    """
+    with _about("load_from"):
+        has_averages = "ema_state_dict" in outline_of(path)
+    trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if has_averages else "raw", True
 
 
 def file_checks(trainer: Trainer) -> list[Callable[[], str]]:

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["show_hooks", "show_metrics", "show_order", "show_points", "show_reports"]
 
 
-def show_metrics(checkpoint: str, metrics: Mapping[str, float]) -> None:
+def show_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -> None:
     """The results of a test.
 
     Args:
         checkpoint: what was tested.
+        weights: which of its weights, "raw" or "averaged".
         metrics: by name.
     """
     table = table_of("metric", "value")
     for name, value in metrics.items():
         table.add_row(escape(name), f"{value:.6g}")
-    console().print(f"[dim]{escape(checkpoint)}[/]")
+    which = ", averaged weights" if weights == "averaged" else ""
+    console().print(f"[dim]{escape(checkpoint)}{which}[/]")
     console().print(table)
 
 

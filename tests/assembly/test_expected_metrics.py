@@ -113,7 +113,7 @@ class TestWhatIsThere:
 class TestWhatIsNot:
     def test_a_wrong_name_is_told_with_a_near_one_and_all_there_are(self) -> None:
         assert refused(trainer(Reader("acuracy"))) == (
-            "hook 'reader' (module tests.assembly.test_foresight): There is no metric 'acuracy'. "
+            f"hook 'reader' (module {__name__}): There is no metric 'acuracy'. "
             "Did you mean 'accuracy'? There are: val/accuracy, val/loss."
         )
 
@@ -136,7 +136,7 @@ class TestWhatIsNot:
 
     def test_whose_best_is_to_be_kept_has_to_be_there_as_well(self) -> None:
         told = refused(trainer(Keeper()))
-        assert "hook 'keeper' (module tests.assembly.test_foresight): There is no metric 'f1'." in told
+        assert f"hook 'keeper' (module {__name__}): There is no metric 'f1'." in told
 
     def test_without_a_validation_nothing_can_be_read(self) -> None:
         with pytest.raises(RequestError, match="^hook 'reader' .* reads 'accuracy', 'loss' in the results of valid"):
