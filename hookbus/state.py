@@ -2,7 +2,7 @@
 
 | key | what |
 |---|---|
-| meta | when, where, with what: counts, versions, host, hash of the config, scores |
+| meta | when, where, with what: counts, versions, hash of the config, scores, which weights earned the best |
 | state_dict | the raw weights, whatever is in the model right now |
 | ema_state_dict | the averaged weights, where somebody averages |
 | optimizer, scheduler, scaler | their own state dicts |
@@ -265,6 +265,7 @@ def _meta(run: Run) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "config_hash": config_hash(run.plain_config()),
         "metrics": dict(run.metrics.results),
+        "best_weights": {metric: best.weights for metric, best in run.best.items()},
     }
 
 

@@ -20,7 +20,7 @@ from hookbus.bus import HookBus
 from hookbus.checkpoints.files import commit, verify
 from hookbus.errors import CheckpointDamaged, CheckpointError, HookWarning
 from hookbus.hook import Hook
-from hookbus.run import Run
+from hookbus.run import Best, Run
 from hookbus.state import (
     collect,
     config_hash,
@@ -59,6 +59,7 @@ class TestCollect:
             config={"lr": 0.1},
             seed=7,
         )
+        run.best |= {"val/accuracy": Best(0.5, 1, 3, "averaged"), "val/loss": Best(2.0, 0, 0)}
         checkpoint = collect(run)
 
         assert list(checkpoint) == ["meta", "state_dict", "optimizer", "scheduler", "scaler", "hooks", "rng", "loop"]
@@ -66,6 +67,7 @@ class TestCollect:
         assert (meta["schema"], meta["hookbus"], meta["seed"]) == (1, hookbus.__version__, 7)
         assert [meta[key] for key in ("epoch", "iter", "step", "samples", "metrics")] == [0, 0, 0, 0, {}]
         assert meta["config_hash"] == config_hash({"lr": 0.1})
+        assert meta["best_weights"] == {"val/accuracy": "averaged", "val/loss": "raw"}
 
     def test_a_run_with_nothing_has_the_rest(self) -> None:
         assert list(collect(idle_run())) == ["meta", "state_dict", "hooks", "rng", "loop"]

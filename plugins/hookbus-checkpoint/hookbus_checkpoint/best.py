@@ -59,7 +59,7 @@ class BestKeeper:
         Raises:
             MetricError: a metric that was asked for, here or by another hook, has never been there; the message lists
                 what there is.
-            ConfigError: `auto` chose a metric whose name does not tell the direction.
+            ConfigError: `auto` chose a metric whose name does not tell the direction, or two would share one file.
         """
         done: set[str] = set()
         for written in dict.fromkeys([*self._wanted(metrics), *self._wishes]):
@@ -67,7 +67,7 @@ class BestKeeper:
             if full is None or full in done:
                 continue
             done.add(full)
-            self._names[full] = written
+            self._call(full, written)
             best = run.best.get(full)
             if is_better(metrics[full], None if best is None else best.value, self._rule(written)):
                 weights = "raw" if run.weights.averaged() is None else "averaged"
@@ -119,6 +119,16 @@ class BestKeeper:
                 self._warned = True
                 warnings.warn(f"{error} No best checkpoint is kept: set best_metric.", HookWarning, stacklevel=2)
             return None
+
+    def _call(self, full: str, written: str) -> None:
+        """Remember what the user wrote for a metric; its best file is called by that, and no other may be."""
+        self._names[full] = written
+        name = self.file_name(full)
+        alike = sorted(each for each in self._names if self.file_name(each) == name)
+        if len(alike) > 1:
+            raise ConfigError(
+                [f"save_best: {' and '.join(alike)} would both be {name}. Give one of these metrics another name."]
+            )
 
     def _rule(self, metric: str) -> Rule:
         rule = self._wishes.get(metric) or self._config.rule or infer_rule(metric)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 
 from hookbus.rules import Rule
 
@@ -20,5 +21,5 @@ def is_better(score: float, best: float | None, rule: Rule) -> bool:
 
 
 def file_stem(metric: str) -> str:
-    """A metric's name as part of a file name: every sign that a path could misread becomes an underscore."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", metric).strip("._") or "metric"
+    """A metric's name as part of a file name: letters and digits of any script, and an underscore for other signs."""
+    return re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"

@@ -360,6 +360,12 @@ class TestBestOfOtherHooks:
         with pytest.raises(MetricError, match=r"no metric 'f1'. There are: val/accuracy"):
             train(tmp_path, CheckpointHook(), Wants(f1=None), scores=[0.5])
 
+    def test_never_shares_the_file_of_another_metric(self, tmp_path: Path) -> None:
+        hooks = [CheckpointHook(best_metric="acc 1", rule="greater"), Wants(acc_1="greater")]
+        with pytest.raises(ConfigError, match=r"val/acc 1 and val/acc_1 would both be best_acc_1\.pth\. Give one"):
+            fake_training(hooks, epochs=1, scores=lambda _: {"acc 1": 0.5, "acc_1": 0.6}, work_dir=tmp_path)
+        assert files(tmp_path) == set()
+
     def test_with_another_direction_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"wants: less is better of 'accuracy', but another hook says otherwise"):
             train(tmp_path, CheckpointHook(), Wants(accuracy="less"), scores=[0.5])

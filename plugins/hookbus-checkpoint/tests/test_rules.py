@@ -30,7 +30,11 @@ def test_a_score_that_is_not_finite_is_never_better(score: float, best: float | 
         ("../../etc/passwd", "etc_passwd"),
         ("acc,top1: a b", "acc_top1_a_b"),
         ("...", "metric"),
-        ("Genauigkeit äöü", "Genauigkeit"),
+        ("Genauigkeit äöü", "Genauigkeit_äöü"),
+        ("точность", "точность"),
+        ("val/准确率", "val_准确率"),
+        ("re\u0301ussite", "r\u00e9ussite"),
+        ("acc\x00\n\u2028\u202e1", "acc_1"),
     ],
 )
 def test_a_metric_never_becomes_a_path(metric: str, stem: str) -> None:
