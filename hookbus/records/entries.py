@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.records.copies import number_of
+from hookbus.records.names import encodable
 from hookbus.records.writer_thread import NUMBERS, Entry, Report, Write
 from hookbus.writers import Place, Writer
 
@@ -90,7 +91,7 @@ class Entries:
     """
 
     def __init__(self, stored_name: Callable[[str], str], ledger: Ledger) -> None:
-        self._stored_name, self._ledger = stored_name, ledger
+        self._name, self._ledger = stored_name, ledger
 
     def numbers(self, values: Numbers, step: int) -> Entry:
         """Numbers of one step, by full name. What is no number is reported, and the others are written."""
@@ -123,6 +124,9 @@ class Entries:
     def simple(self, kind: str, write: Write) -> Entry:
         """Anything else."""
         return Entry(kind, lambda _: write)
+
+    def _stored_name(self, name: str) -> str:
+        return self._name(encodable(name))
 
     def _prepare_numbers(self, values: Numbers, step: int, report: Report) -> Write:
         numbers: dict[str, float] = {}

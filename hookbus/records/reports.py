@@ -12,6 +12,7 @@ from hookbus.hook import Hook
 from hookbus.pictures import figure_pixels, pixels_of, separate
 from hookbus.records.copies import kept, size_of
 from hookbus.records.entries import Entries, Recent
+from hookbus.records.names import encodable
 from hookbus.records.secrets import recordable
 from hookbus.records.writer_thread import Entry
 
@@ -37,10 +38,10 @@ class ReportedHook(Hook):
 
     def log_images(self, run: Run, tag: str, images: Any, step: int, caption: str | None) -> None:
         """Record pictures; those of a list get the names `tag/0`, `tag/1`, ..."""
-        several = separate(images)
+        several, under = separate(images), caption and encodable(caption)
         names = [f"{tag}/{i}" for i in range(len(several))] if len(several) > 1 else [tag]
         for name, image in zip(names, several, strict=False):
-            self._record(run, "image", name, step, partial(_pixels, kept(image)), size_of(image), caption)
+            self._record(run, "image", name, step, partial(_pixels, kept(image)), size_of(image), under)
 
     def log_figure(self, run: Run, tag: str, figure: Any, step: int) -> None:
         """Record a figure, drawn at once: who made it may close it."""
@@ -55,7 +56,7 @@ class ReportedHook(Hook):
 
     def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
         """Record a text."""
-        self._record(run, "text", tag, step, lambda: text, len(text))
+        self._record(run, "text", tag, step, lambda: encodable(text), len(text))
 
     def log_config(self, config: Any) -> None:
         """Record the configuration, its secrets hidden."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any
+
+from hookbus.records.names import encodable
 
 __all__ = ["HIDDEN", "flattened", "is_secret", "plain_settings", "recordable", "without_secrets"]
 
@@ -44,10 +47,12 @@ def is_secret(key: str) -> bool:
 
 
 def without_secrets(value: Any, key: str = "") -> Any:
-    """A copy in which secrets are hidden: values under keys that name one, and passwords in URLs.
+    """A plain copy in which secrets are hidden: values under keys that name one, and passwords in URLs.
+
+    It consists of mappings with texts as keys, lists, numbers, truth values, texts and None.
 
     Args:
-        value: mappings, sequences and plain values, nested as they like; it is not changed.
+        value: mappings, sequences and values, nested as they like; what has no plain form becomes its text.
         key: the key under which the value stands.
     """
     if value is None or isinstance(value, bool):
@@ -55,10 +60,18 @@ def without_secrets(value: Any, key: str = "") -> Any:
     if is_secret(key):
         return HIDDEN
     if isinstance(value, Mapping):
-        return {name: without_secrets(each, str(name)) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
+        return {encodable(str(name)): without_secrets(each, str(name)) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [without_secrets(each) for each in value]
-    return _LOGIN.sub(rf"\1{HIDDEN}@", value) if isinstance(value, str) else value
+    return _plain(value)
+
+
+def _plain(value: Any) -> int | float | str:
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return _LOGIN.sub(rf"\1{HIDDEN}@", encodable(str(value)))
 
 
 def flattened(value: Any, separator: str = ".") -> dict[str, Any]:

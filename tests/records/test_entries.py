@@ -45,6 +45,11 @@ def test_numbers_are_written_under_the_names_of_the_back_end_and_what_is_none_is
     assert written(entry) == ([("A", 7, 1.0), ("C", 7, 1.0)], ["'b': a str is not a real number"])
 
 
+def test_a_name_that_no_encoding_can_hold_costs_nothing() -> None:
+    entry = Entries(str, Ledger()).numbers({"\udce9": lambda: 1, "b": lambda: 2}, 7)
+    assert written(entry) == ([("\\udce9", 7, 1.0), ("b", 7, 2.0)], [])
+
+
 def test_a_place_is_written_once() -> None:
     entries = Entries(str, Ledger())
     twice = [entries.numbers({"a": lambda: 1, name: lambda: 2}, 1) for name in ("b", "c")]

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus.records.names import safe_name
+from hookbus.records.names import encodable, safe_name
 
 FORBIDDEN = re.compile(r"[^a-z/]")
 
@@ -24,6 +24,14 @@ def test_what_is_forbidden_becomes_a_line_and_the_name_gets_its_hash() -> None:
 
 def test_a_long_name_is_cut_and_gets_its_hash() -> None:
     assert re.fullmatch("x{11}-[0-9a-f]{8}", safe_name("x" * 300, FORBIDDEN, 20))
+
+
+def test_no_name_at_all_gets_its_hash() -> None:
+    assert safe_name("", FORBIDDEN, 99) == f"_-{hashlib.sha256(b'').hexdigest()[:8]}"
+
+
+def test_what_no_encoding_can_hold_becomes_its_code() -> None:
+    assert encodable("größe \udce9😀") == "größe \\udce9😀"
 
 
 @given(st.lists(st.text(), unique=True, max_size=20))

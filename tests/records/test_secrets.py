@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
 from pydantic import BaseModel
 
 from hookbus.records.secrets import flattened, is_secret, plain_settings, recordable, without_secrets
@@ -58,6 +62,27 @@ def test_secrets_are_hidden_however_deep_they_are_and_the_rest_stays() -> None:
         "store": {"url": "postgresql://me:***@host/db", "secret": None, "credentials": "***"},
     }
     assert config["api_key"] == "x"
+
+
+def test_what_is_not_plain_becomes_plain() -> None:
+    config = {
+        5: Path("/data"),
+        "rate": np.float32(0.5),
+        "count": np.int64(3),
+        "all": {1},
+        "file": "\udce9.txt",
+        "shape": torch.Size([2, 3]),
+        "device": torch.device("cpu"),
+    }
+    assert without_secrets(config) == {
+        "5": "/data",
+        "rate": 0.5,
+        "count": 3,
+        "all": [1],
+        "file": "\\udce9.txt",
+        "shape": [2, 3],
+        "device": "cpu",
+    }
 
 
 @pytest.mark.parametrize("text", ["http://host/path", "a:b@c", "user@host", "sqlite:///a.db"])

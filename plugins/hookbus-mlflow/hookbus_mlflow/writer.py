@@ -10,11 +10,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import numpy
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from hookbus import Writer
+from hookbus.records.copies import finite_values
 from hookbus.records.secrets import flattened
 from hookbus.writers import Place
 from hookbus_mlflow.database import see_database
@@ -23,6 +25,7 @@ from hookbus_mlflow.names import stored
 __all__ = ["MLflowWriter", "Target"]
 
 METRICS_IN_BATCH, PARAMS_IN_BATCH = 1000, 100
+BINS = 64
 LONGEST_PARAM = 500
 """Older servers refuse longer values; the whole configuration is an artifact besides."""
 
@@ -88,6 +91,7 @@ class MLflowWriter(Writer):
             self._run_id = _known_run(target) or _new_run(self._client, target)
             self._client.update_run(self._run_id, status="RUNNING")
         self._metrics: list[Metric] = []
+        self._status = ""
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
         """One metric; MLflow keeps infinities as the largest numbers there are."""
@@ -105,6 +109,19 @@ class MLflowWriter(Writer):
         """A text, as the artifact `texts/name/step.txt`."""
         with _translated():
             self._client.log_text(self._run_id, text, f"texts/{name}/{step}.txt")
+
+    def write_histogram(self, name: str, values: Any, step: int) -> None:
+        """The distribution of the finite values, as the artifact `histograms/name/step.json`.
+
+        It holds `counts`, 64 of them, and the 65 `edges` between which they were counted.
+
+        Raises:
+            ValueError: there are none.
+        """
+        counts, edges = numpy.histogram(finite_values(name, values), BINS)
+        with _translated():
+            held = {"counts": counts.tolist(), "edges": edges.tolist()}
+            self._client.log_dict(self._run_id, held, f"histograms/{name}/{step}.json")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """One param for each value, under the parts of its key joined by dots; those that are there stay as they are.
@@ -125,10 +142,8 @@ class MLflowWriter(Writer):
             self._client.log_artifact(self._run_id, str(path), stored(name) if name else None)
 
     def write_outcome(self, outcome: str) -> None:
-        """The status of the run: FINISHED, FAILED, or KILLED where it may go on."""
-        self.flush()
-        with _translated():
-            self._client.set_terminated(self._run_id, STATUS.get(outcome, "KILLED"))
+        """The status of the run, behind its last metrics: FINISHED, FAILED, or KILLED where it may go on."""
+        self._status = STATUS.get(outcome, "KILLED")
 
     def resume(self, since: int, step: int) -> frozenset[Place]:
         """What the run holds stays: MLflow takes nothing back."""
@@ -142,13 +157,16 @@ class MLflowWriter(Writer):
     def flush(self) -> None:
         """Metrics go to MLflow together; one that comes again with the same time is the same one."""
         metrics, self._metrics = self._metrics, []
+        status, self._status = self._status, ""
         with _translated():
             for begin in range(0, len(metrics), METRICS_IN_BATCH):
                 self._client.log_batch(self._run_id, metrics=metrics[begin : begin + METRICS_IN_BATCH])
+            if status:
+                self._client.set_terminated(self._run_id, status)
 
     def abandon(self) -> None:
         """Drop what has not been flushed."""
-        self._metrics = []
+        self._metrics, self._status = [], ""
 
     def close(self) -> None:
         """Write what waits. May be called twice."""
@@ -184,5 +202,6 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        kind = OSError if error.error_code in PASSING else ValueError
+        of_record = isinstance(error.__cause__, (TypeError, ValueError, ArithmeticError))  # the database's, of one
+        kind = OSError if error.error_code in PASSING and not of_record else ValueError
         raise kind(f"MLflow: {error}") from error

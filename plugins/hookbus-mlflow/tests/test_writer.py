@@ -92,6 +92,7 @@ def test_a_new_run_has_the_name_and_the_tags_that_were_given(target, writer):
 
 def test_another_writer_for_the_same_place_goes_on_with_the_run(target, writer):
     writer.write_outcome("preempted")
+    writer.flush()
     assert run_of(target).info.status == "KILLED"
     MLflowWriter(target)
     run = run_of(target)
@@ -177,6 +178,16 @@ def test_texts_and_files_are_artifacts(writer, tmp_path):
     assert artifacts == {"note/4.txt": b"hello", "best/model.pth": b"weights"}
 
 
+def test_a_distribution_is_an_artifact_of_counts_and_edges(writer, tmp_path):
+    values = torch.tensor([0.0, 1.0, math.nan, 32.0, 64.0, math.inf])
+    writer.write_histogram("weights/a", values, 3)
+    held = json.loads(files(tmp_path)["3.json"].read_text())
+    assert held["edges"] == [float(edge) for edge in range(65)]
+    assert {edge: count for edge, count in enumerate(held["counts"]) if count} == {0: 1, 1: 1, 32: 1, 63: 1}
+    with pytest.raises(ValueError, match="'b' holds no finite value"):
+        writer.write_histogram("b", torch.tensor([math.nan]), 3)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pictures_keep_every_pixel(writer, tmp_path, channels):
     from PIL import Image
@@ -193,6 +204,7 @@ def test_pictures_keep_every_pixel(writer, tmp_path, channels):
 def test_the_outcome_is_the_status_of_the_run(target, writer, outcome, status):
     writer.write_scalar("a", 1.5, 3)
     writer.write_outcome(outcome)
+    writer.flush()
     assert (run_of(target).info.status, history(target, "a")) == (status, [(3, 1.5, 1000500)])
 
 
@@ -204,6 +216,12 @@ def test_a_server_that_is_down_is_trouble_that_may_pass(tmp_path, monkeypatch):
 
 def test_a_record_that_mlflow_refuses_is_no_trouble_of_the_store(writer):
     writer.write_scalar("a:b?c", 1.0, int(time.time()))
+    with pytest.raises(ValueError, match="MLflow: "):
+        writer.flush()
+
+
+def test_a_record_that_the_database_cannot_hold_is_none_either(writer):
+    writer.write_scalar("a", 1.0, 2**70)
     with pytest.raises(ValueError, match="MLflow: "):
         writer.flush()
 

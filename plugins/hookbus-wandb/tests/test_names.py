@@ -12,7 +12,14 @@ def test_a_name_that_wandb_takes_stays(name):
 
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("_step", "_-"), ("_wandb", "_-"), ("trainer/step", "_-"), ("a\x00b", "a_b-"), ("x" * 300, "x" * 191 + "-")],
+    [
+        ("", "_-"),
+        ("_step", "_-"),
+        ("_wandb", "_-"),
+        ("trainer/step", "_-"),
+        ("a\x00b", "a_b-"),
+        ("x" * 300, "x" * 191 + "-"),
+    ],
 )
 def test_names_of_wandbs_own_and_long_ones_get_their_hash(name, begins):
     assert re.fullmatch(f"{re.escape(begins)}[0-9a-f]{{8}}", stored(name))
