@@ -13,9 +13,11 @@ from hookbus.errors import ConfigError
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["figure_pixels", "pictures_directory", "pixels_of", "separate"]
+__all__ = ["figure_pixels", "pictures_directory", "pil_image", "pixels_of", "separate"]
 
 CHANNELS = (1, 3, 4)
+PLAIN_MODES = {"1", "L", "RGB", "RGBA", "I", "F"}
+"""Modes of PIL whose numbers are colours as they are."""
 
 
 def pixels_of(image: Any) -> Tensor:
@@ -24,7 +26,8 @@ def pixels_of(image: Any) -> Tensor:
     Args:
         image: a tensor, a NumPy array or a PIL image of shape (H, W), (H, W, C) or (C, H, W) with C 1, 3 or 4; where
             both ends could be channels, the first is taken. Whole numbers go from 0 to 255, floats from 0 to 1; what is
-            outside is cut, NaN is black, and truth values are black and white.
+            outside is cut, NaN is black, and truth values are black and white. Of a PIL image the mode says what its
+            numbers are: colours of a palette are looked up, and 16 bits become 8.
 
     Returns:
         (H, W, C), uint8, on the CPU.
@@ -33,10 +36,21 @@ def pixels_of(image: Any) -> Tensor:
         ValueError: it has no such shape, or no pixels.
     """
     tensor = _tensor_of(image)
-    pixels = _arranged(tensor)
+    pixels = tensor if hasattr(image, "getbands") else _arranged(tensor)
     if not pixels.numel():
         raise ValueError(f"a picture of shape {tuple(tensor.shape)} has no pixels")
     return _in_bytes(pixels).contiguous()
+
+
+def pil_image(pixels: Tensor) -> Any:
+    """A PIL image.
+
+    Args:
+        pixels: (H, W, C), uint8, on the CPU, as `pixels_of` returns them.
+    """
+    from PIL import Image
+
+    return Image.fromarray(pixels.squeeze(2).numpy() if pixels.shape[2] == 1 else pixels.numpy())
 
 
 def separate(images: Any) -> list[Any]:
@@ -107,7 +121,18 @@ def _tensor_of(image: Any) -> Tensor:
         return image.detach().cpu()
     import numpy
 
-    return torch.from_numpy(numpy.array(image))
+    return torch.from_numpy(_pil_array(image) if hasattr(image, "getbands") else numpy.array(image))
+
+
+def _pil_array(image: Any) -> Any:
+    """Height by width by channels, of a PIL image."""
+    import numpy
+
+    if image.mode.startswith("I;16"):
+        return (numpy.array(image) >> 8).astype(numpy.uint8)[..., None]
+    plain = image if image.mode in PLAIN_MODES else image.convert("RGBA" if image.has_transparency_data else "RGB")
+    array = numpy.array(plain)
+    return array[..., None] if array.ndim == 2 else array
 
 
 def _arranged(tensor: Tensor) -> Tensor:

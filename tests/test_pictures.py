@@ -12,7 +12,7 @@ from PIL import Image
 
 from hookbus import HookBus
 from hookbus.errors import ConfigError
-from hookbus.pictures import figure_pixels, pictures_directory, pixels_of, separate
+from hookbus.pictures import figure_pixels, pictures_directory, pil_image, pixels_of, separate
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,34 @@ def test_red_stays_red_in_every_form() -> None:
     red[..., 0] = 255
     forms = [red, Image.fromarray(red), torch.from_numpy(red), red.transpose(2, 0, 1), red[:, ::-1]]
     assert {tuple(pixels_of(form)[0, 0].tolist()) for form in forms} == {(255, 0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "pixel"),
+    [
+        *(("1", [255]), ("L", [76]), ("LA", [76, 76, 76, 255]), ("P", [255, 0, 0]), ("RGB", [255, 0, 0])),
+        *(("RGBA", [255, 0, 0, 255]), ("CMYK", [255, 0, 0]), ("I", [76])),
+    ],
+)
+def test_the_mode_of_a_pil_image_says_what_its_numbers_are(mode: str, pixel: list[int]) -> None:
+    image = Image.new("RGB", (5, 4), "white" if mode == "1" else "red").convert(mode)
+    assert pixels_of(image).tolist() == [[pixel] * 5] * 4  # as high as there may be channels
+
+
+def test_a_transparent_colour_of_a_palette_stays_transparent() -> None:
+    image = Image.new("RGB", (1, 1), "red").convert("P")
+    image.info["transparency"] = image.getpixel((0, 0))
+    assert pixels_of(image).tolist() == [[[255, 0, 0, 0]]]
+
+
+def test_sixteen_bits_become_eight() -> None:
+    assert pixels_of(Image.fromarray(np.array([[0, 40_000, 65_535]], np.uint16))).tolist() == [[[0], [156], [255]]]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_pil_image_has_every_pixel(channels: int) -> None:
+    pixels = torch.arange(2 * channels, dtype=torch.uint8).reshape(2, 1, channels)
+    assert pixels_of(pil_image(pixels)).tolist() == pixels.tolist()
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 4, 5), (2, 3, 4, 5), (0, 4), (3, 0, 4)])

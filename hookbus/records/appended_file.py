@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -37,10 +38,15 @@ class AppendedFile:
         """Write what waits. It is with the operating system then, so the process may be killed.
 
         Raises:
-            OSError: it could not be written. The file is as it was before, and what waited is forgotten.
+            OSError: it could not be written, or the file was removed. It is as before, and what waited is forgotten.
         """
         data, self._waiting = b"".join(self._waiting), []
-        begin = os.fstat(self._file.fileno()).st_size
+        if not data:
+            return
+        state = os.fstat(self._file.fileno())
+        if not state.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
+        begin = state.st_size
         try:
             while data:
                 data = data[self._file.write(data) :]

@@ -110,7 +110,7 @@ class Entries:
         plural, method = KINDS[kind]
 
         def prepare(_: Report) -> Write:
-            value, stored = read(), self._stored_name(name)
+            value, stored = _named(read, name), self._stored_name(name)
             if not self._ledger.admit(kind, stored, step):
                 return _nothing
             return lambda writer: getattr(writer, method)(stored, value, step, *more)
@@ -132,11 +132,10 @@ class Entries:
         numbers: dict[str, float] = {}
         for name, read in values.items():
             try:
-                number, stored = number_of(read()), self._stored_name(name)
+                number, stored = _named(partial(_number, read), name), self._stored_name(name)
                 if self._ledger.admit("scalar", stored, step):
                     numbers[stored] = number
             except Exception as error:
-                error.args = (f"{name!r}: {error}",)
                 report(error)
         return (lambda writer: writer.write_scalars(numbers, step)) if numbers else _nothing
 
@@ -146,6 +145,19 @@ def _plain(value: Any) -> float | str:
         return number_of(value)
     except Exception:
         return str(value)
+
+
+def _number(read: Callable[[], Any]) -> float:
+    return number_of(read())
+
+
+def _named(read: Callable[[], Any], name: str) -> Any:
+    """What is read; the message of what goes wrong says where."""
+    try:
+        return read()
+    except Exception as error:
+        error.args = (f"{name!r}: {error}",)
+        raise
 
 
 def _nothing(writer: Writer) -> None:

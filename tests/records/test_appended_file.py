@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hookbus.records.appended_file import AppendedFile
 
 FULL = """
@@ -72,6 +74,15 @@ def test_other_content_takes_the_place_of_all_that_is_there_and_writing_goes_on_
     file.close()
     assert file.path.read_bytes() == b"xyd"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_was_removed_is_told(tmp_path: Path) -> None:
+    file = AppendedFile(tmp_path / "file")
+    file.put(b"a")
+    file.path.unlink()
+    with pytest.raises(FileNotFoundError, match="it was removed while it was written"):
+        file.flush()
+    file.close()
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_step_that_goes_back_is_reported() -> None:
     entries = Entries(str, Ledger())
     lines, problems = written(*(entries.numbers({"a": lambda: 1}, step) for step in (5, 3, 6)))
     assert lines == [("a", 5, 1.0), ("a", 6, 1.0)]
-    assert problems == ["'a': 'a' comes for step 3 after step 5; steps only go forward"]
+    assert problems == ["'a' comes for step 3 after step 5; steps only go forward"]
 
 
 def test_what_the_back_end_holds_after_a_resume_is_not_written_again() -> None:
@@ -88,4 +88,13 @@ def test_a_file_that_is_gone_is_no_reason_to_try_again(tmp_path: Path) -> None:
     assert written(entry)[0] == [(path, "best")]
     path.unlink()
     with pytest.raises(ValueError, match="file is gone"):
+        written(entry)
+
+
+def test_what_cannot_be_read_is_told_with_its_name() -> None:
+    def read() -> Any:
+        raise ValueError("a picture of shape (2, 4, 5) has no colours")
+
+    entry = Entries(str, Ledger()).record("image", "val/x", 1, read, 1, None)
+    with pytest.raises(ValueError, match=r"^'val/x': a picture of shape"):
         written(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from bisect import bisect_right
@@ -42,7 +43,6 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._open()
 
     def write(self, row: Mapping[str, Any], *, moment: object = None, key: Any = 0) -> None:
@@ -56,10 +56,12 @@ class JsonLines:
         Raises:
             ValueError: a value is NaN or infinite.
             TypeError: a value is not plain.
-            OSError: it could not be written; the file is as it was before.
+            OSError: it could not be written; the file is as it was before. One that was removed meanwhile is told
+                once, and begun again.
         """
         text = json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
         line = text.encode("utf-8", "backslashreplace")
+        self._see_file()
         if moment != self._moment:
             self.close_moment()
             self._moment = moment
@@ -101,7 +103,14 @@ class JsonLines:
         """Close the file. May be called twice."""
         self._file.close()
 
+    def _see_file(self) -> None:
+        if not os.fstat(self._file.fileno()).st_nlink:
+            self.close()
+            self._open()
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
+
     def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ def test_a_full_disk_leaves_no_half_line(path: Path) -> None:
 
     assert read_jsonl(path) == [{"n": 0}, {"n": 2}]
     assert lines.rows == 2
+    lines.close()
+
+
+def test_a_file_that_was_removed_is_told_once_and_begun_again(path: Path) -> None:
+    lines = JsonLines(path)
+    lines.write({"n": 0})
+    shutil.rmtree(path.parent)
+
+    with pytest.raises(FileNotFoundError, match="it was removed while it was written"):
+        lines.write({"n": 1})
+    lines.write({"n": 2})
+
+    assert read_jsonl(path) == [{"n": 2}]
+    assert lines.rows == 1
     lines.close()
 
 

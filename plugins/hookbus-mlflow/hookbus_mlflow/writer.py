@@ -16,6 +16,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from hookbus import Writer
+from hookbus.pictures import pil_image
 from hookbus.records.copies import finite_values
 from hookbus.records.secrets import flattened
 from hookbus.writers import Place
@@ -99,11 +100,8 @@ class MLflowWriter(Writer):
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
         """One picture, uint8 (H, W, C)."""
-        from PIL import Image
-
-        picture = Image.fromarray(image.squeeze(2).numpy() if image.shape[2] == 1 else image.numpy())
         with _translated():
-            self._client.log_image(self._run_id, picture, key=name, step=step, timestamp=int(self.time * 1000))
+            self._client.log_image(self._run_id, pil_image(image), key=name, step=step, timestamp=int(self.time * 1000))
 
     def write_text(self, name: str, text: str, step: int) -> None:
         """A text, as the artifact `texts/name/step.txt`."""

@@ -21,6 +21,7 @@ from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
 from hookbus import Writer
 from hookbus.errors import HookError
+from hookbus.pictures import pil_image
 from hookbus.records.copies import finite_values
 from hookbus.records.secrets import is_secret, without_secrets
 from hookbus.writers import Place
@@ -142,7 +143,7 @@ class WandbWriter(Writer):
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
         """One picture, uint8 (H, W, C), as a PNG file."""
-        self._log("image", {name: wandb.Image(image.numpy(), caption=caption, file_type="png")}, step)
+        self._log("image", {name: wandb.Image(pil_image(image), caption=caption, file_type="png")}, step)
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:
         """The distribution of the finite values, in 64 bins.

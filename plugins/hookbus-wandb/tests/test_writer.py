@@ -82,14 +82,14 @@ def test_nan_and_infinities_are_kept(target, writer):
     assert (math.isnan(found["nan"]), found["up"], found["down"]) == (True, math.inf, -math.inf)
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_pictures_keep_every_pixel(target, writer, channels):
-    picture = torch.arange(4 * 5 * channels, dtype=torch.uint8).reshape(4, 5, channels) + 150
+@pytest.mark.parametrize("shape", [(4, 5, 1), (4, 5, 3), (4, 5, 4), (1, 1, 1), (1, 3, 1), (4, 1, 3)])
+def test_pictures_keep_every_pixel(target, writer, shape):
+    picture = torch.arange(math.prod(shape), dtype=torch.uint8).reshape(shape) + 150
     writer.write_image("../val/picture", picture, 2, "a cat")
     writer.flush()
     (path,) = (target.directory / "wandb").rglob("*.png")
     assert path.parent.name == "val"
-    assert np.asarray(Image.open(path)).reshape(4, 5, channels).tolist() == picture.tolist()
+    assert np.asarray(Image.open(path)).reshape(shape).tolist() == picture.tolist()
     items = {tuple(item.nested_key): item.value_json for row in records(target, "history") for item in row.item}
     assert items["../val/picture", "caption"] == '"a cat"'
 
