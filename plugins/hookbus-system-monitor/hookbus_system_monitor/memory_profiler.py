@@ -59,6 +59,14 @@ class MemoryProfilerHook(Hook):
         if self._is_due:
             self._record(run)
 
+    def after_train(self, run: Run) -> None:
+        """Say how much it was at most; a short training has no record."""
+        found = allocation() if self.config.log_gpu else None
+        most = {PROCESS: process_peak(process_memory())} if self.config.log_cpu else {}
+        most |= {DEVICE: found.peak} if found is not None else {}
+        for what, size in most.items():
+            run.logger.info("%s: %s was at most %.2f GB.", self.name, what, size / GB)
+
     def on_exception(self, run: Run, exception: BaseException) -> None:
         """Keep what can be known of an out-of-memory error."""
         if is_out_of_memory(exception):

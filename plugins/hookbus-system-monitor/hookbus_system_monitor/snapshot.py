@@ -12,16 +12,19 @@ from hookbus.checkpoints.files import write_json
 
 __all__ = ["is_out_of_memory", "save_snapshot"]
 
+MESSAGES = ("can't allocate memory", "out of memory")
+
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a device or the host had no memory left.
 
     Args:
-        error: what ended the run. On the CPU torch raises a RuntimeError, which only its message tells from others.
+        error: what ended the run. On the CPU, and where a driver has no memory for its own work, torch raises a
+            RuntimeError, which only its message tells from others.
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
 
 
 def save_snapshot(directory: Path, rank: int, facts: Mapping[str, Any]) -> list[Path]:

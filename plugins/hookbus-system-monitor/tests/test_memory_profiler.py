@@ -49,7 +49,26 @@ class TestRecords:
         assert writer.steps == [10, 20, 30]
         assert all(set(values) >= HOST_NAMES for _, values in writer.written)
         said = [line for line in lines("INFO") if "emory" in line]
-        assert [line[:18] for line in said] == ["The system has " + said[0][15:18], "Memory information"] * 3
+        assert [line[:15] for line in said] == ["The system has ", "Memory informat"] * 3 + ["memory_profiler"]
+
+    def test_are_not_made_of_a_short_training_but_its_most_is_said(self, lines, process, monkeypatch):
+        most = SimpleNamespace(ru_maxrss=3 * 2**20)  # kilobytes
+        monkeypatch.setattr("resource.getrusage", lambda who: most)
+        monkeypatch.setattr("sys.platform", "linux")
+        writer = Writer()
+        bus = HookBus([MemoryProfilerHook(), writer])
+        with bus.run(epochs=1) as run:
+            train(bus, run)
+
+        assert writer.steps == []
+        assert lines("INFO") == ["memory_profiler: the memory of this process was at most 3.00 GB."]
+
+    def test_say_nothing_of_the_host_where_that_is_not_wanted(self, lines):
+        bus = HookBus([MemoryProfilerHook(interval=1, log_cpu=False)])
+        with bus.run(epochs=1) as run:
+            train(bus, run)
+
+        assert [line for line in lines("INFO") if "process" in line] == []
 
     def test_hold_what_the_process_has(self, process):
         process.rss = 3 * GB

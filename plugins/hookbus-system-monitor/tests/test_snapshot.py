@@ -14,6 +14,8 @@ class TestOutOfMemory:
             (torch.OutOfMemoryError("CUDA out of memory."), True),
             (MemoryError(), True),
             (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), True),
+            (torch.AcceleratorError("CUDA error: out of memory"), True),
+            (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
             (RuntimeError("shapes cannot be multiplied"), False),
             (KeyboardInterrupt(), False),
             (ValueError("can't allocate memory"), False),
