@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from torch.profiler import profile, schedule
+from torch.utils.data import DataLoader
 
 from docs import generate
 from hookbus.discovery import PUBLISHED
@@ -62,6 +65,22 @@ def test_the_pictures_of_the_gallery_are_drawn_by_its_script(tmp_path: Path) -> 
     drawn = {path.name: size_of(path) for path in tmp_path.glob("*.png")}
     shown = set(re.findall(r"\(pictures/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
     assert drawn == {name: size_of(kept / name) for name in shown}
+
+
+def test_the_picture_of_a_trace_is_drawn_by_its_script(tmp_path: Path) -> None:
+    script, kept = ROOT / "docs" / "examples" / "draw_trace.py", ROOT / "docs" / "pictures" / "trace.png"
+    with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as profiler:
+        for _ in range(3):
+            (batch,) = DataLoader([torch.ones(2)])
+            batch.requires_grad_().sum().backward()
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json.gz"))
+    subprocess.run(
+        [sys.executable, script, tmp_path / "trace.json.gz", tmp_path / "trace.png"], check=True, timeout=100
+    )
+
+    with Image.open(tmp_path / "trace.png") as drawn, Image.open(kept) as shown:
+        assert drawn.size == shown.size
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
