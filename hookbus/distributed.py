@@ -6,6 +6,7 @@ What torchrun says in the environment is read here, and the process group that i
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import sys
 import time
@@ -20,13 +21,29 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["is_main", "is_one_of_several", "leave", "local_device", "rank", "rest", "start_group", "world_size"]
+__all__ = [
+    "is_main",
+    "is_one_of_several",
+    "leave",
+    "local_device",
+    "rank",
+    "rest",
+    "said_by_main",
+    "start_group",
+    "world_size",
+]
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What the environment has to say for processes to find each other."""
 
 MEETING = "hookbus/meeting"
 """Where the first process says under which name the others find it."""
+
+SAID = "hookbus/said"
+"""Where the first process leaves word of what it says."""
+
+WORD_LIMIT = 10.0
+"""Seconds that the others wait for that word."""
 
 THREADS = Path("/proc/self/task")
 """Where Linux tells what the threads of this process do."""
@@ -125,6 +142,33 @@ def _meeting(store: Store, number: int, size: int) -> str:
         place = store.get(MEETING).decode()
         store.set(f"{place}/{number}", own)
     return place
+
+
+def said_by_main(message: str) -> bool:
+    """Whether the main process says the same, so that this one need not: a mistake of the user is one of all processes.
+
+    The main one leaves word of what it says, and the others wait for that for a while. Where torchrun does not keep
+    what processes leave for each other, every one speaks for itself.
+
+    Args:
+        message: what this process has to say.
+    """
+    if not is_one_of_several() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False
+    from torch.distributed.rendezvous import rendezvous
+
+    key = f"{SAID}/{hashlib.blake2b(message.encode(), digest_size=16).hexdigest()}"
+    with suppress(RuntimeError):  # torchrun has ended
+        store = next(rendezvous("env://"))[0]
+        if is_main():
+            store.set(key, "")
+            return False
+        end = time.monotonic() + WORD_LIMIT
+        while time.monotonic() < end:
+            if store.check([key]):
+                return True
+            time.sleep(0.02)
+    return False
 
 
 def rest() -> None:

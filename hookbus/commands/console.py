@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hookbus.distributed import is_main, rank
+from hookbus.distributed import is_main, rank, said_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
 __all__ = ["complain", "console", "errors", "paragraph", "print_json", "reported", "table_of"]
@@ -44,15 +44,10 @@ def reported() -> Iterator[None]:
 def _told(error: BaseException) -> int:
     """Say what has ended a command; returns its exit code."""
     match error:
-        case ConfigError():
-            for problem in error.problems:
-                errors().print(escape(f"{_who()}{problem}"), soft_wrap=True, highlight=False)
-            _show_notes(error)
-            return 2
         case HookbusError():
-            for line in str(error).splitlines():
-                complain(line)
-            _show_notes(error)
+            if not said_by_main(str(error)):
+                _show(error)
+            return 2 if isinstance(error, ConfigError) else 1
         case KeyboardInterrupt():
             errors().print("[yellow]interrupted[/]")
             return 130
@@ -121,6 +116,17 @@ def _came_from_output(error: OSError) -> bool:
     """Whether it was raised where tables and results are written."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer", "click")
+
+
+def _show(error: HookbusError) -> None:
+    """What a user did wrong or what could not be done, in lines."""
+    if isinstance(error, ConfigError):
+        for problem in error.problems:
+            errors().print(escape(f"{_who()}{problem}"), soft_wrap=True, highlight=False)
+    else:
+        for line in str(error).splitlines():
+            complain(line)
+    _show_notes(error)
 
 
 def _show_notes(error: BaseException) -> None:

@@ -191,3 +191,55 @@ def test_ranks_that_are_at_odds_say_so_instead_of_waiting(launch: Launch) -> Non
         ],
         "afterwards": None,
     }
+
+
+MISTAKEN = """
+    work_dir: runs
+    model: {type: "toys:net"}
+    dataset: {type: "parts:points", batch_size: 8}
+    optimizer: {type: SGD, lr: 0.1}
+    training: TRAINING
+    device: cpu
+    default_hooks: false
+"""
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        pytest.param("{epochs: two}", "run.yaml:5:20: training.epochs: ", id="in the file"),
+        pytest.param(
+            "{epochs: 1, distributed: fsdp2, fsdp2: {mesh: [3]}}",
+            "fsdp2.mesh: [3] is not for 2 processes.",
+            id="found by all together",
+        ),
+    ],
+)
+def test_a_mistake_of_the_user_is_told_once(training: str, said: str, launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(dedent(PARTS))
+    (tmp_path / "run.yaml").write_text(dedent(MISTAKEN).replace("TRAINING", training).lstrip())
+
+    patient = ["--monitor-interval", "5"]
+    done = launch("-m", "hookbus", "train", "run.yaml", options=patient, succeeds=False)
+
+    assert done.output(0).count(said) == 1, done.story
+    assert done.output(1) == "", done.story
+    assert done.agent.count("exitcode  : 2") == 2, done.story
+
+
+def test_a_mistake_on_one_rank_alone_is_told_by_that_rank(launch: Launch, tmp_path: Path) -> None:
+    of_each = """
+        import sys
+        from hookbus.cli import main
+
+        sys.argv = ["hookbus", "train", f"run{RANK}.yaml"]
+        main()
+    """
+    (tmp_path / "parts.py").write_text(dedent(PARTS))
+    for rank, training in enumerate(["{epochs: 1}", "{epochs: two}"]):
+        (tmp_path / f"run{rank}.yaml").write_text(dedent(MISTAKEN).replace("TRAINING", training).lstrip())
+
+    done = launch(of_each, succeeds=False)
+
+    assert done.returncode == 1, done.story
+    assert done.output(1).count("rank 1: run1.yaml:5:20: training.epochs: ") == 1, done.story
