@@ -41,6 +41,7 @@ class Validations:
         self._entered = ExitStack()
         self._evaluation = Evaluation()
         self._told: set[str] = set()
+        self._kept: dict[int, tuple[Any, Any]] = {}
         self.validated_at = validated_at
         self.on_results: Callable[[Run], object] | None = None
 
@@ -171,6 +172,23 @@ class Validations:
         named = self._agreed(kind, name, {**means, **(metrics or {})})
         store.results |= named
         return named
+
+    def kept(self, loader: Any, make: Callable[[], Any]) -> Any:
+        """What is made of a loader: once in a run where its workers persist, each time otherwise.
+
+        Args:
+            loader: what is judged.
+            make: makes a loader of it.
+        """
+        if not getattr(loader, "persistent_workers", False):
+            return make()
+        if id(loader) not in self._kept:
+            self._kept[id(loader)] = loader, make()
+        return self._kept[id(loader)][1]
+
+    def close(self) -> None:
+        """Let go of the loaders that were kept, and with that of their workers."""
+        self._kept.clear()
 
     def tell_once(self, message: str, *values: object) -> None:
         """Log a warning, unless it was logged before.

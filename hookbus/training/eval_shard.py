@@ -39,7 +39,7 @@ def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[A
     if source is None:
         return None
     share = Share(source, batched=batched, first=rank, every=world_size, seed=seed)
-    return rebuilt(loader, share, persistent_workers=False)  # it is made anew for each validation
+    return rebuilt(loader, share)
 
 
 class Share(Sampler[Any]):

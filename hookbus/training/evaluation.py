@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -125,7 +126,8 @@ def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
     ranks = run.ranks
     if ranks.world_size == 1 or (run.trainer is not None and run.trainer.part is None):
         return loader
-    share = share_of(loader, ranks.rank, ranks.world_size, run.seed)
+    make = partial(share_of, loader, ranks.rank, ranks.world_size, run.seed)
+    share: Iterable[Any] | None = run.validations.kept(loader, make)
     if share is None:
         run.validations.tell_once(
             "The %s to be judged is read as it is by each of the %s processes: see that it gives each of them a part "

@@ -289,3 +289,48 @@ def test_a_metric_that_cannot_go_together_is_refused_at_the_start(monkeypatch: p
     message = r"Counts does not say how the results of 2 processes go together. Give it a method combine\(ranks\)"
     with pytest.raises(ConfigError, match=message):
         scores_from([Counts()])
+
+
+WORKERS = """
+    import multiprocessing, os
+
+    import toys
+    from hookbus import Hook
+    from torch.utils.data import DataLoader
+
+    class WhoReads:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return toys.data()[index][0], 1, os.getpid()
+
+    class Readers(Hook):
+        def __init__(self):
+            super().__init__()
+            self.validations = []
+
+        def before_val_epoch(self, run):
+            self.validations.append(set())
+
+        def after_val_iter(self, run, batch):
+            self.validations[-1] |= set(batch[2].tolist())
+
+    def step(model, batch):
+        return toys.functional.cross_entropy(model(batch[0]), batch[1])
+
+    readers = Readers()
+    loader = DataLoader(WhoReads(), batch_size=2, num_workers=1, persistent_workers=PERSISTENT)
+    toys.trainer(epochs=3, val_loader=loader, step_fn=step, hooks=[readers]).fit()
+    answer([[len(each) for each in readers.validations], len(set().union(*readers.validations)),
+            len(multiprocessing.active_children())])
+"""
+
+
+@pytest.mark.parametrize(("persistent", "workers"), [(True, 1), (False, 3)])
+def test_persistent_workers_read_all_validations_of_a_run_and_end_with_it(
+    persistent: bool, workers: int, launch: Launch
+) -> None:
+    answers = launch(WORKERS.replace("PERSISTENT", str(persistent))).answers
+
+    assert answers == dict.fromkeys((0, 1), [[1, 1, 1], workers, 0])

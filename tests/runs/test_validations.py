@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from hookbus import Hook
 from hookbus.errors import RequestError
@@ -332,3 +333,14 @@ class TestWhereAHookBringsIt:
         bus.register(Brings(), "a")
         with pytest.raises(RequestError, match="a and b would both validate in the place of the run"), bus.run():
             pass
+
+
+class TestWhatIsMadeOfALoader:
+    @pytest.mark.parametrize(("persistent", "made"), [(True, 1), (False, 2)])
+    def test_is_kept_in_the_run_where_its_workers_persist(self, persistent: bool, made: int, bus: Any) -> None:
+        loader = DataLoader([1, 2], num_workers=1, persistent_workers=persistent)
+        with bus.run() as run:
+            found = [run.validations.kept(loader, object) for _ in range(2)]
+
+        assert len(set(found)) == made
+        assert run.validations.kept(loader, object) not in found
