@@ -31,7 +31,7 @@ def main() -> Run:
                 loss = functional.cross_entropy(model(x), y)
                 loss.backward()
                 optimizer.step()
-                bus.emit("after_train_iter", batch_idx=i, batch=(x, y), outputs={"loss": loss})
+                bus.emit("after_train_iter", batch_idx=i, batch=(x, y), outputs={"loss": loss.detach()})
             run.request_validation()
             bus.emit("after_train_epoch")
     return run

@@ -61,6 +61,7 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
     if newest is not None and run.outcome in ("finished", "stopped"):
         best = next((best.path for best in run.best.values() if best.path is not None), newest)
         yield ["test", file, *overrides, "--checkpoint", str(best)]
+    if newest is not None and run.outcome == "finished":
         name, limit = ("epochs", run.max_epochs) if run.max_epochs else ("iterations", run.max_iters)
         others = [each for each in overrides if not each.startswith(f"training.{name}=")]
         yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]

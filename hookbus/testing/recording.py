@@ -9,6 +9,7 @@ from typing import Any
 from hookbus.bus import HookBus
 from hookbus.dispatch.table import Order
 from hookbus.dispatch.trace import traced
+from hookbus.lifecycle import Point
 from hookbus.markers import hookimpl
 
 __all__ = ["Event", "RecordingBus"]
@@ -31,20 +32,31 @@ class RecordingBus(HookBus):
     """A bus that writes down what happens on it.
 
     Attributes:
-        events: every point that was fired, with its arguments, in order.
+        events: every point that was fired, those of packages included, with its arguments, in order.
         calls_made: every listener that was called, as (hook, point), in order; the recorder itself left out.
     """
 
     def __init__(self, hooks: Iterable[object] = (), *, order: Order = "nested") -> None:
         self.events: list[Event] = []
         self.calls_made: list[tuple[str, str]] = []
+        self._recorders: set[str] = set()
         super().__init__(hooks, order=order)
         self._tracing = traced(self, self._note_call)
         self._tracing.__enter__()
-        self.register(_Recorder(self.points, self.events), "recorder", priority=-(10**9))
+        self._record(self.points)
+
+    def _add(self, points: Mapping[str, Point]) -> None:
+        super()._add(points)
+        if self._recorders:
+            self._record(points)
+
+    def _record(self, points: Iterable[str]) -> None:
+        name = "_".join(["recorder", *points]) if self._recorders else "recorder"
+        self._recorders.add(name)
+        self.register(_Recorder(points, self.events), name, priority=-(10**9))
 
     def _note_call(self, hook: str, point: str) -> None:
-        if hook != "recorder":
+        if hook not in self._recorders:
             self.calls_made.append((hook, point))
 
     @property
@@ -58,7 +70,7 @@ class RecordingBus(HookBus):
 
 
 class _Recorder:
-    """Listens at every point; outermost, so that it sees each event as its first or last listener."""
+    """Listens at points; outermost, so that it sees each event as its first or last listener."""
 
     def __init__(self, points: Iterable[str], events: list[Event]) -> None:
         for point in points:

@@ -64,23 +64,6 @@ def test_going_on_doubles_what_was_done(project: Project) -> None:
     assert by_iteration[1][-2:] == ["training.iterations=10", "--resume"]
 
 
-def test_after_an_early_stop_the_limit_is_doubled(project: Project) -> None:
-    project.write(
-        """
-        from hookbus import Hook
-
-        class EnoughHook(Hook):
-            def after_train_iter(self, run):
-                run.request_stop("enough")
-        """,
-        "enough_1.py",
-    )
-    project.write(RUN)
-    lines = said('hooks=[checkpoint, "enough_1:EnoughHook"]')
-    assert "  checkpoints/last.pth  the newest checkpoint, after iteration 1" in lines
-    assert commands(lines)[1][-2:] == ["training.epochs=4", "--resume"]
-
-
 def test_after_ctrl_c_it_says_how_to_go_on(project: Project) -> None:
     project.write(
         """
@@ -97,6 +80,14 @@ def test_after_ctrl_c_it_says_how_to_go_on(project: Project) -> None:
     result = CliRunner().invoke(app, ["train", "run.yaml", hooks])
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
     assert ["hookbus", "train", "run.yaml", hooks, "--resume"] in commands(result.stdout.splitlines())
+
+
+def test_a_run_that_was_stopped_early_is_gone_on_with_as_it_is(project: Project) -> None:
+    project.write(RUN)
+    stopping = "hooks=[{type: checkpoint}, {type: early_stopping, monitor: val_loss, stopping_threshold: 1000}]"
+    lines = said("training.epochs=9", stopping)
+    assert any(line.endswith("how it ended: stopped") for line in lines)
+    assert ["hookbus", "train", "run.yaml", "training.epochs=9", stopping, "--resume"] in commands(lines)
 
 
 def test_a_run_that_had_to_go_elsewhere_is_named_in_the_commands(project: Project) -> None:

@@ -35,3 +35,13 @@ def test_a_recording_bus_has_the_order_it_is_given() -> None:
     bus.emit("after_train_iter")
     bus.emit("after_train_iter")
     assert bus.calls_made == [("b", "after_train_iter"), ("a", "after_train_iter")]
+
+
+def test_a_recording_bus_writes_down_points_that_are_declared_later() -> None:
+    bus: Any = RecordingBus([Counting()])
+    after_render = bus.declare("after_render", args=("image",))
+    bus.declare("after_draw")
+    bus.on("after_render", name="frame")(lambda image: None)
+    after_render(image="one")
+    assert bus.events == [Event("after_render", {"image": "one"})]
+    assert bus.calls_made == [("frame", "after_render")]
