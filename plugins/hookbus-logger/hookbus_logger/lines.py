@@ -16,6 +16,8 @@ __all__ = ["JsonLines", "read_jsonl"]
 
 Row = dict[str, Any]
 
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+
 
 class JsonLines:
     """A file with one JSON object per line, open for appending.
@@ -59,26 +61,23 @@ class JsonLines:
             OSError: it could not be written; the file is as it was before. One that was removed meanwhile is told
                 once, and begun again.
         """
-        text = json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
-        line = text.encode("utf-8", "backslashreplace")
-        self._see_file()
+        line = f"{_encode(row)}\n".encode("utf-8", "backslashreplace")
+        size = self._size()
         if moment != self._moment:
-            self.close_moment()
-            self._moment = moment
+            self._begin_moment(moment, size)
         place = bisect_right(self._keys, key)
         if place < len(self._lines):
             self._file.truncate(self._begin)
-            self._append(b"".join([*self._lines[:place], line, *self._lines[place:]]))
+            self._append(b"".join([*self._lines[:place], line, *self._lines[place:]]), self._begin)
         else:
-            self._append(line)
+            self._append(line, size)
         self._keys.insert(place, key)
         self._lines.insert(place, line)
         self.rows += 1
 
     def close_moment(self) -> None:
         """What is there stays where it is; rows that come later stand behind it."""
-        self._moment, self._begin = None, self._size()
-        self._keys, self._lines = [], []
+        self._begin_moment(None, os.fstat(self._file.fileno()).st_size)
 
     def keep(self, wanted: Callable[[int, Row], bool]) -> None:
         """Cut away the rows that are not wanted: the file is replaced by one without them.
@@ -103,12 +102,6 @@ class JsonLines:
         """Close the file. May be called twice."""
         self._file.close()
 
-    def _see_file(self) -> None:
-        if not os.fstat(self._file.fileno()).st_nlink:
-            self.close()
-            self._open()
-            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
-
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`
@@ -119,8 +112,12 @@ class JsonLines:
         self.rows = content.count(b"\n")
         self.close_moment()
 
-    def _append(self, data: bytes) -> None:
-        before, rest = self._size(), data
+    def _begin_moment(self, moment: object, size: int) -> None:
+        self._moment, self._begin = moment, size
+        self._keys, self._lines = [], []
+
+    def _append(self, data: bytes, before: int) -> None:
+        rest = data
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -130,7 +127,12 @@ class JsonLines:
             raise
 
     def _size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
+        state = os.fstat(self._file.fileno())
+        if state.st_nlink:
+            return state.st_size
+        self.close()
+        self._open()
+        raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
 
 
 def read_jsonl(path: str | Path) -> list[Row]:
