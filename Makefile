@@ -27,7 +27,7 @@ lint: .venv/all
 
 types: .venv/all
 	MYPYPATH=$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
-		docs/generate.py docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing
+		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing
 
 imports: .venv/all
 	$(BIN)/lint-imports
@@ -49,7 +49,7 @@ bench: .venv/all
 
 generate: .venv/all
 	$(BIN)/python tests/generate.py
-	$(BIN)/python docs/generate.py
+	$(RUN) docs.generating
 
 clean:
 	rm -rf .venv runs

@@ -70,7 +70,7 @@ def by_hand(timed: Timed) -> None:
     wrapper = DistributedDataParallel(model)
     for inputs, targets in timed:
         optimizer.zero_grad()
-        functional.cross_entropy(wrapper(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(wrapper(inputs), targets).backward()
         optimizer.step()
 
 

@@ -2,7 +2,8 @@
 
 What each language means:
 
-* `python` runs, in one namespace per page; a first line `# name.py` also writes it to that file.
+* `python` runs, in one namespace per page; a first line `# name.py` also writes it to that file. A module of a package,
+  `# package/name.py`, is only written: what comes below imports it.
 * `py` is other people's code, for packages that are not here: it is compiled.
 * `yaml` is a run file, or a part of one, and has to hold; a first line `# run.yaml` also writes it to that file.
 * `console`: lines after `$` are run, and what stands below has to be what they print; `...` stands for more lines.
@@ -13,6 +14,7 @@ What each language means:
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -102,7 +104,9 @@ class Reader:
             getattr(self, f"do_{block.language}")(block)
 
     def do_python(self, block: Block) -> None:
-        exec(self._code(block), self.names)
+        code = self._code(block)
+        if "/" not in (block.file or ""):
+            exec(code, self.names)
 
     def do_py(self, block: Block) -> None:
         self._code(block)
@@ -155,7 +159,12 @@ def _run(command: str) -> str:
         return CliRunner().invoke(app, started.training_script_args, catch_exceptions=False).output
     if program == "pip":
         assert arguments[0] == "install"
-        assert set(arguments[1:]) <= INSTALLABLE, f"{command}: there is no such package"
+        packages = {each for each in arguments[1:] if not each.startswith("dist/")}
+        assert packages <= INSTALLABLE, f"{command}: there is no such package"
+        return ""
+    if program == "python":  # what it does to a package is tried in packaging/test_samples.py
+        assert arguments[0] == "-m"
+        assert importlib.util.find_spec(arguments[1]) is not None, f"{command}: there is no such module"
         return ""
     assert program == "make", f"{command}: say in tests/pages.py how this is tried"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -15,7 +15,8 @@ from PIL import Image
 from torch.profiler import profile, schedule
 from torch.utils.data import DataLoader
 
-from docs import generate
+from docs.generating.packages import OFFERED
+from docs.generating.parts import PARTS, page_text, pages
 from hookbus.discovery import PUBLISHED
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
@@ -47,7 +48,7 @@ def followed() -> Iterator[object]:
 @pytest.mark.parametrize("page", list(followed()))
 def test_everything_on_the_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
     Reader(page).follow()
 
@@ -105,17 +106,17 @@ def test_an_example_is_shown_as_it_is(name: str) -> None:
     assert shown == f"# {name}\n{(ROOT / 'docs' / 'examples' / name).read_text()}"
 
 
-@pytest.mark.parametrize("page", generate.pages(), ids=name_of)
+@pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_what_is_made_from_the_code_is_up_to_date(page: Path) -> None:
     text = page.read_text()
 
-    assert text == generate.page_text(text), "run `make generate`"
+    assert text == page_text(text), "run `make generate`"
 
 
 def test_every_generated_part_stands_on_a_page() -> None:
-    text = "".join(page.read_text() for page in generate.pages())
+    text = "".join(page.read_text() for page in pages())
 
-    assert set(re.findall(r"<!-- generated: (\S+) -->", text)) == set(generate.PARTS)
+    assert set(re.findall(r"<!-- generated: (\S+) -->", text)) == set(PARTS)
 
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
@@ -124,7 +125,7 @@ def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
     assert page.is_file(), f"write {name_of(page)}: what, why, example, settings, pitfalls"
 
     project = tomllib.loads((ROOT / "plugins" / package / "pyproject.toml").read_text())["project"]
-    offered = {name for group in generate.OFFERED for name in project["entry-points"].get(group, {})}
+    offered = {name for group in OFFERED for name in project["entry-points"].get(group, {})}
     assert {name.partition("/")[2] for name in re.findall(r"<!-- generated: (\S+) -->", page.read_text())} >= offered
     assert {block.language for block in blocks(page)} >= {"yaml", "python"}
     assert "\n## Pitfalls\n" in page.read_text()
@@ -170,6 +171,7 @@ class TestAReader:
             ("toml", "a = ", ValueError, "Invalid value"),
             ("json", "{a: 1}", ValueError, "property name"),
             ("console", "$ pip install hookbus-surely-not", AssertionError, "there is no such package"),
+            ("console", "$ python -m surely_not", AssertionError, "there is no such module"),
             ("console", "$ make nothing", AssertionError, "there is no such target"),
             ("console", "$ rm -rf /", AssertionError, "say in tests/pages.py how this is tried"),
             ("console", "$ hookbus --version\nhookbus 9", AssertionError, "page.md:1: hookbus --version printed"),
@@ -183,6 +185,11 @@ class TestAReader:
     @pytest.mark.parametrize("shown", ["", "\nhookbus 0.1.0", "\n...", "\n...\nhookbus 0.1.0", "\nhookbus 0.1.0\n..."])
     def test_takes_what_is_printed(self, follow, shown: str):
         follow("console", f"$ hookbus --version{shown}")
+
+    def test_writes_a_module_of_a_package_for_what_comes_below(self, follow):
+        follow("python", "# package/name.py\nimport package.other")
+
+        assert Path("package/name.py").read_text() == "# package/name.py\nimport package.other\n"
 
     def test_reads_the_blocks_of_a_page_with_their_lines(self, tmp_path: Path):
         (tmp_path / "page.md").write_text(

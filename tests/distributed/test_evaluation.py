@@ -333,4 +333,4 @@ def test_persistent_workers_read_all_validations_of_a_run_and_end_with_it(
 ) -> None:
     answers = launch(WORKERS.replace("PERSISTENT", str(persistent))).answers
 
-    assert answers == dict.fromkeys((0, 1), [[1, 1, 1], workers, 0])
+    assert answers == {rank: [[1, 1, 1], workers, 0] for rank in (0, 1)}

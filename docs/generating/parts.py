@@ -1,0 +1,44 @@
+"""Which part of a page is made by which function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from docs.generating.commands import commands
+from docs.generating.errors import exceptions, exit_codes
+from docs.generating.hooks import hook_facts, hook_questions
+from docs.generating.packages import package_parts, packages
+from docs.generating.points import points, priorities
+from docs.generating.samples import sample
+from docs.generating.settings import hook_keys, run_file
+
+__all__ = ["PARTS", "page_text", "pages"]
+
+DOCS = Path(__file__).parents[1]
+PART = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PARTS: Mapping[str, Callable[[], str]] = {
+    "commands": commands,
+    "exceptions": exceptions,
+    "exit-codes": exit_codes,
+    "hook-facts": hook_facts,
+    "hook-keys": hook_keys,
+    "hook-questions": hook_questions,
+    "packages": packages,
+    "points": points,
+    "priorities": priorities,
+    "run-file": run_file,
+    "sample": sample,
+    **dict(package_parts()),
+}
+
+
+def pages() -> list[Path]:
+    """Every page of the site."""
+    return [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("plugins/*.md"))]
+
+
+def page_text(text: str) -> str:
+    """A page with its generated parts as they should be."""
+    return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", text)
