@@ -151,7 +151,7 @@ class Failures:
             self._changed()
         if fresh:
             after = "it is disabled" if record.disabled else "the run goes on"
-            _warn(f"hook {hook!r} ({record.package}) failed at {point}: {what}; {after}.")
+            _warn(f"hook {hook!r} ({record.package}) failed at {point}: {what.rstrip('.')}; {after}.")
 
     def forget(self, hook: str) -> None:
         """A hook has left; its failures are not those of one that comes under its name."""

@@ -171,7 +171,7 @@ def test_a_configuration_that_does_not_hold_ends_the_run_of_an_observer_too_unle
     with pytest.raises(ConfigError, match="no layer 7"), bus.run():
         iterate(bus, 1)
     told: Any = HookBus([Watching(always(wrong), on_error="warn")])
-    with warned("no layer 7.; the run goes on."), told.run():
+    with warned("no layer 7; the run goes on."), told.run():
         iterate(told, 1)
 
 

@@ -31,7 +31,7 @@ class Kept(ProfilerHook):
 
 
 def traces(work_dir):
-    return sorted(path.name for path in (work_dir / "profiler").iterdir() if path.name.endswith(".gz"))
+    return sorted(path.name for path in (work_dir / "profiler").glob("*.gz"))
 
 
 def test_it_keeps_the_promises_of_hooks():
@@ -50,6 +50,20 @@ class TestTraces:
     def test_a_run_that_ends_in_the_middle_leaves_what_was_recorded(self, tmp_path):
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=3, work_dir=tmp_path)
         assert traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
+
+    @pytest.mark.parametrize(("iterations", "cycles"), [(1, 0), (3, 0), (4, 1), (5, 1), (6, 1), (7, 1), (8, 2), (9, 2)])
+    def test_a_run_that_is_stopped_leaves_those_of_the_cycles_that_had_begun_to_record(
+        self, tmp_path, iterations, cycles
+    ):
+        class Stop(Hook):
+            def after_train_iter(self, run):
+                if run.iters_done == iterations:
+                    run.request_stop("enough")
+
+        # Iteration 1 is skipped; then there is 1 that is left alone, 1 to warm up, and 2 are recorded, twice.
+        hook = ProfilerHook(schedule={**CYCLE, "skip_first": 1}, with_flops=False)
+        fake_training([hook, Stop()], epochs=1, batches=20, work_dir=tmp_path)
+        assert [name.split("-")[1] for name in traces(tmp_path)] == ["cycle1", "cycle2"][:cycles]
 
     def test_a_run_that_fails_leaves_them_too_and_the_profiler_is_off(self, tmp_path):
         class Failing(Hook):
