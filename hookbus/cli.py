@@ -51,7 +51,10 @@ def train(
         bool, typer.Option("--resume", help="Go on from the newest checkpoint of the work directory.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove the run that is in the work directory.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Remove the run that is in the work directory, and its checkpoints elsewhere."
+        ),
     ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show in the end where time and memory go.")] = False,
 ) -> None:

@@ -22,8 +22,8 @@ from hookbus.runs.asking import Asking
 from hookbus.runs.best import Best
 from hookbus.runs.counts import Counts
 from hookbus.runs.decisions import Decisions
-from hookbus.runs.looping import Looping
 from hookbus.runs.services import Services
+from hookbus.runs.training_data import TrainingData
 from hookbus.runs.validations import Evaluator, Validations
 from hookbus.training.optimizer import OptimizerEvents
 
@@ -52,7 +52,7 @@ class Run(Counts, Asking):
         best: by metric, the best result so far.
         ranks: the processes of this run, and the one way to talk to the others.
         decisions: what hooks ask for, made the same on all of them.
-        looping: the place in the training data; hooks change that data through `looping.before_reading`.
+        training_data: the place in the training data; hooks change that data through `training_data.before_reading`.
         model, optimizer, scheduler, scaler: what is trained, and how; None where the loop has none.
         trainer: the Trainer, None in a custom loop.
         config: the resolved configuration, {} where there is none.
@@ -71,11 +71,11 @@ class Run(Counts, Asking):
     """
 
     __slots__ = (
-        "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps", "decisions",
-        "device", "exception", "held", "id", "keeps_brackets", "looping", "metrics", "mode", "model", "optimizer",
-        "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler", "scheduler", "seed", "services",
-        "test_loader", "train_loader", "trainer", "unclaimed", "val_loader", "validating", "validations", "weights",
-        "work_dir",
+        "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps",
+        "decisions", "device", "exception", "held", "id", "keeps_brackets", "metrics", "mode", "model",
+        "optimizer", "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler",
+        "scheduler", "seed", "services", "test_loader", "train_loader", "trainer", "training_data", "unclaimed",
+        "val_loader", "validating", "validations", "weights", "work_dir",
     )  # fmt: skip
 
     def __init__(
@@ -115,7 +115,7 @@ class Run(Counts, Asking):
         self.clock.counts_iterations = optimizer is None and not counts_steps
         validated_at = continues.validations.validated_at if continues else -1
         self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
-        self.looping = Looping(self, continues.looping.state_dict() if continues else {})
+        self.training_data = TrainingData(self, continues.training_data.state_dict() if continues else {})
         self.decisions = Decisions(self)
         self.optimizer_events = OptimizerEvents(self)
         self.brackets = Brackets(bus.fire)
@@ -274,7 +274,7 @@ class Run(Counts, Asking):
         Raises:
             LoopError: the run has no limit, so this would never end.
         """
-        return self.looping.epochs()
+        return self.training_data.epochs()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """The batches that are left of this epoch, with their indices; ends when epoch or run is to stop.
@@ -284,7 +284,7 @@ class Run(Counts, Asking):
         Raises:
             LoopError: the loader gives no batch at all.
         """
-        return self.looping.batches(loader)
+        return self.training_data.batches(loader)
 
     def members_changed(self) -> None:
         """Hooks came or went: from now on somebody may watch the updates and the numbers."""
@@ -307,7 +307,7 @@ class Run(Counts, Asking):
             "id": self.id,
             "validated_at": self.validations.validated_at,
             "seed": self.seed,
-            "data": self.looping.state_dict(),
+            "data": self.training_data.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -320,7 +320,7 @@ class Run(Counts, Asking):
         self.accumulated, self.seed = state["accumulated"], state["seed"]
         self.validations.validated_at = state["validated_at"]
         self.id = state.get("id", "")  # the first checkpoints had none
-        self.looping.load_state_dict(state["data"])
+        self.training_data.load_state_dict(state["data"])
         self.bus.changed()
 
 

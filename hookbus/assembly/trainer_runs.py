@@ -105,7 +105,7 @@ class TrainerRuns:
             trainer.val_loader,
             trainer.test_loader,
         )
-        run.looping.part, run.decisions.every = trainer.part, trainer.agree_every
+        run.training_data.part, run.decisions.every = trainer.part, trainer.agree_every
         run.clock.epoch_length = length_of(trainer.train_loader, trainer.part)
         run.validations.on_results = trainer.scheduler.after_validation
         for name, service in self._services.items():

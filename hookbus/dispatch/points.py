@@ -19,8 +19,8 @@ __all__ = ["fill_for", "finally_for", "first_for", "names_for"]
 
 FIRST: dict[str, list[str]] = {
     "before_train": ["_clock.start()"],
-    "before_epoch": ["_run.looping.begin_epoch()"],
-    "before_train_epoch": ["_run.looping.begin_epoch()"],
+    "before_epoch": ["_run.training_data.begin_epoch()"],
+    "before_train_epoch": ["_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
     "after_train_iter": ["_clock.end_iter(batch)", "_metrics.note(outputs, loss)"],
     "after_train_epoch": ["_clock.end_epoch()"],

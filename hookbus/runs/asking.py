@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hookbus.clock import Clock
     from hookbus.dispatch.brackets import Brackets
     from hookbus.runs.decisions import Decisions
-    from hookbus.runs.looping import Looping
     from hookbus.runs.services import Services
+    from hookbus.runs.training_data import TrainingData
     from hookbus.runs.validations import Validations
 
 __all__ = ["Asking"]
@@ -39,7 +39,7 @@ class Asking:
     queue: Queue
     stops: list[Request]
     brackets: Brackets
-    looping: Looping
+    training_data: TrainingData
     decisions: Decisions
     services: Services
     validations: Validations
@@ -120,7 +120,7 @@ class Asking:
     @property
     def should_stop_epoch(self) -> bool:
         """Whether the epoch is to end here."""
-        return self.looping.leaving_epoch or self.should_stop
+        return self.training_data.leaving_epoch or self.should_stop
 
     @property
     def interrupted(self) -> bool:
@@ -151,7 +151,7 @@ class Asking:
 
     def leave_epoch(self) -> None:
         """The epoch will end. Called by the settlement."""
-        self.looping.leaving_epoch = True
+        self.training_data.leaving_epoch = True
 
     def _ask(self, kind: Kind, reason: str, *, by: str | None = None, **details: Any) -> None:
         request = self._request(kind, reason, by or self._asker(), details)

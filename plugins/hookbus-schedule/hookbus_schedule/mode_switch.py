@@ -41,14 +41,14 @@ class YOLOXModeSwitchHook(Hook):
         """Find out when, and have the data switched while it is read."""
         self._border, self._switched = self._border_of(run), False
         if self._border != Border():
-            run.looping.before_reading(SkipTypes(self._border, self.config.skip_type_keys))
+            run.training_data.before_reading(SkipTypes(self._border, self.config.skip_type_keys))
 
     def before_train_iter(self, run: Run, model: Any) -> None:
         """Switch the model, where it is time and not done yet."""
         if self._switched or not self._border.reached(run.epoch, run.iter):
             return
         self._switched = True
-        run.looping.see_that_it_reads(self.name)
+        run.training_data.see_that_it_reads(self.name)
         switched = _use_l1(unwrapped(model)) if model is not None else 0
         run.logger.info(
             "%s: from epoch %s, iteration %s on without %s; %s modules with L1 loss.",

@@ -35,14 +35,14 @@ class PipelineSwitchHook(Hook):
     def before_train(self, run: Run) -> None:
         """Have the data switched while it is read."""
         self._switched = False
-        run.looping.before_reading(self._switch())
+        run.training_data.before_reading(self._switch())
 
     def before_train_iter(self, run: Run) -> None:
         """Say so, when it is done."""
         if self._switched or not self._border.reached(run.epoch, run.iter):
             return
         self._switched = True
-        run.looping.see_that_it_reads(self.name)
+        run.training_data.see_that_it_reads(self.name)
         numbers = run.clock.number("epoch"), run.clock.number("iter")
         run.logger.info("%s: another pipeline from epoch %s, iteration %s on.", self.name, *numbers)
 

@@ -39,12 +39,12 @@ class SyncRandomSizeHook(Hook):
     def before_train(self, run: Run) -> None:
         """Have the size changed while the data is read."""
         self._reads = False
-        run.looping.before_reading(Resize(self._sizes(run)))
+        run.training_data.before_reading(Resize(self._sizes(run)))
 
     def before_train_iter(self, run: Run) -> None:
         """See once that the data goes through the run."""
         if not self._reads:
-            run.looping.see_that_it_reads(self.name)
+            run.training_data.see_that_it_reads(self.name)
             self._reads = True
 
     def _sizes(self, run: Run) -> Sizes:

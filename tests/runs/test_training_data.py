@@ -324,8 +324,8 @@ class TestGoingOn:
 
     def test_a_place_that_was_not_used_is_handed_on(self) -> None:
         with HookBus().run() as run:
-            run.looping.load_state_dict({"place": 3})
-            assert run.looping.state_dict() == {"place": 3}
+            run.training_data.load_state_dict({"place": 3})
+            assert run.training_data.state_dict() == {"place": 3}
 
 
 class TestSeveralLoadersInOneEpoch:
@@ -368,7 +368,7 @@ class TestWhatIsDoneBeforeReading:
 
         def train(iterations: int) -> None:
             with bus.run(iterations=iterations) as run:
-                run.looping.before_reading(tell)
+                run.training_data.before_reading(tell)
                 for _ in run.epochs():
                     for i, batch in run.batches(loader):
                         bus.emit("after_train_iter", batch_idx=i, batch=batch)
@@ -383,8 +383,8 @@ class TestWhatIsDoneBeforeReading:
         bus = HookBus()
         with bus.run(epochs=1) as run:
             with pytest.raises(LoopError, match=r"hook 'a' changes the training data .* from run\.batches\(loader\)"):
-                run.looping.see_that_it_reads("a")
+                run.training_data.see_that_it_reads("a")
             for _ in run.batches([1]):
-                run.looping.see_that_it_reads("a")
+                run.training_data.see_that_it_reads("a")
                 with pytest.raises(LoopError, match="being read already: say at before_run or before_train"):
-                    run.looping.before_reading(lambda *_: None)
+                    run.training_data.before_reading(lambda *_: None)

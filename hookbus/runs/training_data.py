@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from hookbus.training.seeding import Preparation
     from hookbus.training.train_shard import Part
 
-__all__ = ["Looping"]
+__all__ = ["TrainingData"]
 
 
-class Looping:
+class TrainingData:
     """The place of a run in its data.
 
     Args:
