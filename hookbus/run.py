@@ -18,10 +18,10 @@ from hookbus.model.weights import Weights
 from hookbus.ranks import Ranks
 from hookbus.records.secrets import plain_settings
 from hookbus.requests import Outcome, Queue, Record, Request
-from hookbus.runs.asking import Asking
 from hookbus.runs.best import Best
 from hookbus.runs.counts import Counts
 from hookbus.runs.decisions import Decisions
+from hookbus.runs.request_methods import RequestMethods
 from hookbus.runs.services import Services
 from hookbus.runs.training_data import TrainingData
 from hookbus.runs.validations import Evaluator, Validations
@@ -39,7 +39,7 @@ __all__ = ["Best", "Mode", "Run"]
 Mode = Literal["train", "val", "test"]
 
 
-class Run(Counts, Asking):
+class Run(Counts, RequestMethods):
     """One run: everything a hook may look at or ask for.
 
     Attributes:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hookbus.runs.training_data import TrainingData
     from hookbus.runs.validations import Validations
 
-__all__ = ["Asking"]
+__all__ = ["RequestMethods"]
 
 
-class Asking:
+class RequestMethods:
     """The part of a run that takes requests.
 
     Attributes:
