@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookbus.dispatch.compiling import Listener
 
-__all__ = ["LINES", "asking", "failed", "nested"]
+__all__ = ["LINES", "asking", "failed", "handling", "nested"]
 
 LINES = "__hookbus_lines__"  # in the globals of a compiled function: which listener is called in which line
 
@@ -33,10 +33,16 @@ def asking() -> Listener | None:
 
 def nested(run: object) -> bool:
     """Whether more than one event of a run is being handled, one inside the other."""
-    events = 0
-    for frame in _frames():
-        events += LINES in frame.f_globals and frame.f_globals["run"] is run
-    return events > 1
+    return _events(run) > 1
+
+
+def handling(run: object) -> bool:
+    """Whether an event of a run is being handled."""
+    return _events(run) > 0
+
+
+def _events(run: object) -> int:
+    return sum(LINES in frame.f_globals and frame.f_globals["run"] is run for frame in _frames())
 
 
 def _running() -> Iterator[Listener]:

@@ -110,7 +110,8 @@ class HookBus(Points):
     def unregister(self, hook: object) -> object:
         """Remove a hook. During an event it takes effect at the next one.
 
-        In a run that is going on its `cleanup` is called at once, as the end of the run will not reach it.
+        In a run that is going on its `cleanup` is called, as the end of the run will not reach it: at once, or during
+        an event at the next boundary.
 
         Args:
             hook: the hook, its name, or a function that `on` has registered, which leaves all its points.

@@ -144,6 +144,7 @@ def settle(run: Run, point: str) -> None:
     if nested(run):
         return
     queue, run.pending = run.queue, False
+    run.bus.pm.release()
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if run.decisions.reach(point):
         if queue.take(Kind.VALIDATE):

@@ -169,6 +169,46 @@ def test_a_hook_that_leaves_in_the_middle_of_a_run_cleans_up_then_and_only_then(
     assert len(seen) == 2
 
 
+class Serving(Holding):
+    """Needs its run in every event that it gets."""
+
+    def after_train_iter(self, run: Any) -> None:
+        assert self.run is run
+        self.seen.append(f"{self.name} serves")
+
+    after_run = after_train_iter
+
+
+@pytest.mark.parametrize("point", ["after_train_iter", "after_run"])
+def test_a_hook_that_is_removed_during_an_event_gets_it_and_cleans_up_after_it(seen: list[str], point: str) -> None:
+    bus: Any = HookBus([Serving(seen, name="leaves")])
+
+    @bus.on(point, priority=Priority.LOWEST)
+    def remove() -> None:
+        if "leaves" in bus.hooks:
+            bus.unregister("leaves")
+            seen.append("removed")
+
+    with bus.run(iterations=1) as run:
+        for _ in run.batches([1]):
+            bus.emit("after_train_iter")
+    assert seen[-3:] == ["removed", "leaves serves", "leaves lets go in iteration 1"]
+
+
+def test_a_hook_that_is_removed_and_registered_again_during_an_event_stays(seen: list[str]) -> None:
+    hook = Holding(seen, name="back")
+    bus: Any = HookBus([hook])
+
+    @bus.on("after_train_iter")
+    def swap() -> None:
+        bus.register(bus.unregister(hook))
+
+    with bus.run(iterations=1) as run:
+        for _ in run.batches([1]):
+            bus.emit("after_train_iter")
+        assert hook.run is run
+
+
 def test_a_hook_that_cannot_clean_up_leaves_all_the_same() -> None:
     class Fails(Hook):
         def cleanup(self) -> None:

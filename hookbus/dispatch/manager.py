@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from hookbus import _packages
+from hookbus._running import handling
 from hookbus.dispatch.actions import ACTIONS
 from hookbus.dispatch.checks import Implementation, inspect_plugin, refusal
 from hookbus.dispatch.compiling import load_text
@@ -40,6 +41,7 @@ class Manager(pluggy.PluginManager):
         super().__init__(PROJECT)
         self._bus = bus
         self._entering: Member | None = None
+        self._leaving: list[tuple[object, Callable[..., Any] | None]] = []
         self.members = Members()
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
@@ -59,7 +61,7 @@ class Manager(pluggy.PluginManager):
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
         """Remove a plugin, given by itself or by name; None where there is none of this name.
 
-        In a run that is going on its `cleanup` is called now.
+        In a run that is going on its `cleanup` is called; during an event, after it.
 
         Raises:
             HookError: the name is that of another plugin.
@@ -70,20 +72,32 @@ class Manager(pluggy.PluginManager):
             return super().unregister(plugin, name)
         if plugin is not None and plugin is not member.plugin:
             raise HookError(f"{name!r} is not the name of {plugin!r}, so nothing was unregistered.")
-        try:
-            if self._bus.current.alive:
-                self._bus.table.release(name, self._bus.current)
-        finally:
-            self._remove(name, member)
+        self._leaving.append((member.plugin, self._remove(name, member)))
+        self._bus.current.pending = True
+        if not handling(self._bus.current):
+            self.release()
         return member.plugin
 
-    def _remove(self, name: str, member: Member) -> None:
+    def release(self) -> None:
+        """Let those that have left clean up, and forget their run. Called when no event is being handled."""
+        while self._leaving:
+            plugin, cleanup = self._leaving.pop(0)
+            try:
+                if cleanup is not None:
+                    cleanup()
+            finally:
+                if isinstance(plugin, Hook) and not self.is_registered(plugin):
+                    plugin._run = None
+
+    def _remove(self, name: str, member: Member) -> Callable[..., Any] | None:
+        """Remove a member. Returns what lets it clean up, where it leaves a run that goes on."""
+        run, table = self._bus.current, self._bus.table
+        cleanup = table.cleanup_of(name, run) if run.alive else None
         super().unregister(member.face, name)
         del self.members[name]
-        if isinstance(member.plugin, Hook):
-            member.plugin._run = None
-        self._bus.table.forget(name)
+        table.forget(name)
         self._bus.changed()
+        return cleanup
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Tell pluggy what our checks have found."""

@@ -110,11 +110,10 @@ class Table:
             return None
         return self._compiled(name, listeners, run, first, last)
 
-    def release(self, hook: str, run: Run) -> None:
-        """A hook leaves a run that goes on: its cleanup is called now, as the end of the run will not reach it."""
+    def cleanup_of(self, hook: str, run: Run) -> Callable[..., Any]:
+        """The function that lets one hook clean up, for a hook that leaves a run: the end of it will not reach it."""
         own = [each for each in self.listeners("cleanup", run) if each.hook == hook]
-        if own:
-            self._compiled("cleanup", own, run, (), ["_report('cleanup')"])()
+        return self._compiled("cleanup", own, run, (), ["_report('cleanup')"])
 
     def listeners(self, point: str, run: Run) -> list[Listener]:
         """The listeners of a point in time order; hooks that are disabled, or of other ranks, left out.
