@@ -12,7 +12,7 @@ import torch
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus.config import load_config
-from hookbus.errors import ConfigError, OrderError, RequestError, WorkDirError
+from hookbus.errors import ConfigError, OrderError, RequestError, WorkDirError, in_one_line
 from hookbus.ranks import Ranks
 from hookbus.run import Run
 from hookbus.runs.workdir import read_status
@@ -65,7 +65,7 @@ class TestBeginning:
         with pytest.raises(type(error)), bus.run(work_dir=tmp_path):
             pytest.fail("the loop has begun")
         assert bus.fired == ["before_run", "on_exception", "after_run", "cleanup"]
-        assert read_status(tmp_path)["error"] == f"{type(error).__name__}: {error}"
+        assert read_status(tmp_path)["error"] == in_one_line(error)
         with RecordingBus().run(work_dir=tmp_path, resume="auto"):
             pass
 

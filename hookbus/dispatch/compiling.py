@@ -125,7 +125,7 @@ def compile_point(
     run: object,
     fill: dict[str, str],
     names: dict[str, object],
-    recover: Callable[[Exception, Listener, Clock, Callable[[], None]], bool],
+    recover: Callable[[BaseException, Listener, Clock, Callable[[], None]], bool],
     first: Sequence[str] = (),
     finally_: Sequence[str] = (),
 ) -> Callable[..., None]:
@@ -147,7 +147,7 @@ def compile_point(
     schedule = Due(point, clock, scheduled) if scheduled else None
     source, lines = _source(point, listeners, schedule, fill, first, finally_)
 
-    def on_error(error: Exception, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
+    def on_error(error: BaseException, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
         raiser = failed(error)
         if raiser is None:
             return True
@@ -194,7 +194,7 @@ def _source(
     calls, lines = _calls(point, listeners, schedule, start=len(head) + 2)
     if calls:
         arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
-        calls = ["    try:", *calls, "    except Exception as _error:"]
+        calls = ["    try:", *calls, "    except BaseException as _error:"]
         calls.append(f"        if _recover(_error, {'_due' if schedule else '()'}, {{{arguments}}}): raise")
     body = [*head, *calls, *(f"    {line}" for line in finally_)]
     if len(body) == 1:

@@ -65,6 +65,19 @@ def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clo
     return error
 
 
+def _main_of(errors: list[BaseException], point: str) -> BaseException:
+    """Ctrl-C or the like, with the others noted on it; else the one there is, or all of them as a group."""
+    failures = [each for each in errors if isinstance(each, Exception)]
+    main = next((each for each in errors if not isinstance(each, Exception)), None)
+    if main is None:
+        return (
+            failures[0] if len(failures) == 1 else ExceptionGroup(f"{len(failures)} hooks failed at {point}", failures)
+        )
+    for each in failures:
+        main.add_note(f"besides, {in_one_line(each)} ({'; '.join(each.__notes__)})")
+    return main
+
+
 class Failures:
     """The failures of hooks: which go on, which only warn.
 
@@ -75,11 +88,16 @@ class Failures:
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._records: dict[str, _Record] = {}
-        self._collected: list[Exception] = []
+        self._collected: list[BaseException] = []
         self._let_through = 0  # the id of the exception that goes on from an event, perhaps into one outside of it
 
-    def recover(self, error: Exception, listener: Listener, clock: Clock, go_on: Callable[[], None]) -> bool:
+    def recover(self, error: BaseException, listener: Listener, clock: Clock, go_on: Callable[[], None]) -> bool:
         """A listener raised. Returns whether the exception goes on; otherwise the listeners after it were called."""
+        if not isinstance(error, Exception):
+            if listener.point in REACH_ALL:
+                self._collected.append(error)
+                go_on()
+            return listener.point not in REACH_ALL
         fatal = id(error) == self._let_through or policy_of(listener.plugin, error) == "raise"
         shown = annotate(error, listener.hook, listener.plugin, listener.point, clock)
         if fatal and listener.point not in REACH_ALL:
@@ -128,11 +146,12 @@ class Failures:
 
         Raises:
             ExceptionGroup: several of them; a single one is raised as it is.
+            KeyboardInterrupt, SystemExit: the first of these, with the others noted on it.
         """
         errors, self._collected = self._collected, []
         if not errors:
             return
-        error = errors[0] if len(errors) == 1 else ExceptionGroup(f"{len(errors)} hooks failed at {point}", errors)
+        error = _main_of(errors, point)
         self._let_through = id(error)
         raise error
 

@@ -147,6 +147,31 @@ def test_interrupts_pass_whatever_the_policy_is(hook: type[Failing], error: Base
     assert not hasattr(error, "__notes__")
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("point", ["after_run", "cleanup"])
+def test_an_interrupt_at_the_end_reaches_the_others_and_then_leaves(point: str, error: BaseException) -> None:
+    called: list[str] = []
+    bus: Any = HookBus()
+
+    def failing() -> None:
+        called.append("failing")
+        raise ValueError("no")
+
+    def interrupted() -> None:
+        called.append("interrupted")
+        raise error
+
+    for name, function in (("last", lambda: called.append("last")), ("b", failing), ("a", interrupted)):
+        bus.on(point, name=name)(function)
+    with pytest.raises(type(error)) as caught, bus.run():
+        pass
+    assert caught.value is error
+    assert called == ["interrupted", "failing", "last"]
+    (note,) = error.__notes__
+    assert note == f"besides, ValueError: no (raised by hook 'b' ({MODULE}) at {point}, epoch 1, iteration 1)"
+    del error.__notes__
+
+
 # -- warn and disable ------------------------------------------------------------------------------------------
 
 
