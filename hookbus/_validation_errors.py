@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from hookbus.errors import did_you_mean
 
-__all__ = ["AS_A_WHOLE", "problems_of"]
+__all__ = ["AS_A_WHOLE", "missing", "problems_of"]
 
 
 AS_A_WHOLE = "settings"
@@ -29,9 +31,21 @@ def _sentence(error: Any, model: type[BaseModel]) -> str:
         belongs = f" It is a key of {' or of '.join(homes)}." if homes else did_you_mean(str(loc[-1]), known)
         return f"unknown key.{belongs}"
     if kind == "missing":
-        return "required, but not given."
+        known = _fields_at(model, loc[:-1])
+        return missing(str(loc[-1]), [key for key in value if key not in known] if isinstance(value, dict) else [])
     message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
     return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
+
+
+def missing(key: str, others: Iterable[Any]) -> str:
+    """What is said of a key that is not there: perhaps it was misspelt.
+
+    Args:
+        key: the key.
+        others: the unknown keys that are there.
+    """
+    near = difflib.get_close_matches(key, map(str, others), n=1)
+    return "required, but not given." + (f" Is {near[0]!r} a misspelling of it?" if near else "")
 
 
 def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
-from hookbus._validation_errors import AS_A_WHOLE
+from hookbus._validation_errors import AS_A_WHOLE, missing
 from hookbus.bus import HookBus
 from hookbus.discovery import package_publishing
 from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
@@ -273,7 +273,7 @@ def _hook_of(settings: Mapping[str, Any]) -> list[Any]:
     """The hook that an entry means; none where it is switched off and not even installed."""
     kind = settings.get("type")
     if kind is None:
-        raise ConfigError(["hook: type: required, but not given."])
+        raise ConfigError([f"hook: type: {missing('type', settings)}"])
     if not isinstance(kind, str):
         raise ConfigError([f"hook: type: should be a name, but it is {kind!r}."])
     try:

@@ -146,6 +146,8 @@ class TestMistakes:
             ("hooks: [5]", "1:9: hooks.0: should be a mapping, but it is 5."),
             ("hooks:\n  -", "2:4: hooks.0: should be a mapping, but it is null."),
             ("hooks: [{interval: 2}]", "1:9: hooks.0.type: required, but not given."),
+            ("hooks: [{typ: a}]", "1:9: hooks.0.type: required, but not given. Is 'typ' a misspelling of it?"),
+            ("model: {tpye: a}", "1:8: model.type: required, but not given. Is 'tpye' a misspelling of it?"),
             ("hooks: [{type: 5}]", "1:16: hooks.0.type: should be a name, but it is 5."),
             ("hooks:\n  one: 5", "2:8: hooks.one: should be a mapping, but it is 5."),
             ("- seed", "1:1: a run file is a mapping of keys to values."),
