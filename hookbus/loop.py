@@ -204,7 +204,7 @@ class Trainer:
             fire("before_epoch")
             fire("before_train_epoch")
             self._train_epoch(run)
-            if self._wants_validation(run):
+            if self._wants_validation():
                 run.request_validation("end of the epoch")
             fire("after_train_epoch")
             self.scheduler.after_epoch(run)
@@ -223,14 +223,11 @@ class Trainer:
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
             del batch, outputs  # nothing of this iteration may be alive in the next forward
 
-    def _wants_validation(self, run: Run) -> bool:
-        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when.
-
-        A stop that came with the last batch leaves a complete epoch, its validation included.
-        """
-        if self.val_loader is None or (run.stops and run.clock.epoch_cut):
-            return False
-        return not any(isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values())
+    def _wants_validation(self) -> bool:
+        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when."""
+        return self.val_loader is not None and not any(
+            isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values()
+        )
 
     def _say_what_is_left(self, run: Run) -> None:
         """The last group of an accumulation may be too small for an update, which then waits for a longer run."""

@@ -46,6 +46,8 @@ BOUNDARIES = frozenset(
 SETTLING = BOUNDARIES | {"before_train", "after_train_epoch"}
 """Points after which validations are settled; saves and stops only at boundaries."""
 
+ENDS_OF_EPOCH = ("after_train_epoch", "after_epoch")
+
 
 class Kind(Enum):
     """What can be asked for, in the order in which it is settled."""
@@ -147,12 +149,20 @@ def settle(run: Run, point: str) -> None:
     run.bus.pm.release()
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if run.decisions.reach(point):
-        if queue.take(Kind.VALIDATE):
+        if queue.take(Kind.VALIDATE) and not _is_cut_off(run, point):
             _validate(run, sanity=point == "before_train")
             run.decisions.reach(point)  # hooks may have asked in it
         if point in BOUNDARIES:
             _save_and_stop(run, queue)
     run.pending = run.pending or bool(queue or run.records)
+
+
+def _is_cut_off(run: Run, point: str) -> bool:
+    """Whether this is the end of an epoch that a stop has cut: what goes on from there validates it when it is whole.
+
+    A stop that came with the last batch leaves a whole epoch, its validation included.
+    """
+    return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_cut
 
 
 def _save_and_stop(run: Run, queue: Queue) -> None:

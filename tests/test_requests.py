@@ -321,6 +321,38 @@ def test_a_validation_is_not_repeated_without_an_update_in_between(bus: Any) -> 
     assert made == [1, 3, 4]
 
 
+@pytest.mark.parametrize(("at", "validated"), [(1, []), (4, [3]), (6, [3, 6])])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_epoch_that_a_stop_has_cut_is_not_validated(bus: Any, at: int, validated: list[int], first: bool) -> None:
+    """A loop that asks after its batches, before or after it says that the epoch is over."""
+    made: list[int] = []
+    bus.register(asking("after_train_iter", lambda run: run.request_stop(), at=at))
+    with bus.run(epochs=3, validate=lambda run: made.append(run.iters_done)) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, _ in run.batches(range(3)):
+                bus.emit("before_train_iter", batch_idx=i)
+                bus.emit("after_train_iter", batch_idx=i)
+            if first:
+                run.request_validation()
+            bus.emit("after_train_epoch")
+            if not first:
+                run.request_validation()
+    assert made == validated
+
+
+def test_a_stopped_training_may_be_validated_when_it_is_over(bus: Any) -> None:
+    made: list[int] = []
+    bus.register(asking("after_train_iter", lambda run: run.request_stop(), at=4))
+    bus.on("after_train")(lambda run: run.request_validation())
+    with bus.run(epochs=3, validate=lambda run: made.append(run.iters_done)) as run:
+        for _ in run.epochs():
+            for i, _ in run.batches(range(3)):
+                bus.emit("before_train_iter", batch_idx=i)
+                bus.emit("after_train_iter", batch_idx=i)
+    assert made == [4]
+
+
 def test_a_validation_before_training_counts_for_nothing(bus: Any) -> None:
     sanity: list[bool] = []
     bus.register(asking("before_train", lambda run: run.request_validation("sanity")))

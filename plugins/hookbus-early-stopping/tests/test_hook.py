@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError, HookError, HookWarning, MetricError
 from hookbus.run import Best
 from hookbus.state import read_checkpoint, write_checkpoint
-from hookbus.testing import check_hook, fingerprint
+from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_ema import EMAHook
@@ -351,6 +351,33 @@ class TestResume:
         assert model.value == same.value == 2
         states = [read_checkpoint(tmp_path / each / "checkpoints/last.pth")["hooks"] for each in "ab"]
         assert states[0]["early_stopping"]["state"] == states[1]["early_stopping"]["state"]
+
+    @pytest.mark.parametrize("at", [1, 5, 8, 12])
+    @pytest.mark.parametrize("outcome", ["preempted", "interrupted"])
+    def test_decides_the_same_after_an_interruption_within_an_epoch(
+        self, tmp_path: Path, at: int, outcome: Any
+    ) -> None:
+        """In a loop that asks for a validation after its batches, however these ended."""
+
+        class Interrupts(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done == at:
+                    run.request_save()
+                    run.request_stop(outcome=outcome)
+
+        def state_after(name: str, *more: Hook, **options: Any) -> dict[str, Any]:
+            hooks = [EarlyStoppingHook(patience=3), CheckpointHook(best_metric="loss"), *more]
+            scores = lambda epoch: {"loss": self.LOSSES[epoch - 1]}  # noqa: E731
+            with suppress(KeyboardInterrupt):
+                fake_training(hooks, epochs=9, scores=scores, work_dir=tmp_path / name, **options)
+            state = read_checkpoint(tmp_path / name / "checkpoints/last.pth")["hooks"]["early_stopping"]["state"]
+            weights = state.pop("best_weights") or {"raw": {}}
+            return {**state, "weights": fingerprint(weights["raw"])}
+
+        straight = state_after("a")
+        state_after("b", Interrupts())
+        assert state_after("b", resume="auto") == straight
+        assert straight["stopped_epoch"] == 5
 
     def test_uses_the_patience_that_was_left(self, tmp_path: Path) -> None:
         scores = [{"accuracy": each} for each in (0.5, 0.4, 0.3, 0.2, 0.1)]
