@@ -33,6 +33,8 @@ def _sentence(error: Any, model: type[BaseModel]) -> str:
     if kind == "missing":
         known = _fields_at(model, loc[:-1])
         return missing(str(loc[-1]), [key for key in value if key not in known] if isinstance(value, dict) else [])
+    if kind == "import_error":
+        return f"should be a path package.module.name, but {value!r} cannot be imported: {error['ctx']['error']}."
     message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
     return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ImportString
 
 from hookbus import BaseHook, Hook, HookBus, HookConfig, Priority, every, hookimpl, last
 from hookbus.errors import ConfigError
@@ -95,6 +95,21 @@ def test_a_wrong_setting_is_told_with_what_would_be_right(settings: dict[str, An
             build()
         (found,) = caught.value.problems
         assert found.startswith(problem)
+
+
+def test_a_path_that_cannot_be_imported_is_told_with_the_reason() -> None:
+    class CallingConfig(HookConfig):
+        call: ImportString[Any]
+
+    class CallingHook(Hook):
+        Config = CallingConfig
+
+    with pytest.raises(ConfigError) as caught:
+        CallingHook(call="nowhere.judge")
+    assert caught.value.problems == [
+        "CallingHook: call: should be a path package.module.name, but 'nowhere.judge' cannot be imported: "
+        "No module named 'nowhere'."
+    ]
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
