@@ -34,7 +34,10 @@ def allocation() -> Allocation | None:
     """The allocation on the current device of this process; None where there is none, or none that counts."""
     if not torch.accelerator.is_available():
         return None
-    return allocation_of(torch.accelerator.memory_stats())
+    try:
+        return allocation_of(torch.accelerator.memory_stats())
+    except RuntimeError:  # that of MPS counts nothing in older versions of torch
+        return None
 
 
 def allocation_of(stats: Mapping[str, int]) -> Allocation | None:

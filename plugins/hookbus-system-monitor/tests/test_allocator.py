@@ -32,3 +32,12 @@ def test_the_allocator_of_the_device_counts_a_tensor():
     assert after.peak >= after.current
     assert after.reserved >= after.current
     assert kept.numel() + more.numel() == 2**20 + 2**25
+
+
+def test_an_accelerator_whose_allocator_counts_nothing_has_none(monkeypatch):
+    def fail():
+        raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
+
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.memory_stats", fail)
+    assert allocation() is None
