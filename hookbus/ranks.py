@@ -44,10 +44,12 @@ class Ranks:
     Attributes:
         rank: the number of this process, from 0.
         world_size: the number of processes.
+        group: torch's group that this gateway has to itself, where it was made by `apart`; None elsewhere.
     """
 
     def __init__(self) -> None:
         self.rank, self.world_size = distributed.rank(), 1
+        self.group: ProcessGroup | None = None
 
     @property
     def is_main(self) -> bool:
@@ -155,6 +157,16 @@ class Ranks:
         """
         return self.everywhere(name, lambda: work() if self.is_main else None)[0]  # type: ignore[return-value]
 
+    def apart(self) -> Ranks:
+        """A gateway for work on another thread, whose calls do not meet those of this one. Called on every rank.
+
+        It works on when this one has parted, and ends with `close`.
+        """
+        return self
+
+    def close(self) -> None:
+        """End a gateway that was made by `apart`. Nobody is asked."""
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """While this lasts, a rank that fails tells the others, and those that it lets wait fail with it.
@@ -208,11 +220,26 @@ class ProcessRanks(Ranks):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.world = dist.group.WORLD
         self._group: ProcessGroup = dist.new_group(backend="gloo")
-        self._board = FailureBoard(store, self.rank)
+        self.group = None
+        self._store, self._board = store, FailureBoard(store, self.rank)
         self.parted = False
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # the main rank tells what all of them do
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
+
+    def apart(self) -> ProcessRanks:
+        """See `Ranks`."""
+        made = ProcessRanks(self._store)
+        made.group = made._group
+        return made
+
+    def close(self) -> None:
+        """See `Ranks`."""
+        import torch.distributed as dist
+
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
+            self.group = None
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
         folder: where the directory of the generation goes.
         checkpoint: what this process has of the checkpoint. Of what is not spread, that of the main process counts.
         generation: its number; there is no directory of it yet.
-        ranks: the processes.
+        ranks: the processes; on another thread, those of a gateway of its own.
 
     Returns:
         What a file holds that names this generation.
@@ -62,7 +62,7 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
     temporary = folder / ranks.broadcast("the name of a generation", f"{TEMPORARY}{uuid.uuid4().hex}")
     final, run = folder / directory_of(generation), checkpoint["loop"]["id"]
     try:
-        write = partial(write_shards, temporary, tensors, ranks.rank)
+        write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
         parts = ranks.everywhere("the tensors of a generation", partial(_in_words, final, write))
         files = {name: each for part in parts for name, each in part.items()}
         facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}

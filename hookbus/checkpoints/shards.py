@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,17 @@ SAFE = frozenset(
 """All that the metadata of spread tensors may be made of, besides plain values and types of numbers."""
 
 
-def write_shards(directory: Path, tensors: dict[str, Tensor], rank: int) -> dict[str, tuple[int, str]]:
+def write_shards(
+    directory: Path, tensors: dict[str, Tensor], rank: int, group: dist.ProcessGroup | None = None
+) -> dict[str, tuple[int, str]]:
     """Write this process's part of spread tensors, and have it on the disk. Called on every process.
 
     Args:
         directory: where, made if it is not there.
         tensors: spread tensors by name, the same names everywhere.
         rank: the number of this process.
+        group: a gloo group of all processes that nobody else uses meanwhile; None for a new one. On another thread none
+            can be made, since torch numbers groups in the order in which they are made.
 
     Returns:
         Size and hash of the files that this process has written, by name.
@@ -65,9 +69,9 @@ def write_shards(directory: Path, tensors: dict[str, Tensor], rank: int) -> dict
     Raises:
         CheckpointError: a process could not write its part; raised on all of them.
     """
-    with _own_group() as group:
+    with _own_group() if group is None else nullcontext(group) as own_group:
         try:
-            save(tensors, storage_writer=FileSystemWriter(directory, thread_count=1), process_group=group)
+            save(tensors, storage_writer=FileSystemWriter(directory, thread_count=1), process_group=own_group)
         except CheckpointException as error:  # no Exception, so nobody would expect it
             raise CheckpointError(f"{directory.parent} could not be written: {_cause(error)}.") from None
     own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA] if rank == 0 else [])]

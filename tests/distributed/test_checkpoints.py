@@ -108,7 +108,13 @@ FSDP2 = """
     spread = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
     found = {}
     found["publish"] = train("publish", EMAHook(), CheckpointHook(save_best=False, publish=True), **spread)
-    found["async"] = train("async", CheckpointHook(async_save=True), **spread)
+    for name, background in (("at once", False), ("async", True)):
+        saving = CheckpointHook(best_metric="loss", max_keep_ckpts=2, async_save=background)
+        found[name] = train(name, EMAHook(momentum=0.9), saving, **spread)
+    found["overlap"] = train("overlap", CheckpointHook(async_save="overlap"), **spread)
+    with Failing(shards, "flush", 2 if RANK == 1 else 0):
+        in_background = CheckpointHook(best_metric="loss", on_save_error="warn", async_save=True)
+        found["async warn"] = train("async warn", in_background, **spread)
     with Failing(shards, "flush", 2 if RANK == 1 else 0):
         found["warn"] = train("spread", CheckpointHook(best_metric="loss", on_save_error="warn"), **spread)
     answer(found)
@@ -227,5 +233,35 @@ class TestSpreadWeights:
         names = ["0.weight", "0.bias", "2.weight", "2.bias"]
         assert numbers({name: published[name] for name in names}) == fsdp2[0]["publish"]["averaged"]
 
-    def test_are_not_written_on_another_thread(self, fsdp2: Answers) -> None:
-        assert "written at once: say false" in fsdp2[1]["async"]["text"]
+    def test_are_written_on_another_thread_to_the_same_bits(self, fsdp2: Answers, place: Path) -> None:
+        folders = [place / name / "checkpoints" for name in ("at once", "async")]
+
+        assert fsdp2[0]["async"] == fsdp2[1]["async"]
+        assert "error" not in fsdp2[0]["async"], fsdp2[0]["async"]
+        assert fsdp2[0]["async"]["writer"] == fsdp2[0]["at once"]["writer"]
+        assert after(fsdp2[0]["async"]["saves"])[-1] == ["epoch_3.pth", True, True, 3]
+        for name in ("epoch_2.pth", "epoch_3.pth", "best_loss.pth", "last.pth"):
+            at_once, found = (read_checkpoint(folder / name) for folder in folders)
+            for key in ("state_dict", "ema_state_dict"):
+                assert numbers(found[key]) == numbers(at_once[key])
+            momenta, expected = (
+                {key: each["momentum_buffer"] for key, each in checkpoint["optimizer"]["state"].items()}
+                for checkpoint in (found, at_once)
+            )
+            assert numbers(momenta) == numbers(expected)
+        assert sorted(number for number, _ in generations_in(folders[1])) == [2, 3]
+        assert list(folders[1].glob(".tmp*")) == []
+
+    def test_that_one_process_cannot_write_on_another_thread_fail_the_save_for_all(
+        self, fsdp2: Answers, place: Path
+    ) -> None:
+        folder, found = place / "async warn/checkpoints", [fsdp2[rank]["async warn"] for rank in (0, 1)]
+
+        assert [[name for name, *_ in after(each["saves"])] for each in found] == [["epoch_1.pth", "epoch_3.pth"]] * 2
+        assert found[0].pop("warned")[0].startswith("rank 1: the tensors of a generation: ")
+        assert "No space left" in found[1].pop("warned")[0]
+        assert found[0] == found[1]
+        assert sorted(number for number, _ in generations_in(folder)) == [1, 3]
+
+    def test_are_not_copied_while_training_goes_on(self, fsdp2: Answers) -> None:
+        assert all("overlap is for one process: with several, say true" in fsdp2[r]["overlap"]["text"] for r in fsdp2)

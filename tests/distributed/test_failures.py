@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hookbus.state import find_newest
+
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch, Launched
 
@@ -243,3 +245,34 @@ def test_a_mistake_on_one_rank_alone_is_told_by_that_rank(launch: Launch, tmp_pa
 
     assert done.returncode == 1, done.story
     assert done.output(1).count("rank 1: run1.yaml:5:20: training.epochs: ") == 1, done.story
+
+
+WHILE_SAVING = """
+    import sys
+
+    import toys
+    from hookbus import Hook
+    from hookbus_checkpoint import CheckpointHook
+
+    class Fails(Hook):
+        def after_train_iter(self, run):
+            if RANK == 1 and run.iters_done == 5:
+                raise ValueError("no such colour")
+
+    saving = CheckpointHook(interval=1, by_epoch=False, save_best=False, async_save=True)
+    spread = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
+    try:
+        toys.trainer(hooks=[saving, Fails()], work_dir=sys.argv[1], **spread).fit()
+    except BaseException as error:
+        answer([type(error).__name__, str(error)])
+"""
+
+
+def test_an_error_while_spread_weights_are_written_on_another_thread_ends_all(launch: Launch, tmp_path: Path) -> None:
+    found = launch(WHILE_SAVING, str(tmp_path / "run")).answers
+
+    assert found[1] == ["ValueError", "no such colour"]
+    assert found[0] == ["RankError", "rank 0 ends with the others: rank 1 has failed: ValueError: no such colour"]
+    newest = find_newest(tmp_path / "run/checkpoints")
+    assert newest is not None
+    assert newest[0].name in ("iter_3.pth", "iter_4.pth", "last.pth")

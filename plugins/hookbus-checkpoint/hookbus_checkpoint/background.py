@@ -11,7 +11,9 @@ from torch import Tensor
 
 from hookbus import Priority
 from hookbus.errors import CheckpointError
+from hookbus.model.layouts import layout_of
 from hookbus.model.wrappers import unwrapped
+from hookbus.ranks import Ranks
 from hookbus.run import Run
 from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
@@ -46,6 +48,7 @@ class Background:
         self._copied.set()
         self._is_safe: bool | None = None
         self._is_watching = False
+        self._ranks: Ranks | None = None
         self._read_no_more: Callable[[], object] = lambda: None
 
     # -- the run -----------------------------------------------------------------------------
@@ -55,6 +58,8 @@ class Background:
 
         Several processes learn at the next save or at the end that a save is over: one of them alone may not tell.
         """
+        if layout_of(run.model) is not None:
+            self._ranks = run.ranks.apart()
         if run.ranks.world_size == 1:
             run.bus.on("after_train_iter", name=self._name)(self._look)
         if self._overlap:
@@ -69,11 +74,16 @@ class Background:
                 run.bus.unregister(name)
         self._read_no_more()
         self._executor.shutdown()
+        if self._ranks is not None:
+            self._ranks.close()
 
     # -- saving ------------------------------------------------------------------------------
 
     def begin(self, save: Save, checkpoint: dict[str, Any], run: Run) -> None:
-        """Copy a checkpoint and write the copy; the save before must have been waited for."""
+        """Copy a checkpoint and write the copy; the save before must have been waited for.
+
+        Weights that are spread over processes are written by all of them, each on a thread of its own.
+        """
         stable = _stable(run, checkpoint) if self._overlap and self._is_safe is not False else []
         copy = self._snapshot.take(checkpoint, stable)
         versions = None
@@ -100,7 +110,10 @@ class Background:
     def _write(self, save: Save, copy: dict[str, Any], versions: _Versions | None) -> None:
         if versions is not None:
             self._copy(save, versions)
-        save.write(copy)
+        if self._ranks is None:
+            save.write(copy)
+        else:
+            save.write_together(copy, self._ranks)
 
     def _copy(self, save: Save, versions: _Versions) -> None:
         try:

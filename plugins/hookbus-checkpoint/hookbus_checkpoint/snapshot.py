@@ -25,6 +25,8 @@ HAVE_NOTHING_TO_COPY = frozenset({type(None), bool, int, float, complex, str, by
 
 def memory_of(tensor: Tensor) -> Memory:
     """Which memory a tensor is a view of: the same for two that share it; `NOWHERE` for one that is no such view."""
+    if hasattr(tensor, "device_mesh"):  # spread over processes: a part of it is here, and it has no memory of its own
+        return NOWHERE
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return NOWHERE
     begin = tensor.untyped_storage().data_ptr()
@@ -32,7 +34,10 @@ def memory_of(tensor: Tensor) -> Memory:
 
 
 class Snapshot:
-    """Copies checkpoints into memory that is kept from one to the next: the second one allocates nothing new."""
+    """Copies checkpoints into memory that is kept from one to the next: the second one allocates nothing new.
+
+    Of a tensor that is spread over processes, this one's part is copied, into new memory each time; nothing is sent.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, list[Tensor]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
-from hookbus.model.layouts import layout_of
+from hookbus.model.layouts import has_spread
 from hookbus.ranks import Ranks
 from hookbus.requests import Request
 from hookbus.run import Best, Run
@@ -116,7 +116,7 @@ class Writer:
             work = partial(save.write_together, checkpoint, run.ranks)
             return save.plan.is_best if self._succeeds(run, save, work) else None
         self._unfinished = save
-        if run.ranks.is_main and self._background is not None:
+        if self._background is not None and (run.ranks.is_main or has_spread(checkpoint)):
             self._background.begin(save, checkpoint, run)
         return None
 
@@ -178,7 +178,7 @@ class Writer:
     def _wait(self, save: Save, ranks: Ranks) -> None:
         background = self._background
         assert background is not None
-        ranks.by_main(f"the checkpoint {save.plan.path}", background.wait)
+        ranks.everywhere(f"the checkpoint {save.plan.path}", background.wait)
         save.agree_on_files(ranks)
 
     def _free(self, run: Run, name: str) -> str:
@@ -216,7 +216,5 @@ class Writer:
 
 
 def _check_async(config: CheckpointConfig, run: Run) -> None:
-    if config.async_save and layout_of(run.model) is not None:
-        raise ConfigError(["async_save: weights that are spread over processes are written at once: say false."])
     if config.async_save == "overlap" and run.ranks.world_size > 1:
         raise ConfigError(["async_save: overlap is for one process: with several, say true."])

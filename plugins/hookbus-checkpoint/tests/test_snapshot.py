@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from hookbus_checkpoint.snapshot import NOWHERE, Snapshot, memory_of
 
@@ -166,3 +169,17 @@ def test_the_values_of_what_is_no_view_of_memory_are_copied() -> None:
 @pytest.mark.parametrize("tensor", [torch.empty(0), torch.eye(2).to_sparse(), torch.tensor([1j]).conj()])
 def test_what_is_no_view_of_memory_shares_none(tensor: Tensor) -> None:
     assert memory_of(tensor) == NOWHERE
+
+
+def test_a_tensor_that_is_spread_over_processes_is_copied_and_stays_spread() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        weight = distribute_tensor(torch.arange(6.0).reshape(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
+        copy = Snapshot().take({"weight": weight, "again": weight})
+        weight.add_(1)
+
+        assert (copy["weight"].device_mesh, copy["weight"].placements) == (weight.device_mesh, weight.placements)
+        assert copy["weight"].full_tensor().tolist() == [[0, 1], [2, 3], [4, 5]]
+        assert copy["again"] is copy["weight"]
+    finally:
+        dist.destroy_process_group()
