@@ -165,10 +165,7 @@ def train(loop: Any, directory: Path, accumulate: int, settings: Mapping[str, An
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
-    """The rows of the file of JSON lines without times: of a row of times, only which there are.
-
-    Rows of one iteration in a fixed order: a save between two of them, such as that of a SIGTERM, may turn theirs.
-    """
+    """The rows of the file of JSON lines without times: of a row of times, only which there are."""
     found = [
         {name: value for name, value in row.items() if name != "time"}
         for row in read_jsonl(directory / "logs" / "metrics.jsonl")
@@ -176,7 +173,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     for row in found:
         if row["kind"] == "scalars":
             row["values"] = sorted(row["values"])
-    return sorted(found, key=lambda row: (row["iteration"], row["kind"], str(row["values"])))
+    return found
 
 
 def told(directory: Path) -> list[str]:

@@ -24,6 +24,9 @@ __all__ = ["JsonlHook"]
 MOST_WAITING = 1000
 """So many rows wait for a disk that is full; the oldest go first."""
 
+PLACE = ("mode", "step", "epoch", "iteration")
+"""The fields that say where a row belongs; rows that agree in them stand in the order of their kinds."""
+
 
 class JsonlHook(RecordingHook):
     """Writes records of training, results, and what other hooks report, as one JSON object per line.
@@ -42,6 +45,7 @@ class JsonlHook(RecordingHook):
         self._is_own = False
         self._rows = self._rows_before = 0
         self._resumed_rows: int | None = None
+        self._resumed_moment: tuple[object, list[Any]] = (None, [])
         self._reported: set[str] = set()
         self._unwritten: deque[tuple[Row, Row]] = deque()
         self._lost, self._was_told = 0, False
@@ -55,7 +59,7 @@ class JsonlHook(RecordingHook):
             HookError: there is nowhere to write.
         """
         super().before_run(run, mode)
-        self._resumed_rows = None
+        self._resumed_rows, self._resumed_moment = None, (None, [])
         self._open(run)
 
     def before_train(self, run: Run) -> None:
@@ -64,13 +68,18 @@ class JsonlHook(RecordingHook):
         count, self._resumed_rows = self._resumed_rows, None
         if self._file is None or (count is None and not self._is_own):
             return
-        limit, step = math.inf if count is None else count, run.steps_done
+        moment, keys = self._resumed_moment
+        whole, step, still = math.inf if count is None else count - len(keys), run.steps_done, list(keys)
 
         def wanted(number: int, row: Row) -> bool:
-            foreign = number >= self._rows_before or row.get("mode", "train") != "train"
-            return foreign or (number < limit and row.get("step", 0) <= step)
+            if number >= self._rows_before or row.get("mode", "train") != "train":
+                return True  # of others
+            is_before = number < whole or (_place_of(row) == moment and _is_among(row, still))
+            return is_before and row.get("step", 0) <= step
 
         self._file.keep(wanted)
+        if keys and self._file.rows == count:
+            self._file.reopen_moment(moment, keys)
         self._rows = self._file.rows
 
     def cleanup(self) -> None:
@@ -112,15 +121,15 @@ class JsonlHook(RecordingHook):
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """How many rows there are, besides what decides on the next one."""
-        if self._file is not None:
-            self._file.close_moment()
-        return {**super().state_dict(), "rows": self._rows}
+        """How many rows there are, and which of them more may come between, besides what decides on the next one."""
+        moment, keys = (None, []) if self._file is None else self._file.moment()
+        return {**super().state_dict(), "rows": self._rows, "moment": moment, "keys": keys}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         super().load_state_dict(state)
         self._rows = self._resumed_rows = state["rows"]
+        self._resumed_moment = state["moment"], list(state["keys"])
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -159,7 +168,7 @@ class JsonlHook(RecordingHook):
         file = self._open(run)
         if file is None or run.sanity_checking:
             return
-        place = {"mode": run.mode, "step": int(step), "epoch": epoch_of(run), "iteration": run.iters_done}
+        place = dict(zip(PLACE, (run.mode, int(step), epoch_of(run), run.iters_done), strict=True))
         row = {"kind": kind, **place, "time": round(time.time(), 3), **fields}
         self._unwritten.append((row, place))
         self._write_waiting(file)
@@ -185,3 +194,16 @@ class JsonlHook(RecordingHook):
         while len(self._unwritten) > MOST_WAITING:
             self._unwritten.popleft()
             self._lost += 1
+
+
+def _place_of(row: Row) -> Row:
+    return {name: row.get(name) for name in PLACE}
+
+
+def _is_among(row: Row, keys: list[Any]) -> bool:
+    """Whether a row has one of the keys, which then is taken away."""
+    key = order_of(row)
+    if key not in keys:
+        return False
+    keys.remove(key)
+    return True

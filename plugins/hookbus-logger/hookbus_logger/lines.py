@@ -75,6 +75,22 @@ class JsonLines:
         self._lines.insert(place, line)
         self.rows += 1
 
+    def moment(self) -> tuple[object, list[Any]]:
+        """What the newest rows belong to, and their keys; None and no keys where nothing can come between them."""
+        return self._moment, list(self._keys)
+
+    def reopen_moment(self, moment: object, keys: list[Any]) -> None:
+        """The newest rows belong to a moment to which more will come.
+
+        Args:
+            moment: what they belong to.
+            keys: theirs, in order.
+        """
+        content = self.path.read_bytes()
+        self._moment, self._keys = moment, list(keys)
+        self._lines = content.splitlines(keepends=True)[-len(keys) :]
+        self._begin = len(content) - sum(map(len, self._lines))
+
     def close_moment(self) -> None:
         """What is there stays where it is; rows that come later stand behind it."""
         self._begin_moment(None, os.fstat(self._file.fileno()).st_size)

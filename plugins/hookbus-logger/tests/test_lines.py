@@ -157,6 +157,24 @@ def test_rows_with_the_same_key_stand_as_they_came(path: Path) -> None:
     assert [row["value"] for row in read_jsonl(path)] == [3, 1, 2]
 
 
+def test_rows_come_between_those_of_a_moment_that_was_opened_again(path: Path) -> None:
+    lines = JsonLines(path)
+    for key in "abd":
+        lines.write({"key": key}, moment="before" if key == "a" else 1, key=key)
+    lines.write({"key": "c"}, moment=1, key="c")
+    moment = lines.moment()
+    lines.close()
+
+    assert moment == (1, ["b", "c", "d"])
+    again = JsonLines(path)
+    again.reopen_moment(*moment)
+    again.write({"key": "bb"}, moment=1, key="bb")
+    again.write({"key": "a"}, moment=2, key="a")
+    assert [row["key"] for row in read_jsonl(path)] == ["a", "b", "bb", "c", "d", "a"]
+    assert again.rows == 6
+    again.close()
+
+
 def test_a_closed_moment_is_not_touched_any_more(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"key": 2}, moment="now", key=2)
