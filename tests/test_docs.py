@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
+from hookbus.config import TrainingConfig
 from hookbus.discovery import PUBLISHED
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
@@ -93,6 +94,14 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_fits_beside_the_navigation(page: Path) -> None:
+    code = [block for block in blocks(page) if block.language in ("python", "py", "yaml", "toml")]
+    long = [line for block in code for line in block.text.splitlines() if len(line) > 98]
+
+    assert not long, "docs/extra.css leaves room for 98 characters"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     targets = [each.partition("#")[0] for each in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())]
 
@@ -132,11 +141,16 @@ def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
 
 
 def test_the_hooks_that_stand_beside_those_of_others_are_there() -> None:
-    table = (ROOT / "docs" / "coming-from.md").read_text().partition("## What is there already")[2]
-    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.rpartition("| ")[2])}
+    tables = re.findall(
+        r"ready made \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "docs/coming-from.md").read_text()
+    )
+    cells = [row.split("| ")[2] for table in tables for row in table.splitlines()]
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"lr", "fsdp2", "log_weights"}
+    keys = {key for cell in cells for key in re.findall(r"`training\.(\w+)", cell)}
 
-    assert len(named) >= 20
+    assert len(tables) == 5
     assert named <= {name for hooks in PUBLISHED.values() for name in hooks}
+    assert keys <= set(TrainingConfig.model_fields)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)

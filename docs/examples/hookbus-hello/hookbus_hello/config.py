@@ -13,4 +13,4 @@ class HelloConfig(HookConfig):
     """What is said, and how often."""
 
     text: str = Field(default="hello", min_length=1, description="What it says.")
-    interval: int = Field(default=50, gt=0, description="It tells the mean loss every this many iterations.")
+    interval: int = Field(default=50, gt=0, description="The mean loss is told so often.")

@@ -30,17 +30,19 @@ class HelloHook(Hook):
         """Say hello, and begin to collect the loss."""
         run.metrics.window(self.name)
         weights = sum(parameter.numel() for parameter in model.parameters())
-        run.logger.info("%s, %s with %d weights!", self.config.text, type(model).__name__, weights)
+        text, kind = self.config.text, type(model).__name__
+        run.logger.info("%s, %s with %d weights!", text, kind, weights)
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Ask for the means over the interval; they come when all hooks are done with this iteration."""
+        """Ask for the means; they come when all hooks are done with this iteration."""
         run.request_record(run.metrics.window(self.name), self.tell)
 
     def tell(self, metrics: Metrics, step: int) -> None:
         """Tell the mean loss."""
         self.said += 1
-        self.run.logger.info("%s again: the loss is %.4f after %d updates", self.config.text, metrics["loss"], step)
+        text, loss = self.config.text, metrics["loss"]
+        self.run.logger.info("%s again: the loss is %.4f after %d updates", text, loss, step)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

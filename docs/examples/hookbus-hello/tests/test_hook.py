@@ -14,10 +14,11 @@ def test_keeps_the_promises_that_users_rely_on():
 def test_says_hello_and_the_mean_loss_of_each_interval(caplog):
     caplog.set_level(logging.INFO, logger="hookbus")
 
-    fake_training([HelloHook(text="Hi", interval=2)], epochs=1, batches=4, losses=float)  # the losses are 1, 2, 3, 4
+    hook = HelloHook(text="Hi", interval=2)
+    fake_training([hook], epochs=1, batches=4, losses=float)  # the losses are 1, 2, 3, 4
 
     assert [record.getMessage() for record in caplog.records] == [
-        "Hi, Sequential with 26 weights!",  # 3 * 4 + 4 in the first layer, 4 * 2 + 2 in the second
+        "Hi, Sequential with 26 weights!",  # layers of 3 * 4 + 4 and 4 * 2 + 2
         "Hi again: the loss is 1.5000 after 2 updates",
         "Hi again: the loss is 3.5000 after 4 updates",
     ]
