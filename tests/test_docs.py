@@ -93,7 +93,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert page.read_text().count("```") == 2 * len(blocks(page)), f"{page.name}: a fence is not closed"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_code_fits_beside_the_navigation(page: Path) -> None:
     code = [block for block in blocks(page) if block.language in ("python", "py", "yaml", "toml")]
     long = [line for block in code for line in block.text.splitlines() if len(line) > 98]
