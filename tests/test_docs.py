@@ -214,3 +214,9 @@ class TestAReader:
             ("python", "# a.py\nx = 1\n", 3, "a.py"),
             ("text", "hello\n", 10, None),
         ]
+
+
+def test_the_back_end_of_ones_own_is_as_short_as_its_page_says() -> None:
+    assert "in less than 60 lines" in (ROOT / "docs/records.md").read_text()
+    modules = (ROOT / "docs/examples/hookbus-csv/hookbus_csv").glob("*.py")
+    assert 0 < sum(len(each.read_text().splitlines()) for each in modules) < 60
