@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 
 __all__ = [
+    "DATASETS_GROUP",
     "HOOKS_GROUP",
+    "MODELS_GROUP",
     "POINTS_GROUP",
     "class_of_entry",
     "distribution_of",
@@ -21,6 +23,9 @@ __all__ = [
 
 HOOKS_GROUP = "hookbus.hooks"
 """The entry-point group in which plugin packages offer their hooks."""
+MODELS_GROUP = "hookbus.models"
+DATASETS_GROUP = "hookbus.datasets"
+"""The entry-point groups in which they offer what run files build by name."""
 POINTS_GROUP = "hookbus.points"
 """The entry-point group in which plugin packages offer points of their own, as spec classes."""
 

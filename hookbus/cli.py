@@ -111,8 +111,9 @@ def test(
 def hooks(json_: Json = False) -> None:
     """List the installed hooks. Reads metadata, imports nothing."""
     with reported():
-        from hookbus.discovery import listed_names, offers
+        from hookbus.discovery import listed_names, offers, warn_of_unknown_blocks
 
+        warn_of_unknown_blocks()
         rows = [
             {"name": name, "class": o.class_name, "package": o.package, "version": o.version, "blocked": o.blocked}
             for o, name in listed_names(offers()).items()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,8 +21,16 @@ from typing import Any
 
 import hookbus
 from hookbus._imports import cause_of, nearest
-from hookbus._packages import HOOKS_GROUP, parts_of
-from hookbus.errors import PluginClash, PluginError, PluginImportError, PluginNotFound, PluginVersionError, did_you_mean
+from hookbus._packages import DATASETS_GROUP, HOOKS_GROUP, MODELS_GROUP, parts_of
+from hookbus.errors import (
+    HookWarning,
+    PluginClash,
+    PluginError,
+    PluginImportError,
+    PluginNotFound,
+    PluginVersionError,
+    did_you_mean,
+)
 
 __all__ = [
     "BLOCK_VARIABLE",
@@ -35,9 +44,12 @@ __all__ = [
     "normalized",
     "offers",
     "package_publishing",
+    "warn_of_unknown_blocks",
 ]
 
 BLOCK_VARIABLE = "HOOKBUS_BLOCK"
+BLOCKABLE = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP)
+"""The groups whose offers it can name."""
 
 PUBLISHED = {
     "hookbus-checkpoint": {"checkpoint": "CheckpointHook", "preemption": "PreemptionHook"},
@@ -145,6 +157,16 @@ def is_blocked(name: str) -> bool:
     """Whether HOOKBUS_BLOCK leaves nobody who offers a hook of this name."""
     matching = _matching(name, offers()) if os.environ.get(BLOCK_VARIABLE) else []
     return bool(matching) and all(offer.blocked for offer in matching)
+
+
+def warn_of_unknown_blocks() -> None:
+    """Warn of each name in HOOKBUS_BLOCK that is neither installed nor a hook of this project: it blocks nothing."""
+    given = [name.strip() for name in os.environ.get(BLOCK_VARIABLE, "").split(",") if name.strip()]
+    known = [name for group in BLOCKABLE if given for offer in offers(group) for name in offer.names]
+    unknown = [name for name in given if _canonical(name) not in known and package_publishing(name) is None]
+    for name in unknown:
+        note = f"{BLOCK_VARIABLE}: {name!r} is no installed hook, so it blocks nothing.{nearest(name, known)}"
+        warnings.warn(note, HookWarning, stacklevel=2)
 
 
 def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:

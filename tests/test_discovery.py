@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hookbus.discovery import PUBLISHED, normalized, package_publishing
+from hookbus.discovery import PUBLISHED, normalized, package_publishing, warn_of_unknown_blocks
+from hookbus.errors import HookWarning
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -109,6 +111,26 @@ class TestClashes:
 def test_a_blocked_hook_is_refused_by_name(environment: Environment, blocked: str) -> None:
     answer = environment.answer(LOADING, NAMES='["greet"]', HOOKBUS_BLOCK=blocked)
     assert answer == {"greet": f"PluginError: The hook 'greet' is blocked by HOOKBUS_BLOCK={blocked}."}
+
+
+@pytest.mark.parametrize(
+    ("blocked", "said"),
+    [
+        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is no installed hook, so it blocks nothing."),
+        ("logger, loger", "'loger' is no installed hook, so it blocks nothing. Did you mean 'logger'"),
+    ],
+)
+def test_a_name_that_blocks_nothing_is_told(monkeypatch: pytest.MonkeyPatch, blocked: str, said: str) -> None:
+    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
+    with pytest.warns(HookWarning, match=re.escape(said)) as caught:
+        warn_of_unknown_blocks()
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("blocked", ["", " , ", "logger,LoggerHook,Hookbus_Logger/logger", "cnn,digits", "EMAHook"])
+def test_names_that_are_known_are_blocked_without_a_word(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
+    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
+    warn_of_unknown_blocks()
 
 
 LISTED = """

@@ -11,16 +11,14 @@ from torch.nn import functional
 
 from hookbus import discovery
 from hookbus._imports import import_path, nearest
+from hookbus._packages import DATASETS_GROUP, MODELS_GROUP
 from hookbus.config import RunConfig
 from hookbus.errors import ConfigError, PluginError, did_you_mean
 from hookbus.runfile.sections import Component
 from hookbus.runfile.yaml import Path
 from hookbus.training.scores import Score, called_twice, scores_from
 
-__all__ = ["DATASETS_GROUP", "MODELS_GROUP", "Factories", "Factory", "keywords_of"]
-
-MODELS_GROUP = "hookbus.models"
-DATASETS_GROUP = "hookbus.datasets"
+__all__ = ["Factories", "Factory", "keywords_of"]
 
 Factory = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hookbus._validation_errors import problems_of
-from hookbus.discovery import BLOCK_VARIABLE, is_blocked
+from hookbus.discovery import BLOCK_VARIABLE, is_blocked, warn_of_unknown_blocks
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.runfile import yaml as _yaml
 from hookbus.runfile.builder import named_settings
@@ -92,6 +92,7 @@ def settle_spelling(document: Document) -> None:
 
 def hook_entries(document: Document) -> Entries | None:
     """The hooks as a list of settings, with their places; None where they are neither a list nor a mapping."""
+    warn_of_unknown_blocks()
     hooks = document.data.get("hooks")
     if isinstance(hooks, Mapping):
         entries = [(_named_entry(name, each), ("hooks", name)) for name, each in hooks.items()]
