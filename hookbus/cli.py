@@ -53,7 +53,7 @@ def train(
     overwrite: Annotated[
         bool,
         typer.Option(
-            "--overwrite", help="Remove the run that is in the work directory, and its checkpoints elsewhere."
+            "--overwrite", help="Remove the run that is in the work directory, its checkpoints elsewhere included."
         ),
     ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show in the end where time and memory go.")] = False,
