@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookbus import Hook, HookBus
-from hookbus.errors import CheckpointError, HookError
+from hookbus.errors import CheckpointError, HookError, HookWarning
 from hookbus.loop import Trainer
 from hookbus.requests import Request
 from hookbus.run import Run
@@ -597,16 +597,21 @@ class TestStartingFromOthers:
             count_up(halving(), watch, load_from=file, load_weights=which)
             assert (watch.raw[0], watch.averages[0]) == (raw, average)
 
-    def test_a_new_head_is_averaged_from_its_fresh_weights(self) -> None:
-        """Three classes in the file, five in the model, weights loaded leniently by the user's own loop."""
-        old, new, hook = nn.Linear(2, 3), nn.Linear(2, 5), EMAHook()
-        kept = {name: value for name, value in old.state_dict().items() if value.shape == new.state_dict()[name].shape}
-        bus = HookBus([hook])
-        with bus.run(model=new):
-            new.load_state_dict(kept, strict=False)
-            bus.emit("before_train_iter", batch_idx=0)
+    def test_a_new_head_is_averaged_from_its_fresh_weights(self, tmp_path: Path) -> None:
+        """Three classes in the file, five in the model, and a buffer in the file that the model has not."""
+        old = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 3)})
+        new = nn.ModuleDict({"body": nn.Linear(2, 2), "head": nn.Linear(2, 5)})
+        old.register_buffer("count", torch.ones(1))
+        torch.save(old.state_dict(), tmp_path / "old.pth")
+        head, watched = fingerprint(new["head"].state_dict()), EMAHook()
+        with pytest.warns(HookWarning, match="no sidecar"):
+            count_up(watched, model=new, epochs=0, load_from=tmp_path / "old.pth", load_strict=False)
 
-            assert fingerprint(hook.averaged()) == fingerprint(new.state_dict())
+        averages = watched.averaged()
+        assert averages is not None
+        assert torch.equal(averages["body.weight"], old["body"].weight)
+        assert fingerprint(new["head"].state_dict()) == head
+        assert fingerprint(averages) == fingerprint(new.state_dict())
 
     def test_resume_from_goes_on_with_the_averages_of_a_file_in_a_new_run(self, tmp_path: Path) -> None:
         count_up(EMAHook(momentum=0.9, warm_up=10), Saver(4), work_dir=tmp_path)
