@@ -35,7 +35,9 @@ def process_settings() -> dict[str, Any]:
         "torch.initial_seed()": torch.initial_seed(),
     }
     settings |= {f"the handler of {each.name}": signal.getsignal(each) for each in signal.Signals}
-    return settings | {f"the environment variable {name}": value for name, value in os.environ.items()}
+    # Names that begin with an underscore are notes of libraries to themselves, such as MLflow's about its telemetry.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("_")}
+    return settings | {f"the environment variable {name}": value for name, value in variables.items()}
 
 
 def hooks_on(training: Training) -> dict[str, int]:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hookbus.testing.ordeals import EXPECTED, ordeal
+from hookbus.testing.fault_injection import EXPECTED, run_with_faults
 from hookbus_wandb import WandbHook
 from hookbus_wandb.files import run_files
 
@@ -21,7 +21,7 @@ TRAIN = """
 import sys, warnings
 from hookbus.errors import HookWarning
 from hookbus.testing import fake_training
-from hookbus.testing.ordeals import scores_of
+from hookbus.testing.fault_injection import scores_of
 from hookbus_wandb import WandbHook
 
 WandbHook.patience = float(sys.argv[2])
@@ -159,14 +159,14 @@ def test_what_is_recorded_is_sent_once_and_without_secrets(service, tmp_path):
 
 @pytest.mark.parametrize("settle", [0.0, 1.5])  # without and with time to get into the file of W&B
 def test_what_a_kill_kept_from_being_sent_is_sent_by_the_next_process(service, tmp_path, settle):
-    ordeal(WandbHook, {"mode": "online", "project": "digits"}, tmp_path, kill_at=7, settle=settle)
+    run_with_faults(WandbHook, {"mode": "online", "project": "digits"}, tmp_path, kill_at=7, settle=settle)
     assert train(tmp_path) == []
     assert service.curves() == EXPECTED
     assert len(service.rows) == 1
 
 
 def test_a_run_that_went_offline_first_is_sent_as_a_whole_when_it_goes_on_online(service, tmp_path):
-    ordeal(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
+    run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
     assert train(tmp_path) == []
     assert service.curves() == EXPECTED
 
@@ -195,7 +195,7 @@ def test_a_service_that_refuses_the_key_is_told_once_and_the_records_are_counted
 
 
 def test_files_of_an_offline_run_are_what_wandb_sync_sends(service, tmp_path):
-    ordeal(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
+    run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
     assert train(tmp_path, mode="offline") == []
     directory = tmp_path / "logs" / "wandb"
     files = run_files(directory, (directory / "run_id").read_text())
