@@ -123,7 +123,7 @@ class Ranks:
             work: what it returns has to pickle.
 
         Returns:
-            What each rank has found, by rank.
+            What each rank has found, by rank; of this one the very object, of the others a copy.
 
         Raises:
             Exception: what the work has raised here.
@@ -139,7 +139,8 @@ class Ranks:
         failures = [each for each in (failure, *(failed for _, failed in told)) if each is not None]
         if failures:
             raise failures[0]
-        return [each for each, _ in told]  # type: ignore[misc]
+        own = self.rank if len(told) > 1 else 0
+        return [found if rank == own else each for rank, (each, _) in enumerate(told)]  # type: ignore[misc]
 
     def by_main(self, name: str, work: Callable[[], T]) -> T:
         """What the main rank finds: it alone does the work.

@@ -108,7 +108,7 @@ FSDP2 = """
     spread = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
     found = {}
     found["publish"] = train("publish", EMAHook(), CheckpointHook(save_best=False, publish=True), **spread)
-    for name, background in (("at once", False), ("async", True)):
+    for name, background in (("at once", False), ("in background", True)):
         saving = CheckpointHook(best_metric="loss", max_keep_ckpts=2, async_save=background)
         found[name] = train(name, EMAHook(momentum=0.9), saving, **spread)
     found["overlap"] = train("overlap", CheckpointHook(async_save="overlap"), **spread)
@@ -234,12 +234,12 @@ class TestSpreadWeights:
         assert numbers({name: published[name] for name in names}) == fsdp2[0]["publish"]["averaged"]
 
     def test_are_written_on_another_thread_to_the_same_bits(self, fsdp2: Answers, place: Path) -> None:
-        folders = [place / name / "checkpoints" for name in ("at once", "async")]
+        folders = [place / name / "checkpoints" for name in ("at once", "in background")]
 
-        assert fsdp2[0]["async"] == fsdp2[1]["async"]
-        assert "error" not in fsdp2[0]["async"], fsdp2[0]["async"]
-        assert fsdp2[0]["async"]["writer"] == fsdp2[0]["at once"]["writer"]
-        assert after(fsdp2[0]["async"]["saves"])[-1] == ["epoch_3.pth", True, True, 3]
+        assert fsdp2[0]["in background"] == fsdp2[1]["in background"]
+        assert "error" not in fsdp2[0]["in background"], fsdp2[0]["in background"]
+        assert fsdp2[0]["in background"]["writer"] == fsdp2[0]["at once"]["writer"]
+        assert after(fsdp2[0]["in background"]["saves"])[-1] == ["epoch_3.pth", True, True, 3]
         for name in ("epoch_2.pth", "epoch_3.pth", "best_loss.pth", "last.pth"):
             at_once, found = (read_checkpoint(folder / name) for folder in folders)
             for key in ("state_dict", "ema_state_dict"):
@@ -258,7 +258,7 @@ class TestSpreadWeights:
         folder, found = place / "async warn/checkpoints", [fsdp2[rank]["async warn"] for rank in (0, 1)]
 
         assert [[name for name, *_ in after(each["saves"])] for each in found] == [["epoch_1.pth", "epoch_3.pth"]] * 2
-        assert found[0].pop("warned")[0].startswith("rank 1: the tensors of a generation: ")
+        assert found[0].pop("warned")[0].startswith("rank 1 has failed at 'the tensors of a generation': ")
         assert "No space left" in found[1].pop("warned")[0]
         assert found[0] == found[1]
         assert sorted(number for number, _ in generations_in(folder)) == [1, 3]
