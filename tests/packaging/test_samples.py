@@ -46,9 +46,10 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]
     return made
 
 
-def _is_no_source(_directory: str, names: list[str]) -> set[str]:
+def _is_no_source(directory: str, names: list[str]) -> set[str]:
     """What a working copy holds besides its sources."""
-    return {name for name in names if name.startswith(".") or name in ("__pycache__", "runs", "dist")}
+    left_by_runs = {"runs", "dist"} if Path(directory, "pyproject.toml").exists() else set()
+    return {name for name in names if name.startswith(".") or name in {"__pycache__", *left_by_runs}}
 
 
 def test_what_runs_there_comes_from_the_wheels(elsewhere: Environment) -> None:

@@ -81,6 +81,7 @@ class Target:
         Raises:
             HookError: an offline run must be there, and is not. Of one that is online W&B says so.
         """
+        is_of_the_user = wandb.env.SERVICE in os.environ
         self.directory.mkdir(parents=True, exist_ok=True)
         _keep(self.directory / ID_FILE, self.run_id)  # before W&B knows of it: a kill leaves no run without an owner
         is_ours = bool(run_files(self.directory, self.run_id))
@@ -105,7 +106,8 @@ class Target:
             ),
         )
         # A training that is started from here has a process of W&B of its own: killed, it leaves no run in use in ours.
-        os.environ.pop(wandb.env.SERVICE, None)
+        if not is_of_the_user:
+            os.environ.pop(wandb.env.SERVICE, None)
         return run
 
 

@@ -62,6 +62,14 @@ def test_a_run_has_the_id_the_project_and_the_name_that_were_given(target, write
     assert (target.directory / "run_id").read_text() == "1a2b"
 
 
+@pytest.mark.parametrize("there", [None, "of-the-user"])
+def test_trainings_that_are_started_from_here_find_the_process_that_was_there(target, monkeypatch, there):
+    if there is not None:
+        monkeypatch.setenv("WANDB_SERVICE", there)
+    WandbWriter(target).close()
+    assert os.environ.get("WANDB_SERVICE") == there
+
+
 def test_every_metric_is_drawn_over_the_step_of_ours(target, writer):
     writer.close()
     defined = [(metric.name or metric.glob_name, metric.step_metric) for metric in records(target, "metric")]
