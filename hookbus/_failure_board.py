@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hookbus.errors import RankError
+from hookbus.errors import RankError, first_line
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["FailureBoard", "first_line"]
+__all__ = ["FailureBoard"]
 
 FAILED = "hookbus/failed"
 """Where the first rank that fails says why."""
@@ -51,12 +51,6 @@ class FailureBoard:
             if self._store is not None and self._store.check([FAILED]):
                 return self._store.get(FAILED).decode()
         return ""
-
-
-def first_line(error: BaseException) -> str:
-    """The type of an error, and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _is_of_torch(error: BaseException) -> bool:

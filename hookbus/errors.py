@@ -54,7 +54,9 @@ __all__ = [
     "ServiceError",
     "WorkDirError",
     "did_you_mean",
+    "first_line",
     "in_one_line",
+    "note_besides",
 ]
 
 
@@ -174,5 +176,23 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def in_one_line(error: BaseException) -> str:
     """An error as it stands in a sentence: "ValueError: no such layer"; its kind alone where it has no text."""
-    text = " ".join(str(error).split())
+    return _with_kind(error, " ".join(str(error).split()))
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says: torch adds many lines on where it has failed."""
+    return _with_kind(error, next(iter(str(error).strip().splitlines()), ""))
+
+
+def _with_kind(error: BaseException, text: str) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def note_besides(error: BaseException, failures: Iterable[BaseException]) -> None:
+    """Note on an error what else has failed, each in one line, with what is noted on it; groups one by one."""
+    for failure in failures:
+        if isinstance(failure, BaseExceptionGroup):
+            note_besides(error, failure.exceptions)
+            continue
+        notes = "; ".join(getattr(failure, "__notes__", []))
+        error.add_note(f"besides, {in_one_line(failure)}" + (f" ({notes})" if notes else ""))

@@ -18,8 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookbus import distributed
-from hookbus._failure_board import FailureBoard, first_line
-from hookbus.errors import CheckpointError, RankError, RequestError
+from hookbus._failure_board import FailureBoard
+from hookbus.errors import CheckpointError, RankError, RequestError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor, device

@@ -18,7 +18,9 @@ from hookbus.errors import (
     MetricError,
     ServiceError,
     did_you_mean,
+    first_line,
     in_one_line,
+    note_besides,
 )
 
 EXCEPTIONS = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, HookbusError)]
@@ -72,6 +74,21 @@ def test_a_config_error_lists_every_problem() -> None:
 )
 def test_an_error_in_one_line_has_its_kind_and_its_text_if_any(error: BaseException, line: str) -> None:
     assert in_one_line(error) == line
+
+
+def test_an_error_that_says_nothing_is_told_by_its_type() -> None:
+    assert [first_line(each) for each in (ValueError(), ValueError(" a\nb"))] == ["ValueError", "ValueError: a"]
+
+
+def test_what_failed_besides_is_noted_one_by_one_with_its_own_notes() -> None:
+    first, error = ValueError("first"), KeyboardInterrupt()
+    first.add_note("raised by hook 'a'")
+    note_besides(error, [ExceptionGroup("two", [first, TypeError("a\nb")]), OSError()])
+    assert error.__notes__ == [
+        "besides, ValueError: first (raised by hook 'a')",
+        "besides, TypeError: a b",
+        "besides, OSError",
+    ]
 
 
 def test_a_metric_error_shows_its_sentence_and_not_the_repr_of_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from hookbus._failure_board import FailureBoard, first_line
+from hookbus._failure_board import FailureBoard
 from hookbus.errors import RankError
 
 LOST = RuntimeError("gloo: connection closed by peer\nmore")
@@ -47,7 +47,3 @@ def test_without_a_store_nothing_is_known_of_the_others() -> None:
     board.announce(ValueError("planted"))
 
     assert str(board.explained(LOST)).startswith("rank 4 ends with the others: another rank has gone")
-
-
-def test_an_error_that_says_nothing_is_told_by_its_type() -> None:
-    assert [first_line(each) for each in (ValueError(), ValueError(" a\nb"))] == ["ValueError", "ValueError: a"]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hookbus._packages import package_of
 from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener
-from hookbus.errors import ConfigError, HookFailure, HookWarning, in_one_line
+from hookbus.errors import ConfigError, HookFailure, HookWarning, in_one_line, note_besides
 from hookbus.hook import Hook
 
 __all__ = ["IN_A_ROW", "REACH_ALL", "Failures", "annotate", "policy_of"]
@@ -68,13 +68,11 @@ def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clo
 def _main_of(errors: list[BaseException], point: str) -> BaseException:
     """Ctrl-C or the like, with the others noted on it; else the one there is, or all of them as a group."""
     failures = [each for each in errors if isinstance(each, Exception)]
-    main = next((each for each in errors if not isinstance(each, Exception)), None)
-    if main is None:
-        return (
-            failures[0] if len(failures) == 1 else ExceptionGroup(f"{len(failures)} hooks failed at {point}", failures)
-        )
-    for each in failures:
-        main.add_note(f"besides, {in_one_line(each)} ({'; '.join(each.__notes__)})")
+    if len(failures) == len(errors):
+        several = f"{len(failures)} hooks failed at {point}"
+        return failures[0] if len(failures) == 1 else ExceptionGroup(several, failures)
+    main = next(each for each in errors if not isinstance(each, Exception))
+    note_besides(main, (each for each in errors if each is not main))
     return main
 
 

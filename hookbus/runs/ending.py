@@ -6,11 +6,11 @@ end is noted on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hookbus.errors import in_one_line
+from hookbus.errors import in_one_line, note_besides
 from hookbus.requests import Outcome
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _add(run: Run, failures: list[BaseException]) -> None:
     if failures and run.exception is None:
         _blame(run, _main_of(failures))
     elif run.exception is not None:
-        _note(run.exception, failures)
+        note_besides(run.exception, failures)
 
 
 def _blame(run: Run, error: BaseException) -> None:
@@ -120,15 +120,6 @@ def _main_of(failures: list[BaseException]) -> BaseException:
     """Ctrl-C, with the others noted on it; else all of them as a group."""
     interrupt = next((each for each in failures if isinstance(each, KeyboardInterrupt)), None)
     if interrupt is not None:
-        _note(interrupt, (each for each in failures if each is not interrupt))
+        note_besides(interrupt, (each for each in failures if each is not interrupt))
         return interrupt
     return failures[0] if len(failures) == 1 else BaseExceptionGroup("hooks failed at the end of the run", failures)
-
-
-def _note(error: BaseException, failures: Iterable[BaseException]) -> None:
-    for failure in failures:
-        if isinstance(failure, BaseExceptionGroup):
-            _note(error, failure.exceptions)
-            continue
-        notes = "; ".join(getattr(failure, "__notes__", []))
-        error.add_note(f"besides, {in_one_line(failure)}" + (f" ({notes})" if notes else ""))
