@@ -64,7 +64,7 @@ class Ranks:
             value: this rank's, which has to pickle.
 
         Returns:
-            One value per rank, by rank.
+            One value per rank, by rank; of this one the very object, of the others a copy.
 
         Raises:
             RankError: another rank has failed, or does something else.
@@ -139,8 +139,7 @@ class Ranks:
         failures = [each for each in (failure, *(failed for _, failed in told)) if each is not None]
         if failures:
             raise failures[0]
-        own = self.rank if len(told) > 1 else 0
-        return [found if rank == own else each for rank, (each, _) in enumerate(told)]  # type: ignore[misc]
+        return [each for each, _ in told]  # type: ignore[misc]
 
     def by_main(self, name: str, work: Callable[[], T]) -> T:
         """What the main rank finds: it alone does the work.
@@ -288,6 +287,7 @@ class ProcessRanks(Ranks):
         found: list[Any] = [None] * self.world_size
         with self._talking(name):
             dist.all_gather_object(found, value, group=self._group)
+        found[self.rank] = value  # the very object: it may hold what does not pickle with it, such as a lock
         return found
 
     def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:

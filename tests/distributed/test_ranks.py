@@ -15,7 +15,7 @@ TALKING = """
     from hookbus.ranks import join
 
     ranks = join()
-    tensor = torch.tensor([1 + RANK, -RANK])
+    tensor, mine = torch.tensor([1 + RANK, -RANK]), []
     answer(
         {
             "who": [ranks.rank, ranks.world_size, ranks.is_main],
@@ -27,6 +27,7 @@ TALKING = """
             "broadcast": ranks.broadcast("path", f"of rank {RANK}"),
             "barrier": ranks.barrier("end"),
             "same": join() is ranks,
+            "own": [each is mine for each in ranks.gather("own", mine)],
         }
     )
 """
@@ -46,6 +47,7 @@ def test_every_rank_gets_the_same_answers(launch: Launch) -> None:
             "broadcast": "of rank 0",
             "barrier": None,
             "same": True,
+            "own": [rank == 0, rank == 1],
         }
 
 
