@@ -215,11 +215,16 @@ class HookBus(Points):
     else:
         emit = _emit
 
-    def fire(self, point: str, **arguments: Any) -> None:
-        """Fire a point on the run's own behalf: arguments are not checked, brackets are not looked at."""
+    def fire(self, point: str, **arguments: Any) -> bool:
+        """Fire a point on the run's own behalf: arguments are not checked, brackets are not looked at.
+
+        Returns:
+            Whether anybody listens there.
+        """
         call = self.calls.get(point)
         if call is not None:
             call(**arguments)
+        return call is not None
 
     def _emitter(self, given: str) -> Callable[..., None]:
         """The function behind `emit` for one point: it checks the arguments and keeps the brackets."""

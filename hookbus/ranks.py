@@ -347,9 +347,10 @@ def join(device: device | str | None = None) -> Ranks:
 def _of_main_rank_alone(frame: FrameType | None) -> str | None:
     """The hook of the main rank alone in whose method a frame, or one of its callers, is running."""
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if getattr(type(owner), "ranks", None) == "main":
-            return f"hook {getattr(owner, 'name', type(owner).__name__)!r}"
+        if frame.f_code.co_varnames[:1] == ("self",):  # reading the locals of a frame is slow
+            owner = frame.f_locals.get("self")
+            if getattr(type(owner), "ranks", None) == "main":
+                return f"hook {getattr(owner, 'name', type(owner).__name__)!r}"
         frame = frame.f_back
     return None
 

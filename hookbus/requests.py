@@ -216,8 +216,8 @@ def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
     if path is None:
         return
     checkpoint = collect(run)
-    run.bus.fire("before_save_checkpoint", checkpoint=checkpoint)
-    check_plain(checkpoint, "checkpoint")
+    if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
+        check_plain(checkpoint, "checkpoint")
     is_best = _for(run, name, "a save", lambda: saver.write(run, checkpoint))
     if is_best is not None:
         run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)

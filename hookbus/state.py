@@ -32,7 +32,7 @@ from hookbus.checkpoints import files
 from hookbus.checkpoints.generations import generation_named
 from hookbus.checkpoints.hook_states import load_hooks, states_of_hooks
 from hookbus.checkpoints.parts import add_parts, with_own_part
-from hookbus.checkpoints.plain import without_numpy
+from hookbus.checkpoints.plain import check_plain, plain_state
 from hookbus.checkpoints.reading import content_of, existing, fitting_of, load_into, put_content, verify_checkpoint
 from hookbus.checkpoints.restoring import load_grads, load_part
 from hookbus.checkpoints.world_size import resized, size_of
@@ -63,7 +63,7 @@ def collect(run: Run) -> dict[str, Any]:
     """Everything that is needed to go on exactly here. Tensors are references, not copies.
 
     Raises:
-        CheckpointError: a hook's state holds something that is neither a plain value nor a tensor.
+        CheckpointError: something in it is neither a plain value nor a tensor.
     """
     run.weights.wait()
     checkpoint: dict[str, Any] = {"meta": _meta(run), "state_dict": dict(run.weights.raw())}
@@ -73,13 +73,14 @@ def collect(run: Run) -> dict[str, Any]:
     for name in ("optimizer", "scheduler", "scaler"):
         part = getattr(run, name)
         if part is not None:
-            checkpoint[name] = without_numpy(part.state_dict())
+            checkpoint[name] = plain_state(part.state_dict(), f"checkpoint[{name!r}]")
     if run.mid_accumulation and run.model is not None:
         named = unwrapped(run.model).named_parameters()
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
     checkpoint["hooks"] = states_of_hooks(run)
     checkpoint["rng"] = get_rng_state()
     checkpoint["loop"] = run.state_dict()
+    check_plain({key: checkpoint[key] for key in ("meta", "state_dict", "loop")}, "checkpoint")
     add_parts(checkpoint, run)
     return checkpoint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from itertools import chain
 from types import NoneType
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from hookbus.errors import CheckpointError
 
-__all__ = ["check_plain", "without_numpy"]
+__all__ = ["check_plain", "plain_state"]
 
 PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
 """What `weights_only=True` reads back, besides tensors, and dicts, lists, tuples and sets of these."""
@@ -45,7 +46,7 @@ def _not_plain(value: Any) -> tuple[str, type] | None:
     if kind in LEAVES:
         return None
     if kind in (dict, OrderedDict, Counter):
-        if _holds_leaves(value) and _holds_leaves(value.values()):
+        if _holds_leaves(value) and (_holds_leaves(value.values()) or _is_of_flat_dicts(value)):
             return None
         for key, each in value.items():
             if type(key) is not str and (found := _not_plain(key)):
@@ -67,10 +68,41 @@ def _holds_leaves(values: Iterable[Any]) -> bool:
     return LEAVES.issuperset(map(type, values))
 
 
-def without_numpy(value: Any) -> Any:
-    """The same state with Python numbers for those of NumPy, which users set as learning rates and the like."""
+def _is_of_flat_dicts(value: dict[Any, Any]) -> bool:
+    """Whether all its values are dicts that hold leaves alone, like the state that an optimizer has per parameter.
+
+    There may be thousands of these while training waits, so not one line of Python is run for each.
+    """
+    inner = value.values()
+    if not {dict}.issuperset(map(type, inner)):
+        return False
+    return _holds_leaves(chain.from_iterable(inner)) and _holds_leaves(chain.from_iterable(map(dict.values, inner)))
+
+
+def plain_state(state: Any, where: str) -> Any:
+    """What an optimizer, scheduler or the like keeps, fit for a checkpoint, in containers of its own.
+
+    Numbers of NumPy, which users set as learning rates and the like, become those of Python.
+
+    Args:
+        state: what its `state_dict()` has returned.
+        where: what it is called in a message.
+
+    Raises:
+        CheckpointError: something in it is neither a plain Python value nor a tensor.
+    """
+    plain = _copied(state)
+    check_plain(plain, where)
+    return plain
+
+
+def _copied(value: Any) -> Any:
     if type(value) is dict:
-        return dict(value) if _holds_leaves(value.values()) else {k: without_numpy(each) for k, each in value.items()}
+        if _holds_leaves(value.values()):
+            return dict(value)
+        if _is_of_flat_dicts(value):
+            return dict(zip(value, map(dict, value.values()), strict=True))
+        return {k: _copied(each) for k, each in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(value if _holds_leaves(value) else map(without_numpy, value))
+        return type(value)(value if _holds_leaves(value) else map(_copied, value))
     return value.item() if type(value).__module__ == "numpy" and value.shape == () else value

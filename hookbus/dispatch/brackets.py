@@ -35,7 +35,7 @@ class Brackets:
         fire: emits a point without looking at brackets.
     """
 
-    def __init__(self, fire: Callable[..., None]) -> None:
+    def __init__(self, fire: Callable[..., object]) -> None:
         self._fire = fire
         self._open: list[str] = []  # of "train", "epoch", "train_epoch", "val", "val_epoch", ...
         self._automatic: set[str] = set()  # those of the open ones that the loop did not open itself

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.checkpoints.plain import check_plain, without_numpy
+from hookbus.checkpoints.plain import check_plain, plain_state
 from hookbus.errors import CheckpointError
 
 
@@ -45,7 +45,7 @@ def test_numbers_of_numpy_become_those_of_python_in_containers_of_their_own() ->
     weight = torch.ones(2)
     state = {"groups": [{"lr": np.float64(0.5), "betas": (np.float32(0.5), 1)}], "state": {0: {"step": weight}}}
 
-    found = without_numpy(state)
+    found = plain_state(state, "optimizer")
 
     assert found == {"groups": [{"lr": 0.5, "betas": (0.5, 1)}], "state": {0: {"step": weight}}}
     assert type(found["groups"][0]["lr"]) is type(found["groups"][0]["betas"][0]) is float

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-
-from torch import Tensor
 
 from hookbus import Priority
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import layout_of
-from hookbus.model.wrappers import unwrapped
 from hookbus.ranks import Ranks
 from hookbus.run import Run
 from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
+from hookbus_checkpoint.stable import Stable
 
 __all__ = ["Background", "WeightsChanged"]
 
@@ -41,7 +39,7 @@ class Background:
 
     def __init__(self, name: str, catch_up: Callable[[Run], None], *, overlap: bool) -> None:
         self._name, self._catch_up, self._overlap = f"{name}.background", catch_up, overlap
-        self._snapshot = Snapshot()
+        self._snapshot, self._stable = Snapshot(), Stable()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         self._writing: Future[None] | None = None
         self._copied = threading.Event()
@@ -84,16 +82,16 @@ class Background:
 
         Weights that are spread over processes are written by all of them, each on a thread of its own.
         """
-        stable = _stable(run, checkpoint) if self._overlap and self._is_safe is not False else []
+        stable = self._stable.find(checkpoint, run) if self._overlap and self._is_safe is not False else []
         copy = self._snapshot.take(checkpoint, stable)
-        versions = None
-        if self._is_safe:
-            versions = _Versions(stable)
+        overlaps = bool(stable and self._is_safe)
+        if overlaps:
+            self._stable.watch_weights()
             self._copied.clear()
         else:
             self._snapshot.finish()
             self._is_watching = bool(stable)
-        self._writing = self._executor.submit(self._write, save, copy, versions)
+        self._writing = self._executor.submit(self._write, save, copy, overlaps=overlaps)
 
     def wait(self) -> None:
         """Return once the save is over; there is none afterwards.
@@ -107,22 +105,23 @@ class Background:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _write(self, save: Save, copy: dict[str, Any], versions: _Versions | None) -> None:
-        if versions is not None:
-            self._copy(save, versions)
+    def _write(self, save: Save, copy: dict[str, Any], *, overlaps: bool) -> None:
+        if overlaps:
+            self._copy(save)
         if self._ranks is None:
             save.write(copy)
         else:
             save.write_together(copy, self._ranks)
 
-    def _copy(self, save: Save, versions: _Versions) -> None:
+    def _copy(self, save: Save) -> None:
         try:
+            self._stable.watch_states()
             self._snapshot.finish()
             self._snapshot.forget()
-            has_changed = versions.have_changed()
+            has_stayed = self._stable.stayed()
         finally:
             self._copied.set()  # only now: whoever waits for this is going to change them
-        if has_changed:
+        if not has_stayed:
             self._is_safe = False
             raise WeightsChanged(
                 f"{save.plan.path} was not written: the weights changed while they were copied, and not by an update. "
@@ -148,41 +147,3 @@ class Background:
         """Other weights come into the model, which says nothing about its forward: the next save tells."""
         self._copied.wait()
         self._is_watching = False
-
-
-class _Versions:
-    """The states that some tensors were in, those in dicts included."""
-
-    def __init__(self, values: Iterable[Tensor | dict[str, Any]]) -> None:
-        self._tensors = _tensors(values)
-        self._then = self._now()
-
-    def have_changed(self) -> bool:
-        """Whether one of them was changed in place since."""
-        return self._now() != self._then
-
-    def _now(self) -> list[int]:
-        return [tensor._version for tensor in self._tensors]
-
-
-def _stable(run: Run, checkpoint: dict[str, Any]) -> list[Tensor | dict[str, Any]]:
-    """What stays as it is until the next update: parameters, averages, the optimizer's state, what was made for it."""
-    if run.model is None or run.optimizer is None:
-        return []
-    weights = checkpoint["state_dict"]
-    named = unwrapped(run.model).named_parameters(remove_duplicate=False)
-    parameters = [weights[name] for name, _ in named if name in weights]
-    state = checkpoint.get("optimizer", {}).get("state")
-    others = (checkpoint.get("ema_state_dict"), state, checkpoint["rng"])
-    return [*parameters, *(each for each in others if isinstance(each, dict))]
-
-
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    waiting, found = list(values), []
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Tensor):
-            found.append(each)
-        elif isinstance(each, dict):
-            waiting += each.values()
-    return found

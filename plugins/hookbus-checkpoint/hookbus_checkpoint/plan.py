@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 
 from hookbus.checkpoints.files import is_of, link, newest_first, read_sidecar, remove
@@ -51,9 +51,11 @@ class Folder:
 
     def free(self, name: str) -> str:
         """The name itself, or where a file of others has it, the first one beside it that is free: `last-2.pth`."""
-        path = Path(name)
-        beside = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
-        return next(each for each in chain([name], beside) if self._may_write(self.path / each))
+        if self._may_write(name):
+            return name
+        stem, suffix = os.path.splitext(name)
+        beside = (f"{stem}-{number}{suffix}" for number in count(2))
+        return next(each for each in beside if self._may_write(each))
 
     def files_of_others(self) -> list[Path]:
         """The checkpoints here that another run wrote, as their sidecars say."""
@@ -104,8 +106,8 @@ class Folder:
         self.periodic = [name for name in periodic if self.path == Path() or (self.path / name).is_file()]
         self.generation = max(self.generation, generation)
 
-    def _may_write(self, path: Path) -> bool:
-        return not os.path.lexists(path) or is_of(path, self.run)
+    def _may_write(self, name: str) -> bool:
+        return not os.path.lexists(f"{self.path}/{name}") or is_of(self.path / name, self.run)
 
     def _newest_generation(self) -> int:
         newest = next(iter(newest_first(self.path)), None)
