@@ -49,9 +49,9 @@ def _not_plain(value: Any) -> tuple[str, type] | None:
         if _holds_leaves(value) and (_holds_leaves(value.values()) or _is_of_flat_dicts(value)):
             return None
         for key, each in value.items():
-            if type(key) is not str and (found := _not_plain(key)):
+            if type(key) not in LEAVES and (found := _not_plain(key)):
                 return f": the key {key!r}{found[0]}", found[1]
-            if found := _not_plain(each):
+            if type(each) not in LEAVES and (found := _not_plain(each)):
                 return f"[{key!r}]{found[0]}", found[1]
         return None
     if kind in (list, tuple, set):
@@ -91,18 +91,27 @@ def plain_state(state: Any, where: str) -> Any:
     Raises:
         CheckpointError: something in it is neither a plain Python value nor a tensor.
     """
-    plain = _copied(state)
-    check_plain(plain, where)
+    doubtful: list[Any] = []
+    plain = _copied(state, doubtful)
+    if doubtful:
+        check_plain(plain, where)
     return plain
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, doubtful: list[Any]) -> Any:
+    """A copy without numbers of NumPy; what is not known to be plain from looking at it is left and listed."""
     if type(value) is dict:
+        if not _holds_leaves(value):
+            doubtful.append(value)
         if _holds_leaves(value.values()):
             return dict(value)
         if _is_of_flat_dicts(value):
             return dict(zip(value, map(dict, value.values()), strict=True))
-        return {k: _copied(each) for k, each in value.items()}
+        return {key: _copied(each, doubtful) for key, each in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(value if _holds_leaves(value) else map(_copied, value))
-    return value.item() if type(value).__module__ == "numpy" and value.shape == () else value
+        return type(value)(value if _holds_leaves(value) else [_copied(each, doubtful) for each in value])
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()
+    if type(value) not in LEAVES:
+        doubtful.append(value)
+    return value

@@ -51,3 +51,18 @@ def test_numbers_of_numpy_become_those_of_python_in_containers_of_their_own() ->
     assert type(found["groups"][0]["lr"]) is type(found["groups"][0]["betas"][0]) is float
     assert found["state"][0]["step"] is weight
     assert found["state"][0] is not state["state"][0]  # whoever changes a checkpoint changes no optimizer
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ({"groups": [{"lr": object()}]}, "['groups'][0]['lr'] is a object"),
+        ({"state": {0: {"step": 1, "seen": np.ones(2)}}}, "['state'][0]['seen'] is a ndarray"),
+        ({"state": {0: {object: 1}}}, "['state'][0]: the key <class 'object'> is a type"),
+        ({"lr": (1.0, np.sqrt)}, "['lr'][1] is a ufunc"),
+    ],
+)
+def test_what_is_not_plain_in_a_state_is_named_with_its_place(state: Any, place: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        plain_state(state, "checkpoint['optimizer']")
+    assert str(caught.value).startswith("checkpoint['optimizer']" + place)

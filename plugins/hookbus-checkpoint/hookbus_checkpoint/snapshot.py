@@ -123,10 +123,10 @@ class _Copying:
 
     def _new_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
         made = value.copy()
-        for key, each in () if _have_nothing_to_copy(value.values()) else value.items():
+        for key, each in value.items():
             if id(each) in self._later:
                 self.left.append((made, key, each))
-            else:
+            elif type(each) not in HAVE_NOTHING_TO_COPY:
                 made[key] = self.copy(each)
         if getattr(value, "__dict__", None):  # the `_metadata` of a module's state dict
             vars(made).update(self.copy(vars(value)))
