@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from typing import Any
 
-__all__ = ["finite_values", "kept", "number_of", "size_of"]
+__all__ = ["current_stream", "finite_values", "kept", "number_of", "size_of"]
+
+
+def current_stream() -> AbstractContextManager[Any]:
+    """The stream of the device in which this thread queues its work, to be entered on another thread.
+
+    That one queues in the device's default stream otherwise, which does not wait for what was queued here.
+    """
+    import torch
+
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_stream()
+    return nullcontext()
 
 
 def kept(value: Any) -> Callable[[], Any]:

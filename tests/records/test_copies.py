@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hookbus.records.copies import finite_values, kept, number_of, size_of
+from hookbus.records.copies import current_stream, finite_values, kept, number_of, size_of
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, requires_grad=True), np.ones(2)])
@@ -27,6 +28,21 @@ def test_a_copy_from_a_device_is_only_begun() -> None:
     value.mul_(7)
     assert read().sum().item() == 1000
     assert read().device.type == "cpu"
+
+
+@pytest.mark.gpu
+def test_another_thread_queues_its_work_behind_that_of_this_one() -> None:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        stream = current_stream()
+
+    def elsewhere() -> tuple[bool, bool]:
+        before = torch.cuda.current_stream() == side
+        with stream:
+            return before, torch.cuda.current_stream() == side
+
+    with ThreadPoolExecutor(1) as executor:
+        assert executor.submit(elsewhere).result() == (False, True)
 
 
 @pytest.mark.parametrize(

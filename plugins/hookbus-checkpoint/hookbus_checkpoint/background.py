@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 from hookbus import Priority
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import layout_of
 from hookbus.ranks import Ranks
+from hookbus.records.copies import current_stream
 from hookbus.run import Run
 from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
@@ -91,7 +93,8 @@ class Background:
         else:
             self._snapshot.finish()
             self._is_watching = bool(stable)
-        self._writing = self._executor.submit(self._write, save, copy, overlaps=overlaps)
+        stream = current_stream() if overlaps else None
+        self._writing = self._executor.submit(self._write, save, copy, stream)
 
     def wait(self) -> None:
         """Return once the save is over; there is none afterwards.
@@ -105,9 +108,11 @@ class Background:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _write(self, save: Save, copy: dict[str, Any], *, overlaps: bool) -> None:
-        if overlaps:
-            self._copy(save)
+    def _write(self, save: Save, copy: dict[str, Any], stream: AbstractContextManager[Any] | None) -> None:
+        """Write what was copied; with a stream, which is where updates are queued, weights are copied first."""
+        if stream is not None:
+            with stream:
+                self._copy(save)
         if self._ranks is None:
             save.write(copy)
         else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch import nn
 
+from hookbus.records.copies import current_stream
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 
@@ -47,18 +47,11 @@ class OverlappedAverage(ExponentialMovingAverage):
     def _move(self, share: float) -> None:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
-        self._running = self._thread.submit(self._move_after, _current_stream(), share)
+        self._running = self._thread.submit(self._move_after, current_stream(), share)
 
     def _move_after(self, stream: AbstractContextManager[Any], share: float) -> None:
         with stream:
             super()._move(share)
-
-
-def _current_stream() -> AbstractContextManager[Any]:
-    """The stream of this thread, where the optimizer step was queued; a thread has a stream of its own otherwise."""
-    if torch.accelerator.is_available():
-        return torch.accelerator.current_stream()
-    return nullcontext()
 
 
 def average_of(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
