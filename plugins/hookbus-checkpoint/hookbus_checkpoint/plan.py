@@ -48,6 +48,7 @@ class Folder:
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
     _has_looked: bool = False
+    _own: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # marks of the best files and the last
 
     def free(self, name: str) -> str:
         """The name itself, or where a file of others has it, the first one beside it that is free: `last-2.pth`."""
@@ -93,8 +94,10 @@ class Folder:
             plan: what was written.
             keep: how many periodic files stay; None for all.
         """
-        for name in plan.links:
-            link(plan.path, name)
+        for path in plan.links:
+            link(plan.path, path)
+        again = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
+        self._own.update({path.name: _mark_of(path) for path in again})
         while keep is not None and len(self.periodic) > keep:
             if is_of(self.path / self.periodic[0], self.run):
                 remove(self.path / self.periodic[0])
@@ -107,10 +110,22 @@ class Folder:
         self.generation = max(self.generation, generation)
 
     def _may_write(self, name: str) -> bool:
-        return not os.path.lexists(f"{self.path}/{name}") or is_of(self.path / name, self.run)
+        """Whether there is no such file, or this run wrote it: asked while training waits, so it seldom reads."""
+        path = self.path / name
+        try:
+            mark = _mark_of(path)
+        except OSError:
+            return True
+        return self._own.get(name) == mark or is_of(path, self.run)
 
     def _newest_generation(self) -> int:
         newest = next(iter(newest_first(self.path)), None)
         sidecar = read_sidecar(newest) if newest is not None else None
         unnamed = (number for number, _ in generations_in(self.path))
         return max([sidecar.generation if sidecar is not None else 0, *unnamed])
+
+
+def _mark_of(path: Path) -> tuple[int, int, int]:
+    """What tells a file from another one that comes into its place."""
+    found = os.lstat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns

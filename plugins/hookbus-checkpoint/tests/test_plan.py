@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from hookbus.checkpoints.files import commit, read_sidecar
 from hookbus_checkpoint.plan import Folder
 
@@ -78,6 +80,24 @@ def test_a_file_that_was_replaced_by_others_is_not_removed(tmp_path: Path) -> No
 
     assert (tmp_path / "epoch_1.pth").read_text() == "mine"
     assert folder.periodic == ["epoch_2.pth"]
+
+
+@pytest.mark.parametrize("by", ["writing", "renaming"])
+def test_a_last_file_that_was_replaced_by_others_is_left_to_them(tmp_path: Path, by: str) -> None:
+    folder = Folder(tmp_path, "mine")
+    plan = folder.plan(["epoch_1.pth"], [], "last.pth")
+    commit(plan.path, lambda file: file.write(b"mine"), 1, "mine")
+    folder.finish(plan, None)
+    assert folder.free("last.pth") == "last.pth"
+
+    if by == "writing":
+        (tmp_path / "last.pth").write_text("theirs")
+    else:
+        (tmp_path / "theirs").write_text("theirs")
+        (tmp_path / "theirs").rename(tmp_path / "last.pth")
+    (tmp_path / "last.pth.json").unlink()
+
+    assert folder.free("last.pth") == "last-2.pth"
 
 
 def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
