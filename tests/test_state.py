@@ -99,6 +99,33 @@ class TestCollect:
         assert "ema_state_dict" not in collect(run)
         assert averages.waited
 
+    @pytest.mark.parametrize("part", ["state_dict", "ema_state_dict", "optimizer", "scheduler"])
+    def test_what_is_not_plain_is_an_error_with_its_place(self, part: str) -> None:
+        model = Strange() if part == "state_dict" else nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = lr_scheduler.StepLR(optimizer, 1)
+        run = idle_run(model, optimizer=optimizer, scheduler=scheduler)
+        match part:
+            case "ema_state_dict":
+                run.weights.provide(Averages(None, {"odd": np.ones(2)}))  # type: ignore[dict-item]
+            case "optimizer":
+                optimizer.param_groups[0]["odd"] = object()
+            case "scheduler":
+                scheduler.odd = object()
+
+        with pytest.raises(CheckpointError, match=rf"^checkpoint\['{part}'\].*\['odd'\] is a \w+\. A checkpoint holds"):
+            collect(run)
+
+
+class Strange(nn.Linear):
+    """A module that keeps something of its own beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+
+    def get_extra_state(self) -> dict[str, object]:
+        return {"odd": object()}
+
 
 class Compiled(nn.Module):
     """Wraps a module in the manner of torch.compile."""
