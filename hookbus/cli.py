@@ -18,6 +18,7 @@ from rich.markup import escape
 
 import hookbus
 from hookbus.commands.console import complain, console, errors, print_json, reported
+from hookbus.commands.layout import show_paragraph
 from hookbus.commands.tables import show_hooks, show_metrics, show_order, show_points, show_reports
 from hookbus.distributed import is_one_of_several, leave
 from hookbus.errors import ConfigError, HookbusError
@@ -168,8 +169,8 @@ def check(file: File, overrides: Overrides = None) -> None:
     """Say everything that would go wrong, without training."""
     with reported():
         for line in _trainer(file, overrides).check():
-            console().print(escape(line))
-        console().print(f"[green]ok[/]  {escape(str(file))}")
+            show_paragraph(line, 0, 4)
+        console().print(f"[green]ok[/]  {escape(str(file))}", soft_wrap=True)
 
 
 @app.command()

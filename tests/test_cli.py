@@ -540,10 +540,11 @@ class TestPipes:
         assert done.returncode == 0, done.stderr
         assert CONTROL.findall(done.stdout + done.stderr) == []
 
-    def test_a_reader_that_leaves_early_is_no_error(self, project: Project) -> None:
-        command = f"'{sys.executable}' -m hookbus points --json | head -n 1"
+    @pytest.mark.parametrize("option", ["", "--json"])
+    def test_a_reader_that_leaves_early_is_no_error(self, option: str) -> None:
+        command = f"'{sys.executable}' -m hookbus points {option} | true"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-        assert (done.stdout, done.stderr) == ("{\n", "")
+        assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -595,6 +596,13 @@ def test_a_terminal_of_80_columns_is_enough(project: Project, arguments: list[st
     project.write(RUN)
     shown = in_a_terminal([sys.executable, "-m", "hookbus", *arguments], 80, project.path)
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("arguments", [["points"], ["explain", "run.yaml"], ["hooks"], ["check", "run.yaml"]])
+def test_a_narrow_terminal_breaks_no_name(project: Project, arguments: list[str]) -> None:
+    project.write(RUN)
+    narrow, wide = (set(re.findall(r"\w+", call(*arguments, env={"COLUMNS": str(n)}).stdout)) for n in (40, 160))
+    assert narrow == wide
 
 
 IMPORTS = """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import sys
-import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -16,12 +16,11 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from hookbus.distributed import is_main, rank, said_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
-__all__ = ["complain", "console", "errors", "paragraph", "print_json", "reported", "table_of"]
+__all__ = ["complain", "console", "errors", "print_json", "reported"]
 
 PIPED_WIDTH = 160
 """Columns of a table that goes into a file or a pipe, where nothing says how wide it may be."""
@@ -67,33 +66,12 @@ def _told(error: BaseException) -> int:
 def console() -> Console:
     """Standard output, as wide as terminal or COLUMNS say. Of several processes only the main one writes there."""
     is_known = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
-    return Console(width=None if is_known else PIPED_WIDTH, highlight=False, quiet=not is_main())
+    return _Output(width=None if is_known else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 
 def complain(message: str) -> None:
     """Say what went wrong."""
     errors().print(f"{_who()}[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
-
-
-def table_of(*columns: str) -> Table:
-    """A plain table; what is too wide for the terminal goes on in the next line of its cell."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def paragraph(text: str, indent: int, hanging: int = 0) -> str:
-    """A text in lines as wide as standard output, for `console().print`.
-
-    Args:
-        text: what to say.
-        indent: spaces before each line.
-        hanging: spaces more before the second and later lines.
-    """
-    first, later = " " * indent, " " * (indent + hanging)
-    lines = textwrap.wrap(text, console().width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
-    return escape("\n".join(lines))
 
 
 def print_json(value: Any) -> None:
@@ -105,6 +83,13 @@ def print_json(value: Any) -> None:
 def errors() -> Console:
     """Standard error."""
     return Console(stderr=True, highlight=False)
+
+
+class _Output(Console):
+    """Standard output. To rich a reader that has left is a call of `sys.exit`; here it stays what it is."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _who() -> str:

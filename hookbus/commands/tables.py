@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
+from rich.text import Text
 
-from hookbus.commands.console import console, paragraph, table_of
+from hookbus.commands.console import console
+from hookbus.commands.layout import show_paragraph, show_table
 
 if TYPE_CHECKING:
     from hookbus.commands.doctor import Report
@@ -25,12 +27,9 @@ def show_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) ->
         weights: which of its weights, "raw" or "averaged".
         metrics: by name.
     """
-    table = table_of("metric", "value")
-    for name, value in metrics.items():
-        table.add_row(escape(name), f"{value:.6g}")
     which = ", averaged weights" if weights == "averaged" else ""
-    console().print(f"[dim]{escape(checkpoint)}{which}[/]")
-    console().print(table)
+    console().print(f"[dim]{escape(checkpoint)}{which}[/]", soft_wrap=True)
+    show_table(["metric", "value"], [(name, f"{value:.6g}") for name, value in metrics.items()])
 
 
 def show_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -42,11 +41,10 @@ def show_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         console().print("No hooks are installed. Begin with: pip install hookbus-logger hookbus-checkpoint")
         return
-    table = table_of("name", "class", "package", "version", "")
-    for row in rows:
-        note = "[yellow]blocked by HOOKBUS_BLOCK[/]" if row["blocked"] else ""
-        table.add_row(*(escape(str(row[k])) for k in ("name", "class", "package", "version")), note)
-    console().print(table)
+    columns = ("name", "class", "package", "version")
+    blocked = Text("blocked by HOOKBUS_BLOCK", "yellow")
+    cells = [(*(str(row[column]) for column in columns), blocked if row["blocked"] else "") for row in rows]
+    show_table([*columns, ""], cells)
 
 
 def show_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], more: Mapping[str, str]) -> None:
@@ -58,12 +56,13 @@ def show_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], m
         more: by the name of another point, the package that declares it.
     """
     for point in points:
-        console().print(f"[bold]{paragraph(point.signature, 0, 8)}[/]")
+        show_paragraph(point.signature, 0, 8, "bold")
         notes = [f"Counted per {point.unit}."] if point.unit else []
         notes += [f"Also spelt {alias}." for alias in aliases[point.name]]
-        console().print(paragraph(" ".join([point.doc, *notes]), 4))
+        show_paragraph(" ".join([point.doc, *notes]), 4)
     for name, package in more.items():
-        console().print(f"[bold]{escape(name)}[/]\n{paragraph(f'Declared by {package}.', 4)}")
+        show_paragraph(name, style="bold")
+        show_paragraph(f"Declared by {package}.", 4)
 
 
 def show_reports(reports: Sequence[Report]) -> None:
@@ -71,11 +70,9 @@ def show_reports(reports: Sequence[Report]) -> None:
     if not reports:
         console().print("No hooks are installed.")
         return
-    table = table_of("", "name", "package", "problem")
-    for report in reports:
-        mark = "[green]ok[/]" if report.ok else "[red]broken[/]"
-        table.add_row(mark, escape(report.name), escape(report.package), escape(report.problem))
-    console().print(table)
+    good, bad = Text("ok", "green"), Text("broken", "red")
+    rows = [(good if each.ok else bad, each.name, each.package, each.problem) for each in reports]
+    show_table(["", "name", "package", "problem"], rows, titles=2)
     broken = sum(not report.ok for report in reports)
     console().print(f"\n{len(reports)} installed, {broken or 'none'} broken")
 
@@ -83,23 +80,17 @@ def show_reports(reports: Sequence[Report]) -> None:
 def show_order(explanation: Explanation) -> None:
     """Each point with its listeners from first to last; then which package each hook comes from."""
     wishes = any(row.before or row.after for rows in explanation.points.values() for row in rows)
-    table = table_of("point", "priority", "number from", "when", *(["wishes"] if wishes else []))
+    columns = ["point", "priority", "number from", "when", *(["wishes"] if wishes else [])]
+    cells: list[Sequence[str | Text]] = []
     packages: dict[str, str] = {}
     for point, rows in explanation.points.items():
-        table.add_row(f"[bold]{escape(point)}[/]")
+        cells.append([Text(point, "bold")])
         for row in rows:
             packages[row.hook] = row.package
             asks = ", ".join([*(f"before {name}" for name in row.before), *(f"after {name}" for name in row.after)])
-            cells = (f"  {row.hook}", str(row.priority), row.source, row.when, *([asks] if wishes else []))
-            table.add_row(*map(escape, cells))
-    console().print(f"order: {explanation.order}; hooks stand under each point from first to last\n")
-    console().print(table)
-    _show_packages(packages)
-
-
-def _show_packages(packages: Mapping[str, Any]) -> None:
-    table = table_of("hook", "package")
-    for hook, package in packages.items():
-        table.add_row(escape(hook), escape(package))
+            cells.append([f"  {row.hook}", str(row.priority), row.source, row.when, *([asks] if wishes else [])])
+    show_paragraph(f"order: {explanation.order}; hooks stand under each point from first to last")
     console().print()
-    console().print(table)
+    show_table(columns, cells)
+    console().print()
+    show_table(["hook", "package"], list(packages.items()))

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import typer
 
-from hookbus.commands.console import complain, console, paragraph, print_json, reported, table_of
+from hookbus.commands.console import complain, console, print_json, reported
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
 
@@ -120,22 +120,11 @@ def of_no_known_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-class TestLayout:
-    def test_a_paragraph_is_indented_and_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hookbus.commands.console.PIPED_WIDTH", 20)
-        assert paragraph("a read-only word of [markup]", 2, 3) == "  a read-only word\n     of \\[markup]"
-
+class TestOutput:
     def test_piped_output_is_as_wide_as_it_needs_or_as_it_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert console().width == 160
         monkeypatch.setenv("COLUMNS", "60")
         assert console().width == 60
-
-    def test_what_is_too_wide_goes_on_in_its_cell(self, capsys: pytest.CaptureFixture[str]) -> None:
-        table = table_of("a", "b")
-        table.add_row("x" * 200, "y")
-        console().print(table)
-        lines = capsys.readouterr().out.splitlines()
-        assert "".join(line.split()[0] for line in lines[1:]) == "x" * 200
 
     def test_json_keeps_letters(self, capsys: pytest.CaptureFixture[str]) -> None:
         print_json({"ü": [1, None]})

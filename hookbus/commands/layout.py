@@ -1,0 +1,88 @@
+"""Tables and paragraphs as wide as standard output, broken between words only: a name stays whole."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from hookbus.commands.console import console
+
+__all__ = ["show_paragraph", "show_table"]
+
+GAP = 2
+"""Spaces between two columns."""
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], titles: int = 1) -> None:
+    """Show rows under a header; where they are too wide, the cells of each row below its title.
+
+    Args:
+        columns: the header, "" over a column without one.
+        rows: the cells; those at the end may be left out.
+        titles: how many cells in front say what a row is about.
+    """
+    texts = [[Text(cell) if isinstance(cell, str) else cell for cell in cells] for cells in rows]
+    header = [Text(column, "bold") for column in columns]
+    widths = _widths([header, *texts], console().width)
+    if widths is None:
+        _show_below_each_other([header, *texts], titles)
+    else:
+        _show_beside_each_other(header, texts, widths)
+
+
+def show_paragraph(text: str, indent: int = 0, hanging: int = 0, style: str = "") -> None:
+    """Show a text in lines as wide as standard output.
+
+    Args:
+        text: what to say.
+        indent: spaces before each line.
+        hanging: spaces more before the second and later lines.
+        style: as rich names it.
+    """
+    first, later = " " * indent, " " * (indent + hanging)
+    lines = textwrap.wrap(
+        text,
+        console().width,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    console().print(Text("\n".join(lines), style), soft_wrap=True)
+
+
+# -- inside ----------------------------------------------------------------------------------------
+
+
+def _widths(rows: Sequence[Sequence[Text]], available: int) -> list[int] | None:
+    """Columns as wide as their cells, the rightmost as narrow as has to be; None where words would have to break."""
+    columns = [[row[i] for row in rows if i < len(row)] for i in range(len(rows[0]))]
+    widths = [max(cell.cell_len for cell in column) for column in columns]
+    excess = sum(widths) + GAP * (len(widths) - 1) - available
+    for i in reversed(range(1, len(widths))):
+        longest_word = max(cell_len(word) for cell in columns[i] for word in cell.plain.split() or [""])
+        cut = min(max(excess, 0), widths[i] - longest_word)
+        widths[i] -= cut
+        excess -= cut
+    return widths if excess <= 0 else None
+
+
+def _show_beside_each_other(header: Sequence[Text], rows: Iterable[Sequence[Text]], widths: Sequence[int]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for column, width in zip(header, widths, strict=True):
+        table.add_column(column, width=width)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def _show_below_each_other(rows: Iterable[Sequence[Text]], titles: int) -> None:
+    for row in rows:
+        title = Text(" ").join(cell for cell in row[:titles] if cell)
+        console().print(title, soft_wrap=True)
+        if rest := ", ".join(cell.plain for cell in row[titles:] if cell):
+            show_paragraph(rest, len(title.plain) - len(title.plain.lstrip()) + 4)
