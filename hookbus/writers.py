@@ -1,7 +1,7 @@
 """Writers: one small interface for everything that records.
 
 `run.writer` and `run.visualizer` do not write; they emit the `log_*` points, and every hook that listens there
-records. A back end of one's own subclasses `Writer` and is fed by a `hookbus.records.recording.WriterHook`.
+records. A back end of one's own subclasses `Writer` and is fed by a `hookbus.WriterHook`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from PIL import Image
 from torch.profiler import profile, schedule
 from torch.utils.data import DataLoader
 
+import hookbus
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
 from hookbus.config import TrainingConfig
@@ -52,6 +53,23 @@ def test_everything_on_the_page_works(page: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
     Reader(page).follow()
+
+
+def texts() -> Iterator[Path]:
+    """What users read: the product with its docstrings and messages, and the pages."""
+    for room in ("hookbus", "plugins", "docs"):
+        for kind in ("*.py", "*.md"):
+            yield from (ROOT / room).rglob(kind)
+
+
+def test_what_the_package_offers_is_named_as_it_is_imported() -> None:
+    long_names = re.compile("|".join(rf"hookbus\.{re.escape(home)}\.{name}\b" for name, home in hookbus._HOMES.items()))
+    assert [f"{name_of(path)}: {found}" for path in texts() for found in long_names.findall(path.read_text())] == []
+
+
+def test_everything_that_the_package_offers_is_on_the_page_of_the_api() -> None:
+    described = set(re.findall(r"^::: hookbus\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    assert described == set(hookbus._HOMES) - {"BaseHook"}, "BaseHook is Hook"
 
 
 @pytest.mark.slow

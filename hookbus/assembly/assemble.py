@@ -47,7 +47,7 @@ OPTIMIZER = Kind("an optimizer", lambda found: hasattr(found, "param_groups"))
 SCHEDULER = Kind("a scheduler, which has a step()", lambda found: callable(getattr(found, "step", None)))
 LOSS = Kind("something to call", callable)
 DATA = Kind(
-    "data sets as (train, val, test), as a mapping of these names, or as hookbus.training.data.Splits",
+    "data sets as (train, val, test), as a mapping of these names, or as hookbus.Splits",
     lambda found: found is not None,
 )
 
