@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority, every, hookimpl
+from hookbus import Priority, Run, every, hookimpl
 from hookbus.distributed import rank
 from hookbus.errors import in_one_line
-from hookbus.run import Run
 from hookbus_system_monitor.allocator import allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
 from hookbus_system_monitor.lines import memory_fields, memory_sentence
 from hookbus_system_monitor.memory import process_memory, process_peak, swap_memory, system_memory
 from hookbus_system_monitor.readings import GB
+from hookbus_system_monitor.records import RecordingHook
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
 from hookbus_system_monitor.watch import Watch
 
@@ -24,7 +24,7 @@ PROCESS = "the memory of this process"
 DEVICE = "the memory of tensors on the device"
 
 
-class MemoryProfilerHook(Hook):
+class MemoryProfilerHook(RecordingHook):
     """Records memory under `memory/...`, says it in words, and warns of too much and of steady growth.
 
     Runs on every rank, because each has memory of its own; what is recorded is that of the main one.
@@ -39,25 +39,18 @@ class MemoryProfilerHook(Hook):
         super().__init__(config, **settings)
         self._cgroup = Cgroup()
         self._watches: dict[str, Watch] = {}
-        self._is_due, self._recorded_at = False, -1
 
     # -- when ----------------------------------------------------------------------------------
 
     def before_train(self) -> None:
         """Begin anew to look for growth."""
-        self._watches, self._is_due, self._recorded_at = {}, False, -1
+        self._watches = {}
+        self._forget_records()
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Record; in the middle of an accumulation, at the next update."""
-        self._is_due = True
-        if run.clock.stepped:
-            self._record(run)
-
-    def after_optimizer_step(self, run: Run) -> None:
-        """Record what waited for an update."""
-        if self._is_due:
-            self._record(run)
+        """Record, at the interval of the config."""
+        super().after_train_iter(run)
 
     def after_train(self, run: Run) -> None:
         """Say how much it was at most; a short training has no record."""
@@ -74,14 +67,9 @@ class MemoryProfilerHook(Hook):
 
     # -- what ----------------------------------------------------------------------------------
 
-    def _record(self, run: Run) -> None:
-        self._is_due = False
-        if run.steps_done == self._recorded_at:
-            return
-        self._recorded_at = run.steps_done
-        values = {**self._of_host(run), **self._of_device(run)}
-        if values:
-            run.bus.emit("log_scalars", values=values)
+    def values(self, run: Run) -> dict[str, float]:
+        """The memory of the host and of the device, which are told in words as well."""
+        return {**self._of_host(run), **self._of_device(run)}
 
     def _of_host(self, run: Run) -> dict[str, float]:
         if not self.config.log_cpu:

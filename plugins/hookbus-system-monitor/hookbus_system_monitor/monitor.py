@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority
-from hookbus.run import Run
+from hookbus import Priority, Run
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
 from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, cuda_uuids
@@ -17,6 +16,7 @@ from hookbus_system_monitor.host import cpu_probes, disk_probes, memory_probes, 
 from hookbus_system_monitor.nvml import NvmlProvider
 from hookbus_system_monitor.plots import save_plots, why_no_plots
 from hookbus_system_monitor.readings import Probe, Reader, Values
+from hookbus_system_monitor.records import RecordingHook
 from hookbus_system_monitor.sampler import Sampler
 from hookbus_system_monitor.samples import Samples
 from hookbus_system_monitor.visible import entries_of
@@ -24,7 +24,7 @@ from hookbus_system_monitor.visible import entries_of
 __all__ = ["SystemMonitorHook"]
 
 
-class SystemMonitorHook(Hook):
+class SystemMonitorHook(RecordingHook):
     """Samples the machine in a thread of its own, and records the means under `system/...`.
 
     The thread begins with the run and is gone when the run ends, however it ends. It never talks to the bus: records
@@ -45,7 +45,6 @@ class SystemMonitorHook(Hook):
         self._probes: list[Probe] = []
         self._providers: Sequence[Provider] = ()
         self._began = 0.0
-        self._is_due, self._recorded_at = False, -1
 
     # -- the thread ----------------------------------------------------------------------------
 
@@ -53,7 +52,7 @@ class SystemMonitorHook(Hook):
         """Begin to sample."""
         self.cleanup()
         self._samples, self._reader = Samples(), Reader(self._warn)
-        self._is_due, self._recorded_at = False, -1
+        self._forget_records()
         self._probes, self._providers = self._host_probes(run), self.providers()
         self._began = time.monotonic()
         self._sampler = Sampler(self._sample, self.config.interval, name=self.name, say=self._warn)
@@ -103,31 +102,15 @@ class SystemMonitorHook(Hook):
 
     # -- records -------------------------------------------------------------------------------
 
-    def after_train_iter(self, run: Run) -> None:
-        """Record what is new; in the middle of an accumulation, at the next update."""
-        self._is_due = True
-        if run.clock.stepped:
-            self._record(run)
-
-    def after_optimizer_step(self, run: Run) -> None:
-        """Record what waited for an update."""
-        if self._is_due:
-            self._record(run)
+    def values(self, run: Run) -> dict[str, float]:
+        """The means of the samples since the last record."""
+        return self._samples.take()
 
     def after_train(self, run: Run) -> None:
         """Record what is left."""
         self._record(run)
 
     after_test = after_train
-
-    def _record(self, run: Run) -> None:
-        self._is_due = False
-        if run.steps_done == self._recorded_at:
-            return
-        values = self._samples.take()
-        if values:
-            self._recorded_at = run.steps_done
-            run.bus.emit("log_scalars", values=values)
 
     # -- pictures ------------------------------------------------------------------------------
 
