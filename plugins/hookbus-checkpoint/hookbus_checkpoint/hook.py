@@ -45,6 +45,11 @@ class CheckpointHook(Hook):
         """The metrics that the settings name. The default one may be missing."""
         return self.config.metrics if self.config.names_metrics else []
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether it writes files of the best: its own, and those that other hooks want."""
+        return self.config.save_best is not False
+
     # -- asking --------------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus.errors import ConfigError, HookError, MetricError
+from hookbus.errors import ConfigError, MetricError
 from hookbus.metrics import resolve
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 
-__all__ = ["BestWeights", "check_saver"]
+__all__ = ["BestWeights", "bring_back", "check_saver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,14 @@ class BestWeights:
         return cls(_copy(run.weights.raw()), None if averaged is None else _copy(averaged))
 
     @classmethod
-    def from_file(cls, run: Run, metric: str) -> BestWeights:
-        """The weights in the best checkpoint.
+    def from_file(cls, run: Run, metric: str) -> BestWeights | None:
+        """The weights in the best checkpoint; None where there is none.
 
         Args:
             run: the run that has written it.
             metric: the metric whose best it is.
 
         Raises:
-            HookError: there is none.
             CheckpointError: it cannot be read.
         """
         try:
@@ -53,10 +52,7 @@ class BestWeights:
         except MetricError:
             path = None
         if path is None:
-            raise HookError(
-                f"There is no best checkpoint of {metric!r} from which weights could come back. Let the checkpoint "
-                "hook keep it (save_best must not be false there), or say restore_best_weights: memory."
-            )
+            return None
         catch_up = getattr(run.get("saver"), "catch_up", None)
         if catch_up is not None:
             catch_up(run)  # the file may still be written on another thread
@@ -66,6 +62,27 @@ class BestWeights:
     def state_dict(self) -> dict[str, Any]:
         """Both, as plain values and tensors. References, not copies."""
         return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
+
+
+def bring_back(run: Run, kept: BestWeights | None, hook: str, metric: str) -> bool:
+    """Put the best weights into the model, and say so.
+
+    Args:
+        run: the run.
+        kept: the weights; None for those of the best checkpoint.
+        hook: the name of the hook that does it.
+        metric: the metric whose best they earned.
+
+    Returns:
+        Whether there were any. A run that has kept none, since that was not wanted when it saw its best score, has not.
+    """
+    best = kept or BestWeights.from_file(run, metric)
+    if best is None:
+        run.logger.warning("%s: the weights of the best %r were not kept, so the model stays as it is.", hook, metric)
+        return False
+    run.weights.load(best.raw, best.averaged)
+    run.logger.info("%s: the weights of the best %r are back in the model.", hook, metric)
+    return True
 
 
 def check_saver(run: Run, hook: str) -> None:
@@ -78,13 +95,14 @@ def check_saver(run: Run, hook: str) -> None:
     Raises:
         ConfigError: nobody does.
     """
-    if run.get("saver") is None:
-        raise ConfigError(
-            [
-                f"hook {hook!r}: restore_best_weights: file needs the checkpoint hook, which writes that file "
-                "(pip install hookbus-checkpoint). Add it, or say restore_best_weights: memory."
-            ]
-        )
+    saver = run.get("saver")
+    if saver is None:
+        how = "needs the checkpoint hook, which writes that file (pip install hookbus-checkpoint). Add it"
+    elif not getattr(saver, "keeps_best", True):
+        how = "needs the file of the best score, and the checkpoint hook has save_best: false. Leave that out"
+    else:
+        return
+    raise ConfigError([f"hook {hook!r}: restore_best_weights: file {how}, or say restore_best_weights: memory."])
 
 
 def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:

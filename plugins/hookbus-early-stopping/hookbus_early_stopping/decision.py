@@ -55,7 +55,7 @@ class Decision:
         self._patience, self._min_delta = max(patience, 1), min_delta
         self._check_finite = check_finite
         self._good, self._hopeless = stopping_threshold, divergence_threshold
-        self.best_score = baseline
+        self._baseline = self.best_score = baseline
         self.best_epoch: int | None = None
         self.wait_count = 0
         self._last: float | None = None
@@ -96,9 +96,11 @@ class Decision:
         return {name.lstrip("_"): getattr(self, name) for name in self.KEPT}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Take back what `state_dict` gave. A baseline that nothing has improved on yet is the one given now."""
         for name in self.KEPT:
             setattr(self, name, state[name.lstrip("_")])
+        if self.best_epoch is None:
+            self.best_score = self._baseline
 
     def _improves(self, score: float) -> bool:
         if not math.isfinite(score):

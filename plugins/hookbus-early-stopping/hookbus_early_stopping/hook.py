@@ -7,7 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
 from hookbus.rules import Rule
-from hookbus_early_stopping.best import BestWeights, check_saver
+from hookbus_early_stopping.best import BestWeights, bring_back, check_saver
 from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.monitor import Monitor
 
@@ -38,7 +38,7 @@ class EarlyStoppingHook(Hook):
         self.decision = self.config.decision()
         self.stopped_epoch: int | None = None
         self._best: BestWeights | None = None
-        self._monitor = Monitor(self.config.monitor, strict=self.config.strict)
+        self._monitor = Monitor(self.config.monitor, self.config.direction, strict=self.config.strict)
 
     @property
     def best_score(self) -> float | None:
@@ -91,8 +91,8 @@ class EarlyStoppingHook(Hook):
         score = self._monitor.score(metrics)
         if score is None:
             return
-        if self.decision.update(score, run.clock.number("epoch")) and self.config.best_weights == "memory":
-            self._best = BestWeights.copied(run)
+        if self.decision.update(score, run.clock.number("epoch")):
+            self._best = BestWeights.copied(run) if self.config.best_weights == "memory" else None
         self.stopped_epoch = run.clock.number("epoch") if self._ask(run) else None
 
     def after_run(self, run: Run) -> None:
@@ -117,7 +117,9 @@ class EarlyStoppingHook(Hook):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Take back what `state_dict` gave. What was judged by another metric or direction says nothing here."""
+        if not self._monitor.goes_on_from(state["monitor"]):
+            return
         self.decision.load_state_dict(state)
         best = state["best_weights"]
         self.stopped_epoch, self._best = state["stopped_epoch"], None if best is None else BestWeights(**best)
@@ -135,13 +137,10 @@ class EarlyStoppingHook(Hook):
 
     def _bring_back(self) -> bool:
         """Put the best weights into the model. Returns whether there were any."""
-        if self.decision.best_epoch is None:
+        if self.best_epoch is None:
             self.run.logger.info("%s: %r never improved, so the weights stay.", *self._names())
             return False
-        best = self._best or BestWeights.from_file(self.run, self.config.monitor)
-        self.run.weights.load(best.raw, best.averaged)
-        self.run.logger.info("%s: the weights of the best %r are back in the model.", *self._names())
-        return True
+        return bring_back(self.run, self._best, *self._names())
 
     def _names(self) -> tuple[str, str]:
         return self.name, self.config.monitor

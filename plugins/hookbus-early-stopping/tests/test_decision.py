@@ -191,3 +191,12 @@ def test_max_is_min_with_the_signs_turned_around(scores: list[float], patience: 
     more = Decision("max", patience=patience, min_delta=0.5, stopping_threshold=0.0, divergence_threshold=-2.5)
     assert stop_of(less, scores) == stop_of(more, [-score for score in scores])
     assert less.best_epoch == more.best_epoch
+
+
+@pytest.mark.parametrize(("scores", "best"), [([], 0.2), ([0.9], 0.2), ([0.4], 0.4)])
+def test_a_baseline_that_is_changed_counts_until_something_has_improved(scores: list[float], best: float) -> None:
+    first, second = Decision("min", baseline=0.5), Decision("min", baseline=0.2)
+    for epoch, score in enumerate(scores, 1):
+        first.update(score, epoch)
+    second.load_state_dict(first.state_dict())
+    assert second.best_score == best

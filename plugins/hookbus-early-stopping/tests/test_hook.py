@@ -326,10 +326,11 @@ class TestBestWeightsOfAFile:
         _, model = train([Later(tmp_path / "best.pth"), EarlyStoppingHook(restore_best_weights="file")], [0.5, 0.6])
         assert model.value == 1
 
-    def test_are_missed_loudly_where_that_hook_was_told_to_keep_none(self, tmp_path: Path) -> None:
+    def test_are_refused_before_training_where_that_hook_was_told_to_keep_none(self, tmp_path: Path) -> None:
         hook = EarlyStoppingHook(restore_best_weights="file")
-        with pytest.raises(HookError, match="There is no best checkpoint of 'val_loss'"):
+        with pytest.raises(ConfigError, match="checkpoint hook has save_best: false"):
             train([CheckpointHook(save_best=False), hook], [0.5, 0.6], work_dir=tmp_path)
+        assert not list(tmp_path.glob("checkpoints/*.pth"))
 
 
 class TestResume:
@@ -396,6 +397,35 @@ class TestResume:
         raised = EarlyStoppingHook(patience=3)
         run, _ = train([raised, CheckpointHook(best_metric="loss")], losses, work_dir=tmp_path, resume="auto")
         assert (run.epochs_done, raised.stopped_epoch) == (4, 4)
+
+    @pytest.mark.parametrize(("metric", "mode"), [("accuracy", "max"), ("loss", "max")])
+    def test_by_another_metric_or_direction_begins_afresh_and_says_so(
+        self, tmp_path: Path, metric: str, mode: str
+    ) -> None:
+        scores = [{"loss": 0.5, "accuracy": 0.1}, {"loss": 0.3, "accuracy": 0.2}, {"loss": 0.2, "accuracy": 0.1}]
+        train([EarlyStoppingHook(), CheckpointHook()], scores, epochs=1, work_dir=tmp_path)
+        other = EarlyStoppingHook(monitor=metric, mode=mode)
+        with pytest.warns(HookWarning, match=r"judged by 'val/loss' \(min\) so far, .* begins afresh"):
+            train([other, CheckpointHook()], scores, work_dir=tmp_path, resume="auto")
+        assert (other.best_score, other.best_epoch, other.wait_count) == (scores[1][metric], 2, 1)
+
+    @pytest.mark.parametrize(("save_best", "weight"), [("loss", 1), (False, 3)])
+    def test_with_best_weights_that_were_not_kept_takes_the_file_or_stays_and_says_so(
+        self, tmp_path: Path, save_best: Any, weight: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        losses = [0.5, 0.6, 0.7]
+        files = {"save_best": save_best}
+        train([EarlyStoppingHook(restore_best_weights=False), CheckpointHook(files)], losses[:2], work_dir=tmp_path)
+        _, model = train([EarlyStoppingHook(), CheckpointHook(files)], losses, work_dir=tmp_path, resume="auto")
+        assert model.value == weight
+        assert ("were not kept, so the model stays as it is" in caplog.text) == (weight == 3)
+
+    def test_with_best_weights_of_a_file_does_not_bring_older_ones_from_memory_back(self, tmp_path: Path) -> None:
+        losses = [0.5, 0.4, 0.6]
+        train([EarlyStoppingHook(), CheckpointHook(save_best="loss")], losses[:1], work_dir=tmp_path)
+        from_file = EarlyStoppingHook(restore_best_weights="file")
+        _, model = train([from_file, CheckpointHook(save_best="loss")], losses, work_dir=tmp_path, resume="auto")
+        assert model.value == 2
 
     def test_a_second_loop_goes_on_with_its_best_and_a_fresh_one_does_not(self) -> None:
         hook = EarlyStoppingHook(monitor="accuracy")
