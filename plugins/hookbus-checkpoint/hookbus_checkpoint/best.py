@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.errors import ConfigError, HookWarning, MetricError
+from hookbus.checkpoints.reading import outline_of
+from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus.metrics import Metrics, resolve
 from hookbus.rules import Rule, infer_rule
 from hookbus.run import Best, Run
@@ -50,6 +51,23 @@ class BestKeeper:
                         [f"{hook.name}: {wanted} is better of {metric!r}, but another hook says otherwise."]
                     )
                 self._wishes[metric] = wanted
+
+    def to_write_again(self, run: Run) -> Iterator[tuple[str, Best]]:
+        """Best results that a run goes on with and whose files do not hold them: those at which it stands, to be saved.
+
+        A save may have been cut off before the file got the name of the best; the file may be gone; and a run that goes
+        on from an older checkpoint finds what came after that one in it. Where the weights are no longer at hand, that
+        is said, and the path is forgotten.
+        """
+        own = [metric for metric in run.best if metric in self._names]
+        for metric in run.ranks.by_main("the files of the best", lambda: [m for m in own if _is_lost(run.best[m])]):
+            best = run.best[metric] = replace(run.best[metric], path=None)
+            if best.step == run.steps_done and self._config.save_best is not False:
+                yield metric, best
+            else:
+                run.logger.warning(
+                    "No file holds the best %s, %.6g of epoch %s, any more.", metric, best.value, best.epoch
+                )
 
     def improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, Best]]:
         """The metrics that are better than ever, by full name, with their scores.
@@ -135,3 +153,13 @@ class BestKeeper:
         if rule is None:
             raise ConfigError([f"save_best: auto chose {metric!r}, which does not tell a direction: set rule."])
         return rule
+
+
+def _is_lost(best: Best) -> bool:
+    """Whether the file of a best result is gone, or was written at another step."""
+    if best.path is None:
+        return False
+    try:
+        return bool(outline_of(best.path).get("meta", {}).get("step") != best.step)
+    except CheckpointError:
+        return True

@@ -63,8 +63,10 @@ class CheckpointHook(Hook):
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:
-        """See that the directory is this run's, and hear which metrics other hooks want the best of."""
+        """See that the directory is this run's and best files hold the best, and hear what other hooks want the best of."""
         self._writer.begin(run)
+        for metric, best in self.best.to_write_again(run):
+            run.request_save(f"best {metric}, once more", saver=self, best=(metric, best))
         self.best.ask(run.bus.hooks.values())
 
     @hookimpl(when=lambda config: every(config.interval if config.by_epoch else None, unit="epoch"))

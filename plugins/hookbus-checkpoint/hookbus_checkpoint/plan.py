@@ -104,6 +104,13 @@ class Folder:
             del self.periodic[0]
         sweep(self.path, self.run)
 
+    def is_behind(self, name: str) -> bool:
+        """Whether a file may be older than the newest one of this run, or is not there."""
+        sidecar = read_sidecar(self.path / name)
+        if sidecar is None or sidecar.previous or not (self.path / name).is_file():
+            return True
+        return sidecar.generation < self.generation
+
     def load(self, periodic: Sequence[str], generation: int) -> None:
         """Take back what a checkpoint knew, without names that are not here, such as those of another directory."""
         self.periodic = [name for name in periodic if self.path == Path() or (self.path / name).is_file()]

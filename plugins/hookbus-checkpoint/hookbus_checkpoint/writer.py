@@ -89,8 +89,12 @@ class Writer:
             background.detach(run)
 
     def has_to_save(self, run: Run) -> bool:
-        """Whether the state has moved on since the newest file."""
-        return self._saved_at != (run.epochs_done, run.iters_done)
+        """Whether the state has moved on since the newest file, or a killed process has left that without its name."""
+        if self._saved_at != (run.epochs_done, run.iters_done):
+            return True
+        return run.ranks.by_main(
+            "whether the last is the newest", lambda: self._folder.is_behind(self._free(run, LAST))
+        )
 
     # -- writing -----------------------------------------------------------------------------
 

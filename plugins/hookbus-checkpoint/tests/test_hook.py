@@ -1,6 +1,7 @@
 """Which files a training leaves, and what is in them."""
 
 import errno
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -323,6 +324,81 @@ class TestBest:
         ).run
 
         assert (run.best["val/accuracy"].value, run.best["val/accuracy"].epoch) == (0.6, 2)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def die_at(name: str, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the process when a file is to get this name for the so-many-th time."""
+    real, replaced = os.replace, []
+
+    def replace(source: Any, target: Any) -> None:
+        replaced.append(Path(target).name)
+        if Path(target).name == name and replaced.count(name) == time:
+            raise Killed
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+class TestASaveThatWasCutOff:
+    SCORES = (0.5, 0.9, 0.7)
+
+    def go_on_after(self, name: str, directory: Path, **options: Any) -> Run:
+        """Die where the file of epoch 2 is there and is to get a further name; then go on."""
+        with pytest.MonkeyPatch.context() as patch:
+            die_at(name, 2, patch)
+            with pytest.raises(Killed):
+                train(directory, CheckpointHook(), scores=self.SCORES)
+        assert epoch_of(directory / "checkpoints" / name) == 1
+        return train(directory, CheckpointHook(), scores=self.SCORES, resume="auto", **options)
+
+    def test_is_made_up_for_where_the_best_lacked_its_name(self, tmp_path: Path) -> None:
+        run = self.go_on_after("best_accuracy.pth", tmp_path)
+
+        assert (run.best["val/accuracy"].value, run.best["val/accuracy"].epoch) == (0.9, 2)
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 2
+        assert files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "epoch_3.pth", "best_accuracy.pth", "last.pth"}
+
+    @pytest.mark.parametrize("name", ["best_accuracy.pth", "last.pth"])
+    def test_is_made_up_for_where_nothing_is_left_to_train(self, tmp_path: Path, name: str) -> None:
+        self.go_on_after(name, tmp_path, epochs=2)
+
+        assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 2
+        assert epoch_of(tmp_path / "checkpoints/last.pth") == 2
+
+
+class TestTheFileOfTheBest:
+    def test_that_holds_a_later_one_is_not_that_of_a_run_from_an_older_checkpoint(self, tmp_path: Path) -> None:
+        """The best of epoch 1 has its own file in the new place: that of the old place holds epoch 2."""
+        train(tmp_path / "a", CheckpointHook(), scores=[0.5, 0.9])
+        run = train(
+            tmp_path / "b", CheckpointHook(), scores=[0.5, 0.3], resume=tmp_path / "a" / "checkpoints/epoch_1.pth"
+        )
+
+        assert run.best["val/accuracy"].path == tmp_path / "b" / "checkpoints/best_accuracy.pth"
+        assert epoch_of(tmp_path / "b" / "checkpoints/best_accuracy.pth") == 1
+        assert epoch_of(tmp_path / "a" / "checkpoints/best_accuracy.pth") == 2
+
+    def test_that_was_deleted_is_told_of_and_the_score_stays(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.9, 0.5])
+        (tmp_path / "checkpoints/best_accuracy.pth").unlink()
+        run = train(tmp_path, CheckpointHook(), scores=[0.9, 0.5, 0.6], resume="auto")
+
+        assert "No file holds the best val/accuracy, 0.9 of epoch 1, any more." in caplog.messages
+        assert (run.best["val/accuracy"].value, run.best["val/accuracy"].path) == (0.9, None)
+
+    def test_is_left_alone_where_it_is_as_it_should_be(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.9, 0.5])
+        generation = verify(tmp_path / "checkpoints/best_accuracy.pth").generation
+        train(tmp_path, CheckpointHook(), scores=[0.9, 0.5, 0.6], resume="auto")
+
+        assert verify(tmp_path / "checkpoints/best_accuracy.pth").generation == generation
+        assert not [message for message in caplog.messages if "best" in message]
 
 
 class Wants(Hook):

@@ -104,3 +104,15 @@ def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
     plan = Folder(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
 
     assert plan.counted == ("iter_30.pth",)
+
+
+def test_a_file_is_behind_where_it_is_not_the_newest_or_gone(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert folder.is_behind("last.pth")
+    save(folder, "epoch_1.pth", [], "last.pth")
+    assert not folder.is_behind("last.pth")
+    save(folder, "epoch_2.pth", [], None)
+    assert folder.is_behind("last.pth")
+    assert not folder.is_behind("epoch_2.pth")
+    (tmp_path / "epoch_2.pth").unlink()
+    assert folder.is_behind("epoch_2.pth")
