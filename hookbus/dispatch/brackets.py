@@ -71,6 +71,10 @@ class Brackets:
         if name.endswith("_epoch") and outer in self._automatic - self._held and outer in EVALUATIONS:
             self.close(outer)
 
+    def open_training(self) -> None:
+        """A training begins in which nothing is left to do, unless the loop has begun it."""
+        self._need("train")
+
     def open_automatically(self, name: str, *, held: bool = False, **arguments: Any) -> None:
         """Fire `before_<name>` on the loop's behalf; `held` means that the caller closes it as well."""
         self._fire(f"before_{name}", **arguments)

@@ -95,6 +95,8 @@ class TrainingData:
                 clock.epochs_done,
                 clock.iters_done,
             )
+            if run.keeps_brackets:  # hooks may have something to do at its end, such as bringing the best weights back
+                run.brackets.open_training()
         while not run.should_stop and not clock.at_limit:
             self.begin_epoch()
             yield clock.epoch

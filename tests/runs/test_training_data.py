@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from hookbus import HookBus
+from hookbus import Hook, HookBus
 from hookbus.errors import LoopError
 from hookbus.run import Run
 
@@ -132,6 +132,24 @@ class TestLimit:
         assert caplog.messages == [
             "Nothing to train: 0 epochs and 0 iterations are done already. Raise the limit, or begin afresh."
         ]
+
+    @pytest.mark.parametrize("begins_by_itself", [False, True])
+    def test_that_was_reached_leaves_a_training_that_begins_and_ends(self, begins_by_itself: bool) -> None:
+        heard: list[str] = []
+
+        class Hears(Hook):
+            def before_train(self) -> None:
+                heard.append("before_train")
+
+            def after_train(self) -> None:
+                heard.append("after_train")
+
+        bus = HookBus([Hears()])
+        with bus.run(epochs=0) as run:
+            if begins_by_itself:
+                bus.emit("before_train")
+            assert list(run.epochs()) == []
+        assert heard == ["before_train", "after_train"]
 
     def test_that_was_reached_may_be_raised(self, caplog: pytest.LogCaptureFixture) -> None:
         bus = HookBus()

@@ -427,6 +427,14 @@ class TestResume:
         _, model = train([from_file, CheckpointHook(save_best="loss")], losses, work_dir=tmp_path, resume="auto")
         assert model.value == 2
 
+    def test_of_a_finished_run_brings_the_best_weights_back_again(self, tmp_path: Path) -> None:
+        losses = [0.5, 0.6, 0.7]
+        for resume in ("never", "auto", "auto"):
+            hooks = [EarlyStoppingHook(), CheckpointHook(save_best=False)]
+            run, model = train(hooks, losses, work_dir=tmp_path, resume=resume)
+            assert (run.outcome, run.epochs_done, model.value) == ("finished", 3, 1)
+        assert float(read_checkpoint(tmp_path / "checkpoints/last.pth")["state_dict"]["weight"]) == 3
+
     def test_a_second_loop_goes_on_with_its_best_and_a_fresh_one_does_not(self) -> None:
         hook = EarlyStoppingHook(monitor="accuracy")
         bus, scores = HookBus([hook]), [{"accuracy": each} for each in (0.9, 0.5, 0.6)]
