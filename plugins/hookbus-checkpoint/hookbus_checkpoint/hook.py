@@ -63,7 +63,7 @@ class CheckpointHook(Hook):
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:
-        """See that the directory is this run's and best files hold the best, and hear what other hooks want the best of."""
+        """See that the directory is this run's and its best files hold the best, and hear what others want the best of."""
         self._writer.begin(run)
         for metric, best in self.best.to_write_again(run):
             run.request_save(f"best {metric}, once more", saver=self, best=(metric, best))
