@@ -199,6 +199,7 @@ class Trainer:
         fire = self.bus.fire
         if self.validate_first:
             run.request_validation("before training")
+        self.scheduler.say_if_it_never_comes(run)
         fire("before_train")
         for _ in run.epochs():
             fire("before_epoch")

@@ -28,6 +28,7 @@ from hookbus.training.loaders import (
     can_be_divided,
     can_be_rebuilt,
     dataset_of,
+    epoch_listeners,
     is_deterministic,
     length_of,
     rebuilt,
@@ -130,7 +131,7 @@ class SeededFeed:
         self._generator = torch.Generator()
         part = part if can_be_divided(loader) else None
         self.length = length_of(loader, part)
-        if loader.persistent_workers and hasattr(loader.dataset, "set_epoch"):
+        if loader.persistent_workers and epoch_listeners(loader.dataset):
             preparations = [TellsEpoch(), *preparations]
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed, batched = collates or not is_deterministic(loader.dataset), loader.batch_sampler is not None
@@ -248,7 +249,7 @@ class ReplayFeed:
 
 
 class TellsEpoch:
-    """Tells a data set its epoch in a worker that stays: its copy there hears of nothing that happens here."""
+    """Tells data sets their epoch in a worker that stays: its copies there hear of nothing that happens here."""
 
     def __init__(self) -> None:
         self._told: int | None = None
@@ -256,4 +257,5 @@ class TellsEpoch:
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         if epoch != self._told:
             self._told = epoch
-            dataset.set_epoch(epoch)
+            for each in epoch_listeners(dataset):
+                each.set_epoch(epoch)

@@ -19,6 +19,7 @@ __all__ = [
     "can_be_rebuilt",
     "dataset_of",
     "datasets_in",
+    "epoch_listeners",
     "is_deterministic",
     "length_of",
     "rebuilt",
@@ -37,9 +38,13 @@ def datasets_in(dataset: Any) -> list[Any]:
     Args:
         dataset: a data set, or a loader of one.
     """
+    return [dataset, *(found for each in inside(dataset) for found in datasets_in(each))]
+
+
+def inside(dataset: Any) -> list[Any]:
+    """The data sets just inside one."""
     one, several = getattr(dataset, "dataset", None), getattr(dataset, "datasets", ())
-    inner = [*([] if one is None else [one]), *(several if isinstance(several, (list, tuple)) else [])]
-    return [dataset, *(found for each in inner for found in datasets_in(each))]
+    return [*([] if one is None else [one]), *(several if isinstance(several, (list, tuple)) else [])]
 
 
 def length_of(loader: Any, part: Part | None = None) -> int | None:
@@ -106,13 +111,23 @@ def is_deterministic(dataset: Any) -> bool:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the epoch to whatever wants to know it: the loader, its data set, its samplers."""
+    """Tell the epoch to whatever wants to know it: the loader, its data sets, its samplers."""
     seen: list[Any] = []
-    for path in ((), ("dataset",), ("sampler",), ("batch_sampler",), ("batch_sampler", "sampler")):
-        target = loader
-        for name in path:
-            target = getattr(target, name, None)
+    batches = getattr(loader, "batch_sampler", None)
+    data = epoch_listeners(getattr(loader, "dataset", None))
+    for target in (loader, *data, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
         set_epoch = getattr(target, "set_epoch", None)
         if set_epoch is not None and not any(target is each for each in seen):
             seen.append(target)
             set_epoch(epoch)
+
+
+def epoch_listeners(dataset: Any) -> list[Any]:
+    """The data sets that want to know the epoch; one that does answers for those inside it.
+
+    Args:
+        dataset: a data set, with others inside it or not.
+    """
+    if hasattr(dataset, "set_epoch"):
+        return [dataset]
+    return [found for each in inside(dataset) for found in epoch_listeners(each)]

@@ -61,6 +61,19 @@ class SchedulerSteps:
                 except Exception as error:
                     raise ConfigError([f"the scheduler fails at its step {number}: {cause_of(error)}."]) from error
 
+    def say_if_it_never_comes(self, run: Run) -> None:
+        """A run that ends in the middle of its first epoch never steps a scheduler per epoch."""
+        length, limit = run.clock.epoch_length, run.clock.max_iters
+        is_per_epoch = self.scheduler is not None and self.monitor is None and self.interval == "epoch"
+        if is_per_epoch and length is not None and limit is not None and limit < length:
+            run.logger.warning(
+                "The scheduler (%s) is stepped after each epoch of %s iterations, and the run ends after %s: it will "
+                "change nothing. Step it with each update (scheduler_interval='step', in a file scheduler.interval).",
+                type(self.scheduler).__name__,
+                length,
+                limit,
+            )
+
     def after_update(self) -> None:
         """An optimizer update was made."""
         if self.scheduler is not None and self.monitor is None and self.interval == "step":

@@ -277,9 +277,10 @@ class KnowsItsEpoch(Dataset[int]):
 class TestSetEpoch:
     EXPECTED = (0, "iterated", 1, "iterated", 2, "iterated")
 
+    @pytest.mark.parametrize("around", [lambda data: data, lambda data: ConcatDataset([Subset(data, range(4))])])
     @pytest.mark.parametrize("persistent", [False, True])
-    def test_the_data_set_is_told_in_the_workers_that_read_it(self, persistent: bool) -> None:
-        loader = DataLoader(KnowsItsEpoch(), batch_size=2, num_workers=2, persistent_workers=persistent)
+    def test_the_data_set_is_told_in_the_workers_that_read_it(self, persistent: bool, around: Any) -> None:
+        loader = DataLoader(around(KnowsItsEpoch()), batch_size=2, num_workers=2, persistent_workers=persistent)
         feed = feed_of(loader, SEED)
 
         assert [[batch.tolist() for batch in feed.batches(epoch, 0)] for epoch in (0, 1, 5)] == [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,3 +112,16 @@ def test_another_interval_is_refused(optimizer: torch.optim.Optimizer) -> None:
 def test_a_metric_is_refused_where_the_scheduler_takes_none(optimizer: torch.optim.Optimizer) -> None:
     with pytest.raises(ConfigError, match="scheduler_monitor: StepLR takes no metric: leave monitor out."):
         SchedulerSteps(StepLR(optimizer, 1), "epoch", "val/loss")
+
+
+@pytest.mark.parametrize(("interval", "limit", "lines"), [("epoch", 2, 1), ("epoch", 3, 0), ("step", 2, 0)])
+def test_one_per_epoch_in_a_run_that_ends_before_is_told(
+    optimizer: torch.optim.Optimizer, interval: Any, limit: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = SimpleNamespace(
+        clock=SimpleNamespace(epoch_length=3, max_iters=limit), logger=logging.getLogger("hookbus.test")
+    )
+    SchedulerSteps(StepLR(optimizer, 1), interval, None).say_if_it_never_comes(run)  # type: ignore[arg-type]
+
+    wanted = "The scheduler (StepLR) is stepped after each epoch of 3 iterations, and the run ends after 2"
+    assert [record.getMessage().startswith(wanted) for record in caplog.records] == [True] * lines

@@ -65,11 +65,21 @@ class ParamSchedulerConfig(HookConfig):
         return [each if isinstance(each, (dict, SchedulerConfig)) else {"scheduler": each} for each in given]
 
 
+def off(value: object) -> object:
+    """A length that somebody wrote as false or null is 0: it wins over the default."""
+    return 0 if value is False or value is None else value
+
+
 class LastPartConfig(HookConfig):
     """How long the last part of a training is."""
 
     num_last_epochs: int = Field(default=15, ge=0, description="So many epochs are the last ones; 0 for none.")
     num_last_iters: int | None = Field(default=None, ge=0, description="The same in iterations, instead of epochs.")
+
+    @field_validator("num_last_epochs", "num_last_iters", mode="before")
+    @classmethod
+    def _none(cls, value: object) -> object:
+        return off(value)
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -90,7 +100,7 @@ class YOLOXLrUpdaterConfig(LastPartConfig):
     @field_validator("warmup_epochs", "warmup_iters", mode="before")
     @classmethod
     def _off(cls, value: object) -> object:
-        return 0 if value is False or value is None else value
+        return off(value)
 
     @model_validator(mode="after")
     def _one_unit(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 from torch import nn
 
@@ -37,11 +38,13 @@ class YOLOXModeSwitchHook(Hook):
         if run.train_loader is not None and border != Border():
             SkipTypes(border, self.config.skip_type_keys).check(run.train_loader)
 
-    def before_train(self, run: Run) -> None:
+    def before_train(self, run: Run, model: Any) -> None:
         """Find out when, and have the data switched while it is read."""
         self._border, self._switched = self._border_of(run), False
         if self._border != Border():
             run.training_data.before_reading(SkipTypes(self._border, self.config.skip_type_keys))
+        if model is not None and not self._border.reached(run.epoch, run.iter):
+            _take_back(unwrapped(model))
 
     def before_train_iter(self, run: Run, model: Any) -> None:
         """Switch the model, where it is time and not done yet."""
@@ -65,7 +68,20 @@ class YOLOXModeSwitchHook(Hook):
 
 def _use_l1(model: nn.Module) -> int:
     """Switch the L1 loss on in every module that has the switch. Returns how many there are."""
-    found = [module for module in model.modules() if isinstance(getattr(module, "use_l1", None), bool)]
+    found = [module for module in model.modules() if isinstance(getattr(module, "use_l1", None), (bool, int))]
     for module in found:
-        module.use_l1 = True  # type: ignore[assignment]
+        if not module.use_l1:
+            module.use_l1 = True  # type: ignore[assignment]
+            _switched_on.add(module)
     return len(found)
+
+
+def _take_back(model: nn.Module) -> None:
+    """Switch off what a training before this one switched on."""
+    for module in _switched_on.intersection(model.modules()):
+        module.use_l1 = False
+        _switched_on.discard(module)
+
+
+_switched_on: WeakSet[Any] = WeakSet()
+"""The modules whose L1 loss this process has switched on."""

@@ -33,6 +33,7 @@ class MomentumSchedule:
 
     def step(self, *arguments: Any) -> None:
         """Step the scheduler, and set the momenta."""
+        self._add_groups()
         self._scheduler.step(*arguments)
         self._copy()
 
@@ -42,9 +43,16 @@ class MomentumSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave; the optimizer has its momenta back already."""
+        self._add_groups()
         self._scheduler.load_state_dict(state)
         for stand_in, group in zip(self._stand_in.param_groups, self._optimizer.param_groups, strict=True):
             stand_in["lr"] = _momentum_of(group)
+
+    def _add_groups(self) -> None:
+        """Groups that the optimizer got since then."""
+        for group in self._optimizer.param_groups[len(self._stand_in.param_groups) :]:
+            first = _momentum_of(group)
+            self._stand_in.add_param_group({"params": [torch.zeros(1)], "lr": first, "initial_lr": first})
 
     def _copy(self) -> None:
         for stand_in, group in zip(self._stand_in.param_groups, self._optimizer.param_groups, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, WeakSet
 
 from pydantic import ImportString, TypeAdapter, ValidationError
 
@@ -61,10 +62,13 @@ def _imported(path: str) -> Any:
 
 
 class Switch(ABC):
-    """From a border on, a data set is another one. Called in each process that reads.
+    """From each border on, a data set is another one. Called in each process that reads.
+
+    What a data set is follows from epoch and iteration alone: one that a run before this left switched, in the same
+    process, is taken back where its time has not come, and a loop may read another one in each epoch.
 
     Args:
-        border: where that begins.
+        borders: where that begins, in the order of time.
     """
 
     names: ClassVar[tuple[str, ...]]
@@ -72,60 +76,84 @@ class Switch(ABC):
     wanted: ClassVar[str]
     """What cannot be done without them, and what would help."""
 
-    def __init__(self, border: Border) -> None:
-        self._border = border
-        self._done = False
+    def __init__(self, borders: Sequence[Border]) -> None:
+        self._borders = borders
+        self._dataset: Any = None  # the one that was looked at last, and how far it was switched
+        self._stage = 0
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Switch, where it is time and not done yet."""
-        if not self._done and self._border.reached(epoch, iteration):
-            self._done = True
+        stage = sum(border.reached(epoch, iteration) for border in self._borders)
+        if dataset is not self._dataset or stage != self._stage:
+            self._dataset, self._stage = dataset, stage
             for each, name in self.check(dataset):
-                self.change(each, name)
+                self.change(each, name, stage)
 
     def check(self, dataset: Any) -> list[tuple[Any, str]]:
-        """The data sets that are to be changed, with the name of their attribute; not those inside of one of them.
+        """What is to be changed, with the name of its attribute; no data set inside of one that is.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is nothing.
         """
         inside = datasets_in(dataset)
-        found = [each for each in inside if self._name(each) is not None]
+        found = [each for each in inside if any(hasattr(each, name) for name in self.names)]
         if not found:
             kind, names = type(inside[-1]).__name__, " or ".join(self.names)
             raise ConfigError([self.wanted.format(dataset=kind, names=names)])
         inner = {id(each) for outer in found for each in datasets_in(outer)[1:]}
-        return [(each, str(self._name(each))) for each in found if id(each) not in inner]
+        return [place for each in found if id(each) not in inner for place in self.places(each)]
 
-    def _name(self, dataset: Any) -> str | None:
-        return next((name for name in self.names if hasattr(dataset, name)), None)
+    def places(self, dataset: Any) -> list[tuple[Any, str]]:
+        """Where this data set has what is to be changed."""
+        return [(dataset, next(name for name in self.names if hasattr(dataset, name)))]
 
     @abstractmethod
-    def change(self, dataset: Any, name: str) -> None:
-        """Change one data set by means of its attribute."""
+    def change(self, holder: Any, name: str, stage: int) -> None:
+        """Change it by means of its attribute, for the part of the training after so many borders."""
 
 
 class SwitchPipeline(Switch):
-    """From a border on, a data set has another pipeline.
+    """From each border on, a data set has another pipeline.
 
     Args:
-        border: where that begins.
-        pipeline: the other one.
+        stages: borders, and what begins there, in the order of time.
     """
 
-    names = ("pipeline", "transform")
+    names = ("pipeline", "transform", "transforms")
     wanted = (
         "The pipeline of {dataset} cannot be switched: neither it nor a wrapper around it has an attribute {names}. "
         "Let it read its transforms from there."
     )
 
-    def __init__(self, border: Border, pipeline: Any) -> None:
-        super().__init__(border)
-        self._pipeline = pipeline
+    def __init__(self, stages: Sequence[tuple[Border, Any]]) -> None:
+        super().__init__([border for border, _ in stages])
+        self._pipelines = [pipeline for _, pipeline in stages]
 
-    def change(self, dataset: Any, name: str) -> None:
-        """Give it the other one."""
-        setattr(dataset, name, self._pipeline)
+    def places(self, dataset: Any) -> list[tuple[Any, str]]:
+        """Its attribute. One of torchvision has `transform` within its `transforms` as well, or instead of it.
+
+        Raises:
+            ConfigError: it can only be read.
+        """
+        (_, name), *_ = found = super().places(dataset)
+        both = getattr(dataset, "transforms", None) if name == "transform" else None
+        if hasattr(both, "transform"):
+            found.append((both, "transform"))
+        elif both is not None and dataset.transform is None:
+            found = [(dataset, "transforms")]
+        for holder, each in found:
+            _see_that_it_can_be_set(holder, each)
+        return found
+
+    def change(self, holder: Any, name: str, stage: int) -> None:
+        """Give it the one of this part; its own one before the first border."""
+        now, known = getattr(holder, name), _switched.setdefault(holder, {})
+        own, given = known.get(name, (now, now))
+        own = own if now is given else now  # somebody else gave it another one since
+        wanted = self._pipelines[stage - 1] if stage else own
+        if wanted is not now:
+            setattr(holder, name, wanted)
+        known[name] = own, wanted
 
 
 class SkipTypes(Switch):
@@ -143,9 +171,24 @@ class SkipTypes(Switch):
     )
 
     def __init__(self, border: Border, keys: Sequence[str]) -> None:
-        super().__init__(border)
+        super().__init__([border])
         self._keys = list(keys)
 
-    def change(self, dataset: Any, name: str) -> None:
-        """Tell it the types."""
-        getattr(dataset, name)(self._keys)
+    def change(self, holder: Any, name: str, stage: int) -> None:
+        """Tell it the types; none, where a run before this told it some."""
+        if stage or holder in _told:
+            getattr(holder, name)(self._keys if stage else [])
+            _told.add(holder) if stage else _told.discard(holder)
+
+
+_told: WeakSet[Any] = WeakSet()
+_switched: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+"""What this process did: the data sets that leave something out; and by attribute the pipeline that was there first,
+and the one that was put in its place."""
+
+
+def _see_that_it_can_be_set(holder: Any, name: str) -> None:
+    there = getattr(type(holder), name, None)
+    if isinstance(there, property) and there.fset is None:
+        kind = type(holder).__name__
+        raise ConfigError([f"The pipeline of {kind} cannot be switched: {name!r} is a property without a setter."])

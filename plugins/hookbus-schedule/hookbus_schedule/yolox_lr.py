@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from hookbus import Hook, Run
@@ -41,7 +43,7 @@ class YOLOXLrUpdaterHook(Hook):
         """Note the first rates, before a checkpoint brings its own."""
         if run.mode == "train" and run.optimizer is not None:
             for group in run.optimizer.param_groups:
-                group.setdefault("initial_lr", float(group["lr"]))
+                _first_rate(group)
 
     def before_train_iter(self, run: Run) -> None:
         """Set it.
@@ -52,7 +54,7 @@ class YOLOXLrUpdaterHook(Hook):
         place = self._by_epoch(run) if self.config.by_epoch else self._by_iteration(run)
         assert run.optimizer is not None
         for group in run.optimizer.param_groups:
-            base, floor = group["initial_lr"], self.config.min_lr
+            base, floor = _first_rate(group), self.config.min_lr
             rate = yolox_lr(**place, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -93,3 +95,10 @@ def _in_iterations(run: Run, epochs: int, iterations: int | None) -> int:
     if iterations is not None:
         return iterations
     return epochs * epoch_length(run) if epochs else 0
+
+
+def _first_rate(group: dict[str, Any]) -> float:
+    """The rate that a group came with; one that is added in the middle of the training brings it then."""
+    if "initial_lr" not in group:
+        group["initial_lr"] = float(group["lr"])
+    return group["initial_lr"]  # type: ignore[no-any-return]

@@ -36,6 +36,13 @@ def test_a_warm_up_that_is_switched_off_is_off(key: str, value: Any) -> None:
     assert getattr(YOLOXLrUpdaterHook({key: value}).config, key) == 0
 
 
+@pytest.mark.parametrize("hook", [YOLOXLrUpdaterHook, YOLOXModeSwitchHook])
+@pytest.mark.parametrize("value", [0, False, None])
+@pytest.mark.parametrize("key", ["num_last_epochs", "num_last_iters"])
+def test_a_last_part_that_is_switched_off_is_off(hook: Any, key: str, value: Any) -> None:
+    assert getattr(hook({key: value}).config, key) == 0
+
+
 @pytest.mark.parametrize(
     ("hook", "settings", "problem"),
     [

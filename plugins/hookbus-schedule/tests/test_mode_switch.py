@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
-from hookbus import HookBus
+from hookbus import HookBus, Trainer
 from hookbus.errors import ConfigError, LoopError
 from hookbus.testing import check_hook
 from hookbus_schedule import YOLOXModeSwitchHook
@@ -86,6 +86,32 @@ class TestOtherCases:
 
         assert set(watch.left_out) == {0}
         assert set(watch.l1) == {False}
+
+    def test_a_training_that_is_made_longer_has_its_last_part_at_its_end(self, kit: Any) -> None:
+        model, data, left_out, extra = kit.Net(), kit.Mosaic(), [], []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        trainer = Trainer(
+            model, optimizer, train_loader=DataLoader(data, batch_size=2), epochs=2, work_dir=None, default_hooks=False
+        )
+        trainer.register_hook(YOLOXModeSwitchHook(num_last_epochs=1))
+
+        @trainer.bus.on("after_forward")
+        def note(batch: torch.Tensor) -> None:
+            left_out.append(int(batch[0, 0]))
+            extra.append(model.use_l1)
+
+        trainer.fit()
+        trainer.fit(epochs=4)
+
+        assert per_epoch(left_out) == [0, 3, 0, 3]
+        assert per_epoch(extra) == [False, True, False, True]
+
+    def test_a_switch_may_be_a_number(self, kit: Any) -> None:
+        model = kit.Net()
+        model.use_l1 = 0
+        kit.train(YOLOXModeSwitchHook(num_last_epochs=1), epochs=2, model=model)
+
+        assert model.use_l1 is True
 
     def test_a_last_part_longer_than_the_training_is_all_of_it(self, kit: Any) -> None:
         assert set(kit.train(YOLOXModeSwitchHook(), epochs=2).left_out) == {3}

@@ -45,3 +45,13 @@ def test_it_goes_on_where_it_was() -> None:
 def test_an_optimizer_without_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match="neither momentum nor betas"):
         MomentumSchedule(torch.optim.Adagrad([weight()]), lambda stand_in: ExponentialLR(stand_in, 0.5))
+
+
+def test_a_group_that_is_added_later_follows_from_then_on() -> None:
+    optimizer = torch.optim.SGD([weight()], lr=0.1, momentum=0.8)
+    schedule = MomentumSchedule(optimizer, lambda stand_in: ExponentialLR(stand_in, 0.5))
+    schedule.step()
+    optimizer.add_param_group({"params": [weight()], "momentum": 0.6})
+    schedule.step()
+
+    assert [group["momentum"] for group in optimizer.param_groups] == [0.2, 0.3]

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
+from hookbus import HookBus
 from hookbus.errors import ConfigError
 from hookbus.testing import check_hook
 from hookbus_schedule import PipelineSwitchHook
@@ -81,3 +82,39 @@ class TestData:
                 epochs=2,
                 dataset=Subset([torch.zeros(2)], [0]),
             )
+
+
+class TestSeveral:
+    def hooks(self, kit: Any, late: dict[str, int]) -> list[PipelineSwitchHook]:
+        return [
+            PipelineSwitchHook(name="late", switch_pipeline=three, **late),
+            PipelineSwitchHook(name="early", switch_epoch=1, switch_pipeline=kit.weak),
+        ]
+
+    def test_come_one_after_the_other_after_a_resume_as_well(self, kit: Any, tmp_path: Path) -> None:
+        path = tmp_path / "saved.pth"
+        late = {"switch_epoch": 2}
+        first = kit.train(*self.hooks(kit, late), kit.SaveAt(path, 9), epochs=4)
+        second = kit.train(*self.hooks(kit, late), epochs=4, resume=path)
+
+        assert first.pipelines == [1] * 3 + [2] * 3 + [3] * 3
+        assert second.pipelines == [3] * 3
+
+    @pytest.mark.parametrize("late", [{"switch_iter": 6}, {"switch_epoch": 1}])
+    def test_that_cannot_be_put_in_order_are_refused(self, kit: Any, late: dict[str, int]) -> None:
+        with pytest.raises(ConfigError, match="hooks 'late' and 'early' switch the pipeline of the same data"):
+            kit.train(*self.hooks(kit, late), epochs=4)
+
+
+def test_a_loop_may_read_other_data_in_each_epoch(kit: Any) -> None:
+    seen: list[float] = []
+    bus = HookBus([PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)])
+    with bus.run(epochs=3) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, batch in run.batches(DataLoader(kit.Mosaic(), batch_size=6)):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                seen.append(float(batch[0, 1]))
+                bus.emit("after_train_iter", batch_idx=i, batch=batch)
+
+    assert seen == [1, 2, 2]

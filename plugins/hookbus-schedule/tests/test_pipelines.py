@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import math
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hookbus.errors import ConfigError
 from hookbus_schedule.border import Border
 from hookbus_schedule.pipelines import SkipTypes, SwitchPipeline, pipeline_from
 
@@ -43,8 +46,66 @@ class TestSwitches:
         assert data.told == [["MixUp"]]
 
     def test_pickle_for_workers_that_are_spawned(self) -> None:
-        data, switch = Data(), pickle.loads(pickle.dumps(SwitchPipeline(Border(iteration=3), math.sqrt)))
+        data, switch = Data(), pickle.loads(pickle.dumps(SwitchPipeline([(Border(iteration=3), math.sqrt)])))
         switch(data, 0, 2)
         assert data.pipeline == "first"
         switch(data, 0, 3)
         assert data.pipeline is math.sqrt
+
+
+class TestWhatIsSwitched:
+    def test_is_every_data_set_that_is_read(self) -> None:
+        switch, data = SwitchPipeline([(Border(epoch=1), math.sqrt)]), [Data() for _ in range(4)]
+        for epoch, each in enumerate(data):
+            switch(each, epoch, epoch)
+
+        assert [each.pipeline for each in data] == ["first", math.sqrt, math.sqrt, math.sqrt]
+
+    def test_goes_back_where_its_time_has_not_come_in_another_training(self) -> None:
+        data = Data()
+        for _ in range(2):
+            pipelines, types = SwitchPipeline([(Border(epoch=1), math.sqrt)]), SkipTypes(Border(epoch=1), ["MixUp"])
+            for epoch in range(2):
+                for switch in (pipelines, types):
+                    switch(data, epoch, epoch)
+                assert data.pipeline == ("first" if epoch == 0 else math.sqrt)
+
+        assert data.told == [["MixUp"], [], ["MixUp"]]
+
+    def test_is_what_somebody_else_has_put_there_in_between(self) -> None:
+        data = Data()
+        SwitchPipeline([(Border(epoch=0), math.sqrt)])(data, 0, 0)
+        data.pipeline = "theirs"
+        switch = SwitchPipeline([(Border(epoch=1), math.sqrt)])
+        switch(data, 0, 0)
+        assert data.pipeline == "theirs"
+        switch(data, 1, 1)
+        assert data.pipeline is math.sqrt
+
+
+class Both:
+    """The `transforms` of torchvision: what is done to the input is inside."""
+
+    transform = None
+
+
+class TestDataSetsOfTorchvision:
+    def test_may_read_the_transform_inside_their_transforms(self) -> None:
+        data = SimpleNamespace(transform=abs, transforms=Both())
+        places = SwitchPipeline([(Border(epoch=0), math.sqrt)]).check(data)
+
+        assert places == [(data, "transform"), (data.transforms, "transform")]
+
+    def test_may_have_transforms_alone(self) -> None:
+        for data in (SimpleNamespace(transform=None, transforms=abs), SimpleNamespace(transforms=abs)):
+            assert SwitchPipeline([(Border(epoch=0), math.sqrt)]).check(data) == [(data, "transforms")]
+
+
+def test_a_pipeline_that_cannot_be_set_is_refused() -> None:
+    class Fixed:
+        @property
+        def pipeline(self) -> Any:
+            return abs
+
+    with pytest.raises(ConfigError, match="of Fixed cannot be switched: 'pipeline' is a property without a setter"):
+        SwitchPipeline([(Border(epoch=0), math.sqrt)]).check(Fixed())

@@ -142,3 +142,17 @@ class TestRefusals:
 
 def test_a_loader_that_is_first_seen_in_the_loop_will_do() -> None:
     assert fake_training([YOLOXLrUpdaterHook(warmup_epochs=1, num_last_epochs=0)]).run.outcome == "finished"
+
+
+def test_a_group_that_is_added_in_the_middle_has_its_own_first_rate() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    bus, rates = HookBus([YOLOXLrUpdaterHook(warmup_iters=4, num_last_iters=0)]), []
+    with bus.run(optimizer=optimizer, iterations=4):
+        for i in range(4):
+            if i == 2:
+                optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.5})
+            bus.emit("before_train_iter")
+            rates.append([group["lr"] for group in optimizer.param_groups])
+            bus.emit("after_train_iter")
+
+    assert rates == [[1 / 16], [1 / 4], [9 / 16, 9 / 32], [1, 0.5]]

@@ -62,12 +62,13 @@ class Resize:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._size: tuple[int, int] | None = None
+        self._told: Any = None
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
-        """Tell it, where the size is another one."""
+        """Tell it, where the size or the data set is another one."""
         size = self._sizes.at(iteration)
-        if size != self._size:
-            self._size = size
+        if size != self._size or dataset is not self._told:
+            self._size, self._told = size, dataset
             for each in targets_in(dataset):
                 each.update_dynamic_scale(size)
 

@@ -15,6 +15,8 @@ from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError, LoopError
 from hookbus.state import collect, write_checkpoint
 from hookbus_sync import SyncRandomSizeHook
+from hookbus_sync.random_size import Resize
+from hookbus_sync.sizes import Sizes
 
 WORKERS = {
     "here": {},
@@ -140,3 +142,11 @@ def test_a_loop_that_reads_its_data_by_itself_is_told() -> None:
     bus = HookBus([SyncRandomSizeHook()])
     with pytest.raises(LoopError, match=r"take the batches from run\.batches\(loader\)"), bus.run():
         bus.emit("before_train_iter")
+
+
+def test_other_data_of_the_same_iterations_is_told_as_well() -> None:
+    resize, data = Resize(Sizes(0, (14, 26), (640, 640), 10)), [Images(), Images()]
+    for each in data:
+        resize(each, 0, 0)
+
+    assert data[0].size == data[1].size == Sizes(0, (14, 26), (640, 640), 10).at(0)
