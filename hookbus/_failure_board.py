@@ -22,16 +22,22 @@ class FailureBoard:
     Args:
         store: where ranks leave word for each other; None for none.
         rank: the number of this process.
+        attempt: how many runs of these processes have failed before.
     """
 
-    def __init__(self, store: Store | None, rank: int) -> None:
-        self._store, self._rank = store, rank
+    def __init__(self, store: Store | None, rank: int, attempt: int = 0) -> None:
+        self._store, self._rank, self._attempt = store, rank, attempt
+        self._place = f"{FAILED}/{attempt}"
+
+    def cleared(self) -> FailureBoard:
+        """The board for what comes after a failure, on which nothing stands yet. Asked for on every rank."""
+        return FailureBoard(self._store, self._rank, self._attempt + 1)
 
     def announce(self, error: BaseException) -> None:
         """Tell the others why this rank ends. The first one that does so is the one that is believed."""
         if self._store is not None and not isinstance(error, RankError):
             with suppress(RuntimeError):  # whoever keeps the store may be gone
-                self._store.compare_set(FAILED, "", f"rank {self._rank} has failed: {first_line(error)}")
+                self._store.compare_set(self._place, "", f"rank {self._rank} has failed: {first_line(error)}")
 
     def explained(self, error: BaseException) -> BaseException:
         """An error that says which rank has failed, in the place of torch's about a lost connection.
@@ -48,8 +54,8 @@ class FailureBoard:
 
     def _word_of_others(self) -> str:
         with suppress(RuntimeError):
-            if self._store is not None and self._store.check([FAILED]):
-                return self._store.get(FAILED).decode()
+            if self._store is not None and self._store.check([self._place]):
+                return self._store.get(self._place).decode()
         return ""
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,7 +24,6 @@ from hookbus.errors import CheckpointError, RankError, RequestError, first_line
 if TYPE_CHECKING:
     from torch import Tensor, device
     from torch.distributed import ProcessGroup
-    from torch.distributed.distributed_c10d import Store
 
 __all__ = ["DEBUG", "Op", "ProcessRanks", "Ranks", "join"]
 
@@ -206,22 +205,24 @@ class Ranks:
 class ProcessRanks(Ranks):
     """The processes of a run, where there are several.
 
+    Made on every rank: none goes on from there before all have come.
+
     Args:
-        store: where ranks leave word for each other; None where the loop has started the processes' group by itself.
+        board: where ranks leave word of their failures.
 
     Attributes:
         world: torch's group of all processes.
-        parted: whether the run in progress has failed, so that no other rank can be asked any more.
+        parted: whether a run has failed, so that no other rank can be asked any more.
     """
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, board: FailureBoard) -> None:
         import torch.distributed as dist
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.world = dist.group.WORLD
         self._group: ProcessGroup = dist.new_group(backend="gloo")
         self.group = None
-        self._store, self._board = store, FailureBoard(store, self.rank)
+        self._board = board
         self.parted = False
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # the main rank tells what all of them do
@@ -229,7 +230,7 @@ class ProcessRanks(Ranks):
 
     def apart(self) -> ProcessRanks:
         """See `Ranks`."""
-        made = ProcessRanks(self._store)
+        made = ProcessRanks(self._board)
         made.group = made._group
         return made
 
@@ -249,10 +250,33 @@ class ProcessRanks(Ranks):
         except BaseException as error:
             self.parted = True
             found = self._board.explained(error)
+            self._board.announce(found)
+            self._hang_up()
             if found is not error:
                 raise found from None
-            self._board.announce(error)
             raise
+
+    def again(self) -> ProcessRanks:
+        """The gateway for what comes after a run that has failed: returns once every rank has left that run.
+
+        Raises:
+            RankError: the others do not come.
+        """
+        try:
+            return ProcessRanks(self._board.cleared())
+        except RuntimeError as error:
+            raise RankError(
+                f"rank {self.rank} goes on after a run that has failed, and the others do not: {first_line(error)}. An "
+                "error that a script catches has to be caught on every rank; otherwise let the process end."
+            ) from error
+
+    def _hang_up(self) -> None:
+        """Let go of the others: those that wait for this rank, which may go on by itself, see that it has left."""
+        import torch.distributed as dist
+
+        with suppress(ValueError):  # the loop has ended all groups
+            dist.destroy_process_group(self._group)
+        del self._group  # it is closed when nobody knows it any more
 
     def _enter(self, name: str, what: str) -> None:
         super()._enter(name, what)
@@ -336,8 +360,9 @@ def join(device: device | str | None = None) -> Ranks:
     if not _joined:
         atexit.register(distributed.rest)
     if not _joined or _joined[0].world is not dist.group.WORLD:
-        _joined[:] = [ProcessRanks(store)]
-    _joined[0].parted = False
+        _joined[:] = [ProcessRanks(FailureBoard(store, distributed.rank()))]
+    elif _joined[0].parted:
+        _joined[:] = [_joined[0].again()]
     return _joined[0]
 
 

@@ -35,6 +35,15 @@ def test_one_that_ends_because_of_another_says_nothing_of_its_own(boards: list[F
     )
 
 
+def test_after_a_failure_there_is_a_board_on_which_nothing_stands(boards: list[FailureBoard]) -> None:
+    boards[1].announce(ValueError("planted"))
+    boards = [board.cleared() for board in boards]
+    assert "without a word" in str(boards[0].explained(LOST))
+
+    boards[2].announce(ValueError("later"))
+    assert str(boards[0].explained(LOST)) == "rank 0 ends with the others: rank 2 has failed: ValueError: later"
+
+
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("out of memory"), KeyboardInterrupt()])
 def test_an_error_of_ones_own_stays_what_it_is(boards: list[FailureBoard], error: BaseException) -> None:
     boards[1].announce(ValueError("planted"))

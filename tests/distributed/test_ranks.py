@@ -148,6 +148,78 @@ def test_the_others_are_told_who_has_failed(launch: Launch) -> None:
     ]
 
 
+CAUGHT = """
+    from datetime import timedelta
+
+    from torch.distributed import distributed_c10d
+
+    from hookbus.errors import RankError
+    from hookbus.ranks import join
+
+    def fails(ranks, rank):
+        try:
+            with ranks.together():
+                if RANK == rank:
+                    raise ValueError(f"planted on {rank}")
+                ranks.barrier("end")
+        except (ValueError, RankError) as error:
+            return str(error)
+"""
+
+
+def test_after_an_error_that_all_have_caught_they_meet_again_and_know_of_the_next_one_alone(launch: Launch) -> None:
+    again = """
+    said = fails(join(), 2)
+    ranks = join()
+    met = ranks.gather("number", RANK)
+    answer([said, met, fails(ranks, 0), join() is not ranks])
+    """
+    done = launch(CAUGHT + again, ranks=3)
+
+    assert done.answers == {
+        0: [
+            "rank 0 ends with the others: rank 2 has failed: ValueError: planted on 2",
+            [0, 1, 2],
+            "planted on 0",
+            True,
+        ],
+        1: [
+            "rank 1 ends with the others: rank 2 has failed: ValueError: planted on 2",
+            [0, 1, 2],
+            "rank 1 ends with the others: rank 0 has failed: ValueError: planted on 0",
+            True,
+        ],
+        2: [
+            "planted on 2",
+            [0, 1, 2],
+            "rank 2 ends with the others: rank 0 has failed: ValueError: planted on 0",
+            True,
+        ],
+    }
+
+
+def test_a_rank_that_goes_on_alone_after_an_error_lets_the_others_go_and_is_told(launch: Launch) -> None:
+    alone = """
+    said = [fails(join(), 1)]
+    distributed_c10d.default_pg_timeout = timedelta(seconds=3)
+    if RANK == 1:
+        try:
+            join()
+        except RankError as error:
+            said.append(str(error))
+    answer(said)
+    """
+    done = launch(CAUGHT + alone)
+
+    assert done.answers[0] == ["rank 0 ends with the others: rank 1 has failed: ValueError: planted on 1"]
+    caught, told = done.answers[1]
+    assert caught == "planted on 1"
+    assert told.startswith("rank 1 goes on after a run that has failed, and the others do not: ")
+    assert told.endswith(
+        ". An error that a script catches has to be caught on every rank; otherwise let the process end."
+    )
+
+
 def test_what_the_main_rank_finds_is_there_on_all(launch: Launch) -> None:
     asking = """
         from hookbus.ranks import join
