@@ -82,6 +82,21 @@ class ExponentialMovingAverage:
             self._weights[i] is named[name] for name, i in self._places.items()
         )
 
+    def go_on_from(self, other: ExponentialMovingAverage) -> list[str]:
+        """Take the averages of the tensors that another one averages as well, and its steps.
+
+        Returns:
+            The names of those whose average begins here instead, sorted.
+        """
+        known = dict(zip(map(id, other._weights), other._averages, strict=True))
+        with torch.no_grad():
+            for weight, average in zip(self._weights, self._averages, strict=True):
+                if id(weight) in known:
+                    average.copy_(known[id(weight)])
+        self.steps = other.steps
+        known |= {id(pair.weight): pair.average for pair in self._copied}
+        return sorted(name for name, i in self._places.items() if id(self._weights[i]) not in known)
+
     # -- updating --------------------------------------------------------------------------------
 
     def momentum_at(self, step: int) -> float:

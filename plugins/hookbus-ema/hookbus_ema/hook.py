@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from hookbus import Hook, Priority, every, hookimpl
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrapped
 from hookbus.run import Run
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.overlap import average_of
-from hookbus_ema.resume import put_back, start_from
+from hookbus_ema.following import followed, has_shape, model_of
+from hookbus_ema.resume import begin, put_back
 
 __all__ = ["EMAHook"]
 
@@ -44,8 +42,8 @@ class EMAHook(Hook):
         """The average, None before training; `state_dict` and `load_state_dict` keep it."""
         if self._loaded is not None and self._run is not None and self._run.model is not None:
             state, self._loaded = self._loaded, None
-            restored = put_back(self._made(self._run), state, self.name)
-            self._average, self._begun_at = restored, state["begun_at"]
+            self._average = put_back(model_of(self._run), self.config, state, self.name)
+            self._begun_at = state["begun_at"]
         return self._average
 
     def check(self, run: Run) -> None:
@@ -57,14 +55,19 @@ class EMAHook(Hook):
         """Offer the averages to the run. A run that begins at zero has none yet."""
         if run.iters_done == 0:
             self._average = None
-        elif self._average is not None and not self._average.is_of(_model(run)):
+        elif self._average is not None and not self._average.is_of(model_of(run)):
             self.load_state_dict(self.state_dict())
         run.weights.provide(self)
         run.around_validation(self.applied)
 
     def before_train(self, run: Run) -> None:
-        """Start at the weights as they are now, or at the averages of `resume_from`."""
-        self._started(run)
+        """Start at the weights as they are now, or at the averages of `resume_from`; lazy ones at the first step."""
+        if has_shape(model_of(run)):
+            self._started(run)
+
+    def before_train_epoch(self) -> None:
+        """The model may have got other tensors since the last epoch."""
+        self._followed()
 
     def before_optimizer_step(self, run: Run) -> None:
         """The weights are about to change: an update on another thread has to be done with them."""
@@ -92,18 +95,19 @@ class EMAHook(Hook):
     def raw(self) -> dict[str, Tensor] | None:
         """The raw weights while the averages are in the model; None while the model holds the raw ones."""
         kept = None if self._average is None else self._average.raw()
-        return kept and {**_model(self.run).state_dict(), **kept}
+        return kept and {**model_of(self.run).state_dict(), **kept}
 
     def averaged(self) -> dict[str, Tensor] | None:
         """The averaged weights by name, None before training. References, not copies."""
-        return None if self.average is None else self.average.averaged()
+        average = self._followed()
+        return None if average is None else average.averaged()
 
     def applied(self) -> AbstractContextManager[None]:
         """A context in which the model holds the averages, for use by hand; before training it does nothing."""
-        if self.average is None:
+        if (average := self._followed()) is None:
             return nullcontext()
         self.run.weights.wait_for_readers()
-        return self.average.applied()
+        return average.applied()
 
     def wait(self) -> None:
         """Return once no update is running on another thread."""
@@ -130,19 +134,15 @@ class EMAHook(Hook):
     def _started(self, run: Run) -> ExponentialMovingAverage:
         average = self.average
         if average is None:
-            average = self._average = self._made(run)
-            if self.config.resume_from is not None:
-                start_from(average, Path(self.config.resume_from), run.logger)
+            average = self._average = begin(model_of(run), self.config, run.logger)
             self._begun_at = run.steps_done - average.steps
         return average
 
+    def _followed(self) -> ExponentialMovingAverage | None:
+        """The average of the tensors that the model has now, None before training."""
+        if (average := self.average) is not None:
+            self._average = followed(average, model_of(self.run), self.config, self.run.logger)
+        return self._average
+
     def _update(self, run: Run) -> None:
         self._started(run).update(run.steps_done - self._begun_at)
-
-    def _made(self, run: Run) -> ExponentialMovingAverage:
-        return average_of(_model(run), self.config)
-
-
-def _model(run: Run) -> nn.Module:
-    assert run.model is not None
-    return unwrapped(run.model)

@@ -7,27 +7,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from hookbus.errors import CheckpointError
 from hookbus.state import read_checkpoint
 from hookbus_ema.average import ExponentialMovingAverage
+from hookbus_ema.config import EMAConfig
+from hookbus_ema.overlap import average_of
 
-__all__ = ["put_back", "start_from"]
+__all__ = ["begin", "put_back", "start_from"]
 
 
-def put_back(average: ExponentialMovingAverage, state: Mapping[str, Any], hook: str) -> ExponentialMovingAverage:
-    """Let an average go on exactly where it was.
+def begin(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
+    """An average that starts at the weights as they are now, or at the averages of `resume_from`.
 
     Args:
-        average: the average.
+        model: the model.
+        config: the settings.
+        logger: where to report.
+
+    Raises:
+        CheckpointError: the file of `resume_from` cannot be read, or has no averages, or none that fits.
+    """
+    average = average_of(model, config)
+    if config.resume_from is not None:
+        start_from(average, Path(config.resume_from), logger)
+    return average
+
+
+def put_back(model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook: str) -> ExponentialMovingAverage:
+    """An average that goes on exactly where it was.
+
+    Args:
+        model: the model.
+        config: the settings.
         state: what its `state_dict` gave.
         hook: the name of the hook, for the message.
-
-    Returns:
-        The average.
 
     Raises:
         CheckpointError: the state is that of another model.
     """
+    average = average_of(model, config)
     try:
         average.load_state_dict(state)
     except ValueError as error:
