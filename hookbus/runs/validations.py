@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.clock import batch_size
-from hookbus.errors import RequestError
+from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook
 from hookbus.metrics import Evaluation, Metrics, to_float
 from hookbus.model.fsdp2 import gathered
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Evaluator", "Kind", "Validations", "named_results"]
 
 Kind = Literal["val", "test"]
+WORDS: Mapping[Kind, str] = {"val": "validation", "test": "test"}
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
 
 
@@ -227,6 +228,20 @@ def named_results(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> M
         kind: "val" or "test".
         loader: the name of the loader, where there are several.
         found: the results by their own names.
+
+    Raises:
+        MetricError: a name is no text, or a result no number.
     """
     prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
-    return Metrics({n if n.startswith(f"{kind}/") else prefix + n: to_float(value) for n, value in found.items()})
+    if wrong := [name for name in found if not isinstance(name, str)]:
+        raise MetricError(f"Results of a {WORDS[kind]} have names, and {wrong[0]!r} is none.")
+    return Metrics({n if n.startswith(f"{kind}/") else prefix + n: _number(kind, n, v) for n, v in found.items()})
+
+
+def _number(kind: Kind, name: str, value: Any) -> float:
+    try:
+        return to_float(value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(value, "shape", None)
+        what = type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
+        raise MetricError(f"The result {name!r} of the {WORDS[kind]} is a {what}: return a single number.") from None

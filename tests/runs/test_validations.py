@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hookbus import Hook
-from hookbus.errors import RequestError
+from hookbus.errors import MetricError, RequestError
 from hookbus.markers import hookimpl
 from hookbus.run import Run
 from hookbus.testing import RecordingBus
@@ -79,6 +79,19 @@ class TestResults:
 
         assert math.isnan(results["val/loss"])
         assert results["val/best"] == math.inf
+
+    @pytest.mark.parametrize(
+        ("results", "message"),
+        [
+            ({"loss": 1.0, "report": "good"}, "The result 'report' of the validation is a str: return a single number"),
+            ({"loss": None}, "The result 'loss' of the validation is a NoneType"),
+            ({"per_class": torch.ones(3)}, r"'per_class' of the validation is a Tensor of shape \(3,\)"),
+            ({3: 1.0}, "Results of a validation have names, and 3 is none"),
+        ],
+    )
+    def test_that_cannot_be_told_are_an_error_that_names_them(self, results: Any, message: str, bus: Any) -> None:
+        with pytest.raises(MetricError, match=message), bus.run(validate=lambda: results) as run:
+            run.validate()
 
     def test_of_a_validation_stay_until_the_next_one_which_has_its_own_alone(self, bus: Any) -> None:
         found = iter([{"loss": 1.0, "extra": 5.0}, {"loss": 2.0}])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Self
 
 from pydantic import Field, ImportString, field_validator, model_validator
 
-from hookbus import HookConfig
+from hookbus import HookConfig, import_path
 from hookbus.rules import Rule, infer_rule, undecided
 
 __all__ = ["EvalConfig"]
@@ -42,6 +42,26 @@ class EvalConfig(HookConfig):
         default=[], description="(milestone, interval) pairs: from this epoch (or iteration) on, this interval."
     )
     before_train: bool = Field(default=False, description="One validation before training, which counts for nothing.")
+
+    @field_validator("dataloader")
+    @classmethod
+    def _gives_batches(cls, value: Any) -> Any:
+        for each in value.values() if isinstance(value, Mapping) else (value,):
+            if not (isinstance(each, (str, Iterable)) or hasattr(each, "__getitem__")):
+                raise ValueError(f"{each!r} is neither the name of a service, nor a loader, nor a mapping of these.")
+            if isinstance(each, (list, tuple)) and any(isinstance(name, str) for name in each):
+                raise ValueError(f"{each!r}: several data sets are a mapping of a name of yours to each.")
+        return value
+
+    @field_validator("test_fn", mode="before")
+    @classmethod
+    def _imported(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return import_path(value)
+        except ImportError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("dynamic_intervals")
     @classmethod

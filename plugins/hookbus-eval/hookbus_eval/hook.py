@@ -44,7 +44,10 @@ class EvalHook(Hook):
         return {} if metric is None else {metric: self.config.rule}
 
     def before_train(self, run: Run) -> None:
-        """Ask for a validation before training where it begins; it counts for nothing."""
+        """See that there are data and somebody who keeps the best; ask for the validation before training."""
+        if self._own is not None:
+            self._own.loaders(run)
+        self._see_who_keeps_the_best(run)
         if self.config.before_train and run.iters_done == 0:
             run.request_validation("before training")
 
@@ -59,6 +62,13 @@ class EvalHook(Hook):
         """Ask for a validation after this iteration."""
         if not self.config.by_epoch:
             run.request_validation(f"iteration {run.iters_done}")
+
+    def _see_who_keeps_the_best(self, run: Run) -> None:
+        metric, saver = self.config.best_metric, run.get("saver")
+        if metric is None or getattr(saver, "keeps_best", saver is not None):
+            return
+        why = "no hook here writes checkpoints" if saver is None else "the checkpoint hook has save_best: false"
+        run.logger.warning("%s: %s, so no file of the best %r is kept.", self.name, why, metric)
 
 
 class DistEvalHook(EvalHook):

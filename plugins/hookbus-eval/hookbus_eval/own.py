@@ -36,15 +36,23 @@ class OwnValidation:
             HookError: there is no way to judge a batch, or `test_fn` does not return results.
             LoopError: a loader gives no batch, or a metric cannot be measured.
         """
-        loaders = self._loaders(run, self._config.dataloader)
+        loaders = self.loaders(run)
         if self._config.test_fn is not None:
             self._by_function(run, loaders)
         else:
             self._by_steps(run, loaders)
 
-    def _loaders(self, run: Run, given: Any) -> Any:
+    def loaders(self, run: Run) -> Any:
+        """What is judged: a loader, or a mapping of name to loader.
+
+        Raises:
+            ServiceError: there is no loader of the name that was given.
+        """
+        return self._found(run, self._config.dataloader)
+
+    def _found(self, run: Run, given: Any) -> Any:
         if isinstance(given, Mapping):
-            return {name: self._loaders(run, each) for name, each in given.items()}
+            return {name: self._found(run, each) for name, each in given.items()}
         return run.require(given) if isinstance(given, str) else given
 
     def _by_steps(self, run: Run, loaders: Any) -> None:

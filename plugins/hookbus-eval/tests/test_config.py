@@ -1,5 +1,7 @@
 """Which settings hold."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +45,9 @@ def test_the_defaults() -> None:
         ({"test_fn": "no_such_module.judge"}, "test_fn: .*no_such_module"),
         ({"test_fn": "math.cos", "metrics": ["accuracy"]}, "test_fn measures by itself"),
         ({"metrics": ["acuracy"]}, "no built-in metric 'acuracy'. Did you mean 'accuracy'?"),
+        ({"dataloader": None}, "dataloader: None is neither the name of a service, nor a loader, nor a mapping"),
+        ({"dataloader": {"a": 3}}, "dataloader: 3 is neither the name"),
+        ({"dataloader": ["val_loader", "test_loader"]}, "several data sets are a mapping of a name of yours to each"),
         ({"intervall": 3}, "intervall: unknown key. Did you mean 'interval'"),
     ],
 )
@@ -87,6 +92,16 @@ def test_the_runs_own_validation_is_replaced_where_there_is_a_reason(settings: d
 
 def test_a_function_may_be_given_by_its_path() -> None:
     assert EvalHook({"test_fn": "torch.nn.functional.l1_loss"}).config.test_fn is functional.l1_loss
+
+
+def test_a_function_beside_the_run_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console script does not look there by itself."""
+    (tmp_path / "judges_of_this_test.py").write_text("def judge(model, loader):\n    return {'score': 1.0}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    function = EvalConfig(test_fn="judges_of_this_test:judge").test_fn
+    assert function is not None
+    assert function(None, None) == {"score": 1.0}
 
 
 def test_the_distributed_one_takes_the_same_settings() -> None:

@@ -152,6 +152,22 @@ class TestBest:
 
         assert {path.name for path in (tmp_path / "checkpoints").glob("best_*.pth")} == {"best_loss.pth"}
 
+    @pytest.mark.parametrize(
+        ("hooks", "why"),
+        [([], "no hook here writes checkpoints"), ([{"save_best": False}], "the checkpoint hook has save_best: false")],
+    )
+    def test_that_nobody_keeps_is_told_where_it_was_asked_for(
+        self, hooks: list[dict[str, Any]], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for settings in ({"metric": "accuracy"}, {}):
+            caplog.clear()
+            savers = [CheckpointHook(each) for each in hooks]
+            fake_training(
+                [EvalHook(settings), *savers], scores=lambda epoch: {"accuracy": 0.5}, work_dir=tmp_path, overwrite=True
+            )
+            told = [f"eval: {why}, so no file of the best 'accuracy' is kept."] if settings else []
+            assert [message for message in caplog.messages if "best" in message] == told
+
 
 class TestModel:
     def test_is_as_it_was_after_a_validation_in_the_middle_of_an_epoch(self) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hookbus import Hook
 from hookbus.errors import HookError, LoopError, ServiceError
-from hookbus.testing import RecordingBus
+from hookbus.testing import RecordingBus, fake_training
 from hookbus_eval import EvalHook
 
 BATCHES = [
@@ -136,6 +136,14 @@ def test_a_loop_that_does_not_say_how_a_batch_is_judged_is_told() -> None:
 def test_a_name_that_nobody_provides_is_an_error_with_near_names() -> None:
     with pytest.raises(ServiceError, match="no service 'vall_loader' in this run. Did you mean 'val_loader'"):
         validate(EvalHook(dataloader="vall_loader"), val_loader=BATCHES)
+
+
+@pytest.mark.parametrize("dataloader", ["vall_loader", {"clean": "val_loader", "noisy": "vall_loader"}])
+def test_such_a_name_is_told_before_anything_is_trained(dataloader: Any) -> None:
+    bus: Any = RecordingBus([EvalHook(dataloader=dataloader)])
+    with pytest.raises(ServiceError, match="no service 'vall_loader'"):
+        fake_training(bus=bus, val_loader=BATCHES)
+    assert "before_train_iter" not in bus.fired
 
 
 @pytest.mark.parametrize("empty", [{}, []])
