@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hookbus.errors import CheckpointError
 from hookbus.runs.ending import write_status
+from hookbus.runs.services import DIRECTORIES
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -41,10 +42,17 @@ def go_on_from(run: Run, resume: str | Path) -> None:
 
 
 def checkpoints_of(run: Run) -> Path | None:
-    """Where the checkpoints of a run are: the saver knows, if there is one that says so. None where nobody does."""
+    """Where the checkpoints of a run are: the saver knows, if there is one that says so. None where nobody does.
+
+    The directory need not be there, and is not made.
+    """
     directory_of = getattr(run.get("saver"), "directory", None)
-    found = run.get("checkpoints_dir") if directory_of is None else directory_of(run)
-    return None if found is None else Path(found)
+    if directory_of is not None:
+        return Path(directory_of(run))
+    provided = run.services.provided("checkpoints_dir")
+    if provided is not None:
+        return Path(provided)
+    return None if run.work_dir is None else run.work_dir.path / DIRECTORIES["checkpoints_dir"]
 
 
 def _newest_of(run: Run) -> Path | None:

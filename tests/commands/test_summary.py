@@ -101,6 +101,25 @@ def test_a_run_without_checkpoints_cannot_be_gone_on_with(project: Project) -> N
     assert commands(said("hooks=[]")) == [["hookbus", "explain", "run.yaml", "hooks=[]"]]
 
 
+def test_it_makes_no_directory_for_checkpoints_of_a_saver_without_a_place(project: Project) -> None:
+    project.write(
+        """
+        from hookbus import Hook
+
+        class WritesElsewhereHook(Hook):
+            def before_run(self, run):
+                run.provide("saver", self)
+
+            def plan(self, run, requests):
+                return None
+        """,
+        "elsewhere_1.py",
+    )
+    project.write(RUN)
+    assert commands(said("hooks=['elsewhere_1:WritesElsewhereHook']"))[0][1] == "explain"
+    assert not (project.path / "runs/x/checkpoints").exists()
+
+
 @pytest.mark.parametrize(
     ("called", "shown"),
     [
