@@ -128,7 +128,7 @@ class Hook:
     Config: ClassVar[type[HookConfig]] = HookConfig
     priority: int = Priority.NORMAL
     observer: ClassVar[bool] = False
-    unit: ClassVar[Literal["iter", "step", "epoch"]] = "iter"
+    unit: Literal["iter", "step", "epoch"] = "iter"
     ranks: ClassVar[Literal["all", "main"]] = "all"
     schedules_validation: ClassVar[bool] = False
     makes_requests: ClassVar[bool] = True

@@ -37,6 +37,7 @@ class CheckpointHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        self.unit = "epoch" if self.config.by_epoch else "iter"
         self.best = BestKeeper(self.config)
         self._writer = Writer(self.config, self.best)
 
@@ -63,7 +64,7 @@ class CheckpointHook(Hook):
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:
-        """See that the directory is this run's and its best files hold the best, and hear what others want the best of."""
+        """See that the directory is this run's and best files hold the best, and hear what others want the best of."""
         self._writer.begin(run)
         for metric, best in self.best.to_write_again(run):
             run.request_save(f"best {metric}, once more", saver=self, best=(metric, best))

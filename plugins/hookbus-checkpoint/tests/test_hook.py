@@ -459,6 +459,13 @@ class TestWhen:
 
         assert files(tmp_path) == {"iter_4.pth", "iter_8.pth"}
 
+    def test_less_often_by_the_frequency_that_every_hook_has(self, tmp_path: Path) -> None:
+        train(tmp_path / "a", CheckpointHook(frequency=2, save_last=False), epochs=5)
+        train(tmp_path / "b", CheckpointHook(interval=2, by_epoch=False, frequency=3, save_last=False), epochs=3)
+
+        assert files(tmp_path / "a") == {"epoch_2.pth", "epoch_4.pth"}
+        assert files(tmp_path / "b") == {"iter_6.pth"}
+
     def test_no_periodic_files_leaves_best_and_last(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(interval=None), scores=[0.5, 0.4])
 

@@ -55,6 +55,7 @@ def test_a_name_that_tells_no_direction_is_refused(monitor: str) -> None:
         ({"baseline": float("inf")}, "baseline: .*inf"),
         ({"mode": "best"}, "mode: .*'best'"),
         ({"restore_best_weights": "disk"}, "restore_best_weights"),
+        ({"frequency": 2}, "frequency: it judges every validation: say patience"),
         ({"patiense": 3}, "patiense: unknown key. Did you mean 'patience'"),
     ],
 )

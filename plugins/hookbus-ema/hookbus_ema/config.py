@@ -34,6 +34,13 @@ class EMAConfig(HookConfig):
         default=False, description="Experimental: update on another thread during the next forward and backward."
     )
 
+    @field_validator("frequency")
+    @classmethod
+    def _has_an_interval(cls, value: int | None) -> int | None:
+        if value not in (None, 1):
+            raise ValueError(f"updates are counted by interval: say interval: {value}.")
+        return value
+
     @field_validator("momentum")
     @classmethod
     def _is_the_share_of_the_old(cls, value: float) -> float:

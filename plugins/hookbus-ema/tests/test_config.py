@@ -42,6 +42,7 @@ def test_a_share_of_the_new_weight_is_refused_and_both_conventions_are_explained
         ({"interval": 0}, "interval: should be greater than or equal to 1"),
         ({"warm_up": -1}, "warm_up: should be greater than or equal to 0"),
         ({"device": "cuda"}, "device: should be 'cpu'"),
+        ({"frequency": 2}, "frequency: updates are counted by interval: say interval: 2"),
         ({"momentun": 0.9}, "momentun: unknown key. Did you mean 'momentum'"),
     ],
 )

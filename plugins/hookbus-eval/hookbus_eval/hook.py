@@ -30,6 +30,7 @@ class EvalHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        self.unit = "epoch" if self.config.by_epoch else "iter"
         self._own = OwnValidation(self.config, self.name) if self.config.brings_validation else None
 
     @property

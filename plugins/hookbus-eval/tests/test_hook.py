@@ -98,6 +98,11 @@ class TestWhen:
         by_iteration = validated_at(kind(when="once(3)", by_epoch=False), epochs=5)
         assert ([epoch for epoch, _ in by_epoch], by_iteration) == ([2, 4, 5], [(1, 3)])
 
+    def test_less_often_by_the_frequency_that_every_hook_has(self, kind: type[Hook]) -> None:
+        assert [epoch for epoch, _ in validated_at(kind(frequency=2), epochs=5)] == [2, 4]
+        by_iteration = validated_at(kind(interval=3, by_epoch=False, frequency=2), batches=6, epochs=3)
+        assert [iteration for _, iteration in by_iteration] == [6, 12, 18]
+
     def test_after_a_resume_where_it_would_have_been(self, kind: type[Hook], tmp_path: Path) -> None:
         def run(epochs: int, **options: Any) -> list[int]:
             saves = CheckpointHook(best_metric="accuracy")
