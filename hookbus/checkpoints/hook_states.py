@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._packages import package_of
-from hookbus.checkpoints.plain import check_plain
+from hookbus.checkpoints.plain import plain_state
 from hookbus.errors import CheckpointError, in_one_line
 from hookbus.hook import Hook
 
@@ -27,8 +27,7 @@ def states_of_hooks(run: Run) -> dict[str, Any]:
     for name, hook in run.bus.hooks.items():
         if not isinstance(hook, Hook):
             continue
-        state = hook.state_dict()
-        check_plain(state, f"hook {name!r}: state_dict()")
+        state = plain_state(hook.state_dict(), f"hook {name!r}: state_dict()")
         states[name] = {
             "state": state,
             "version": hook.state_version,

@@ -80,9 +80,9 @@ def _is_of_flat_dicts(value: dict[Any, Any]) -> bool:
 
 
 def plain_state(state: Any, where: str) -> Any:
-    """What an optimizer, scheduler or the like keeps, fit for a checkpoint, in containers of its own.
+    """What a hook, optimizer, scheduler or the like keeps, fit for a checkpoint, in containers of its own.
 
-    Numbers of NumPy, which users set as learning rates and the like, become those of Python.
+    Numbers of NumPy, which users set as learning rates or get as scores, become those of Python.
 
     Args:
         state: what its `state_dict()` has returned.
@@ -111,7 +111,7 @@ def _copied(value: Any, doubtful: list[Any]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(value if _holds_leaves(value) else [_copied(each, doubtful) for each in value])
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return value.item()
+        value = value.item()
     if type(value) not in LEAVES:
         doubtful.append(value)
     return value

@@ -32,7 +32,7 @@ class ReportedHook(Hook):
         """Record numbers."""
         if run.sanity_checking:
             return
-        copies = {name: kept(value) for name, value in values.items()}
+        copies = {str(name): kept(value) for name, value in values.items()}
         self._recent.add(int(step), copies)
         self._put(self._entries.numbers(copies, int(step)))
 

@@ -25,11 +25,11 @@ _LOGIN = re.compile(r"(\w://[^/\s:@]*:)[^/\s@]+@")
 
 
 def plain_settings(config: Any) -> Any:
-    """A configuration with a mapping of plain values in the place of each pydantic model, itself one or not."""
+    """A configuration whose pydantic models are mappings of plain values, itself one or not; keys become texts."""
     if hasattr(config, "model_dump"):
         return config.model_dump(mode="json")
     if isinstance(config, Mapping):
-        return {key: plain_settings(each) for key, each in config.items()}
+        return {str(key): plain_settings(each) for key, each in config.items()}
     return [plain_settings(each) for each in config] if isinstance(config, (list, tuple)) else config
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Evaluator", "Kind", "Validations", "named_results"]
 
 Kind = Literal["val", "test"]
-WORDS: Mapping[Kind, str] = {"val": "validation", "test": "test"}
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
 
 
@@ -97,9 +96,9 @@ class Validations:
             run.brackets.open_automatically(kind, held=True)
             if run.keeps_brackets and evaluator is self._evaluators[kind]:
                 run.brackets.open_automatically(f"{kind}_epoch")
-            returned = evaluator(run)
+            returned = _by_name(kind, evaluator(run))
             run.brackets.close(f"{kind}_epoch", metrics=returned)
-            run.metrics.results |= self._agreed(kind, None, returned or {})
+            run.metrics.results |= self._agreed(kind, None, {} if returned is None else returned)
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
             run.brackets.close(kind)
@@ -227,21 +226,32 @@ def named_results(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> M
     Args:
         kind: "val" or "test".
         loader: the name of the loader, where there are several.
-        found: the results by their own names.
+        found: the results by their own names; what is no text, such as the number of a class, becomes one.
 
     Raises:
-        MetricError: a name is no text, or a result no number.
+        MetricError: one is no single number.
     """
-    prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
-    if wrong := [name for name in found if not isinstance(name, str)]:
-        raise MetricError(f"Results of a {WORDS[kind]} have names, and {wrong[0]!r} is none.")
-    return Metrics({n if n.startswith(f"{kind}/") else prefix + n: _number(kind, n, v) for n, v in found.items()})
+    own, prefix = f"{kind}/", f"{kind}/{loader}/" if loader else f"{kind}/"
+    texts = {str(name): value for name, value in found.items()}
+    return Metrics({n if n.startswith(own) else prefix + n: _number(n, value) for n, value in texts.items()})
 
 
-def _number(kind: Kind, name: str, value: Any) -> float:
+def _number(name: str, value: Any) -> float:
     try:
         return to_float(value)
-    except (TypeError, ValueError, RuntimeError):
-        shape = getattr(value, "shape", None)
-        what = type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
-        raise MetricError(f"The result {name!r} of the {WORDS[kind]} is a {what}: return a single number.") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        what = f"of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+        raise MetricError(
+            f"The result {name!r} is no single number ({what}). A validation returns numbers by name, such as "
+            "{'accuracy': 0.9}; several of one kind have a name each."
+        ) from None
+
+
+def _by_name(kind: Kind, returned: Any) -> Mapping[str, Any] | None:
+    if returned is None or isinstance(returned, Mapping):
+        return returned
+    word = {"val": "validation", "test": "test"}[kind]
+    raise MetricError(
+        f"The {word} returned {type(returned).__name__}, and results have names: return a mapping such as "
+        "{'accuracy': 0.9}, or nothing."
+    )

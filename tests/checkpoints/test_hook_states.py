@@ -106,10 +106,20 @@ class TestHookStates:
             "and the installed module tests.checkpoints.test_hook_states reads version 1."
         )
 
+    @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True)])
+    def test_numbers_of_numpy_are_kept_as_those_of_python(self, value: Any) -> None:
+        hook = Counts(name="mine")
+        hook.value = {"scores": [value]}
+        checkpoint = collect(idle_run(hooks=(hook,)))
+
+        (kept,) = checkpoint["hooks"]["mine"]["state"]["value"]["scores"]
+        assert kept == value
+        assert type(kept) in (float, int, bool)
+
     @pytest.mark.parametrize(
         ("value", "place"),
         [
-            (np.float64(0.5), "['value'] is a float64"),
+            (np.datetime64("2020-01-01"), "['value'] is a date"),
             (np.ones(2), "['value'] is a ndarray"),
             ({"a": [0, {"b": Path("x")}]}, "['value']['a'][1]['b'] is a PosixPath"),
             (Colour.RED, "['value'] is a Colour"),

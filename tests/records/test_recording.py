@@ -148,6 +148,15 @@ def test_everything_that_is_reported_is_handed_on_as_it_was() -> None:
     ]
 
 
+def test_a_name_that_is_no_text_becomes_one() -> None:
+    hook = NotebookHook()
+    bus = HookBus([hook])
+    with bus.run(epochs=1):
+        bus.emit("before_train")
+        bus.emit("log_scalars", values={0: 0.5}, step=1)
+    assert ("0", 1, 0.5) in hook.lines
+
+
 @pytest.mark.parametrize(("takes", "files"), [(True, ["iter_2.pth"]), (False, [])])
 def test_checkpoint_files_are_handed_to_a_back_end_that_takes_them(
     tmp_path: Path, takes: bool, files: list[str]

@@ -40,7 +40,7 @@ def test_models_become_mappings_wherever_they_stand_and_the_rest_stays() -> None
     settings = {"lr": 0.1, 3: {"hub": Hub()}, "hubs": (Hub(), "c")}
 
     assert plain_settings(Hub()) == hub
-    assert plain_settings(settings) == {"lr": 0.1, 3: {"hub": hub}, "hubs": [hub, "c"]}
+    assert plain_settings(settings) == {"lr": 0.1, "3": {"hub": hub}, "hubs": [hub, "c"]}
     assert settings["hubs"] == (Hub(), "c")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -80,17 +81,21 @@ class TestResults:
         assert math.isnan(results["val/loss"])
         assert results["val/best"] == math.inf
 
+    def test_have_texts_as_names(self, bus: Any) -> None:
+        with bus.run(validate=lambda: {0: 0.25, 1: 0.5}) as run:
+            assert dict(run.validate()) == {"val/0": 0.25, "val/1": 0.5}
+
     @pytest.mark.parametrize(
-        ("results", "message"),
+        ("found", "problem"),
         [
-            ({"loss": 1.0, "report": "good"}, "The result 'report' of the validation is a str: return a single number"),
-            ({"loss": None}, "The result 'loss' of the validation is a NoneType"),
-            ({"per_class": torch.ones(3)}, r"'per_class' of the validation is a Tensor of shape \(3,\)"),
-            ({3: 1.0}, "Results of a validation have names, and 3 is none"),
+            ({"f1": [0.5, 0.25]}, "The result 'f1' is no single number (list)."),
+            ({"f1": torch.zeros(2)}, "The result 'f1' is no single number (of shape (2,))."),
+            ({"f1": None}, "The result 'f1' is no single number (NoneType)."),
+            (0.0, "The validation returned float, and results have names: return a mapping"),
         ],
     )
-    def test_that_cannot_be_told_are_an_error_that_names_them(self, results: Any, message: str, bus: Any) -> None:
-        with pytest.raises(MetricError, match=message), bus.run(validate=lambda: results) as run:
+    def test_that_cannot_be_read_are_told(self, bus: Any, found: Any, problem: str) -> None:
+        with pytest.raises(MetricError, match=re.escape(problem)), bus.run(validate=lambda: found) as run:
             run.validate()
 
     def test_of_a_validation_stay_until_the_next_one_which_has_its_own_alone(self, bus: Any) -> None:

@@ -64,7 +64,7 @@ class LoggerHook(RecordingHook):
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
         """Keep times that others report at iterations, for the lines of training."""
         if run.clock.epoch_open and not run.validating:
-            self._timing.update({name: float(value) for name, value in values.items() if is_time(name)})
+            self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
 
     # -- results -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
     A number that is not finite becomes null, and `nonfinite` says what it was: "nan", "inf" or "-inf".
 
     Args:
-        values: numbers, tensors or arrays with one element, by name.
+        values: numbers, tensors or arrays with one element, by name; a name that is no text becomes one.
         counts: how many of the numbers behind a mean were not finite, by name.
 
     Returns:
@@ -28,12 +28,15 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
     """
     numbers: dict[str, float] = {}
     problems: list[str] = []
-    for name, value in values.items():
+    for key, value in values.items():
+        name = str(key)
         try:
             number = plain_number(value)
             math.isfinite(number)  # as a float it may be too large
             numbers[name] = number
-        except (TypeError, ValueError, RuntimeError, OverflowError):
+        except OverflowError:
+            problems.append(f"{name!r} is larger than any float")
+        except (TypeError, ValueError, RuntimeError):
             problems.append(f"{name!r} is a {type(value).__name__}, not a single number")
     bad = {name: str(number) for name, number in numbers.items() if not math.isfinite(number)}
     fields: dict[str, Any] = {"values": {name: None if name in bad else number for name, number in numbers.items()}}

@@ -95,7 +95,7 @@ def test_times_that_others_report_at_iterations_stand_at_the_end_of_the_line(sho
     class Timer(Hook):
         def after_train_iter(self, run: Run) -> None:
             run.log({"time/data": 0.001})
-            run.bus.emit("log_scalars", values={"time/iter": 0.25, "time/eta": 61.0, "throughput/x": 3.0})
+            run.bus.emit("log_scalars", values={"time/iter": 0.25, "time/eta": 61.0, "throughput/x": 3.0, 0: 1.0})
 
         def after_epoch(self, run: Run) -> None:
             run.bus.emit("log_scalars", values={"time/epoch": 9.0})

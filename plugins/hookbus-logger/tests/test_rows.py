@@ -77,6 +77,13 @@ def test_any_numbers_pass_a_strict_parser(values: dict[str, float]) -> None:
     assert set(back.get("nonfinite", {})) == {name for name, value in values.items() if not math.isfinite(value)}
 
 
+def test_names_are_texts_and_what_no_float_holds_is_told() -> None:
+    fields, problems = scalars({0: 0.5, "a": 1, "big": 10**400})
+
+    assert fields == {"values": {"0": 0.5, "a": 1}}
+    assert problems == ["'big' is larger than any float"]
+
+
 def test_a_configuration_becomes_strict_json() -> None:
     config = {
         "model": {"lr": 0.1, "path": Path("runs/x")},
