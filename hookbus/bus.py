@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus.dispatch.actions import ACTIONS, ActionSpecs, step_of
+from hookbus.dispatch.checks import listed
 from hookbus.dispatch.declaring import Points
 from hookbus.dispatch.emitting import emitter_for
 from hookbus.dispatch.explain import Explanation, explain
 from hookbus.dispatch.listeners import check_priority
 from hookbus.dispatch.manager import Manager
-from hookbus.dispatch.members import FunctionPlugin
+from hookbus.dispatch.members import FunctionPlugin, see_that_it_is_free
 from hookbus.dispatch.table import Calls, Order, Table, Wrap
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
 from hookbus.hook import Hook
@@ -49,6 +51,7 @@ class HookBus(Points):
         calls: the loop's own path to every point and action.
         table: the compiled tables.
         current: the run in progress, or an idle one.
+        lock: held while members change and while points are compiled.
         pm: the pluggy PluginManager; register, unregister and set_blocked on it take effect like the bus's own.
 
     Raises:
@@ -60,13 +63,14 @@ class HookBus(Points):
         if order not in ("nested", "ascending"):
             raise ConfigError([f"order: {order!r} is neither 'nested' nor 'ascending'."])
         self._emitters: dict[str, Callable[..., None]] = {}
+        self.lock = RLock()
         self.pm = Manager(self)
         self.table = Table(order, self.pm.members.implementations, self.changed)
-        self.calls = Calls(lambda name: self.table.compile(name, self.current))
+        self.calls = Calls(lambda name: self.table.compile(name, self.current), self.lock)
         self.pm.add_hookspecs(ActionSpecs)
         self._add(POINTS)
         self.current: Run = Run(self)
-        for hook in hooks:
+        for hook in listed(hooks):
             self.register(hook)
 
     @classmethod
@@ -149,6 +153,8 @@ class HookBus(Points):
         Raises:
             RegistrationError: the function was refused, or there is no such point.
         """
+        if not isinstance(point, str) or not point:
+            raise RegistrationError(f"bus.on takes the name of a point, such as 'after_train_iter', not {point!r}.")
         mark = hookimpl(when=when, priority=priority, before=before, after=after, specname=point)
         target = ALIASES.get(point, point)
 
@@ -156,7 +162,9 @@ class HookBus(Points):
             if target not in self.points:
                 self.find_points({target})
             if not isinstance(function, (FunctionType, MethodType)):
-                raise RegistrationError(f"bus.on({point!r}) takes a function, not {function!r}.")
+                raise RegistrationError(
+                    f"bus.on({point!r}) takes a function, not {function!r}: write a function that calls it."
+                )
             plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
             self.register(plugin, name or self.pm.members.free_name(function, target))
             return function
@@ -176,8 +184,9 @@ class HookBus(Points):
 
     def changed(self) -> None:
         """Members, schedules or the clock have changed: compile again on next use."""
-        self.calls.forget([*self.points, *self.table.steps])
-        self._emitters.clear()
+        with self.lock:
+            self.calls.forget([*self.points, *self.table.steps])
+            self._emitters.clear()
         self.current.members_changed()
 
     # -- firing ------------------------------------------------------------------------------
@@ -228,12 +237,16 @@ class HookBus(Points):
 
     def _emitter(self, given: str) -> Callable[..., None]:
         """The function behind `emit` for one point: it checks the arguments and keeps the brackets."""
+        if not isinstance(given, str):
+            raise PointError(f"bus.emit takes the name of a point, such as 'after_train_iter', not {given!r}.")
         point = ALIASES.get(given, given)
         if point not in self.points and not (self.find_points({point}) and point in self.points):
             raise PointError(
                 f"There is no point {given!r}.{did_you_mean(given, self.points)} Declare your own with bus.declare."
             )
-        emitter = self._emitters[given] = emitter_for(self.points[point], self.calls.get(point), self.current)
+        with self.lock:
+            emitter = emitter_for(self.points[point], self.calls.get(point), self.current)
+            self._emitters[given] = emitter
         return emitter
 
     # -- actions -----------------------------------------------------------------------------
@@ -274,6 +287,9 @@ class HookBus(Points):
         Raises:
             OrderError: the before=/after= wishes contradict each other.
         """
+        for hook in self.hooks.values():
+            if isinstance(hook, Hook):
+                see_that_it_is_free(hook, self)
         self.current = run
         for hook in self.hooks.values():
             if isinstance(hook, Hook):

@@ -176,12 +176,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def in_one_line(error: BaseException) -> str:
     """An error as it stands in a sentence: "ValueError: no such layer"; its kind alone where it has no text."""
-    return _with_kind(error, " ".join(str(error).split()))
+    return _with_kind(error, " ".join(_text_of(error).split()))
 
 
 def first_line(error: BaseException) -> str:
     """The kind of an error, and the first line of what it says: torch adds many lines on where it has failed."""
-    return _with_kind(error, next(iter(str(error).strip().splitlines()), ""))
+    return _with_kind(error, next(iter(_text_of(error).strip().splitlines()), ""))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # it must not take the place of what it was to report
+        return f"(its text cannot be had: {type(broken).__name__})"
 
 
 def _with_kind(error: BaseException, text: str) -> str:

@@ -354,7 +354,9 @@ def check_point(point: Point, taken: Collection[str]) -> None:
         if not each.isidentifier() or keyword.iskeyword(each) or each.startswith("_"):
             raise PointError(f"{each!r} cannot be the name of a point or argument: write a plain identifier.")
     if point.name in taken:
-        raise PointError(f"{point.name!r} is an alias or an action, so it cannot be declared as a point.")
+        raise PointError(
+            f"{point.name!r} is an alias or an action, or a word of the bus, so it cannot be declared as a point."
+        )
     reserved = sorted({"run", "self", *SPELLINGS} & set(point.args))
     if reserved:
         raise PointError(f"{point.name}: {', '.join(reserved)} means something at every point; do not declare it.")

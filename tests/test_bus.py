@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from typing import Any
 
 import pytest
+import torch
 
-from hookbus import Hook, HookBus, Priority, every
-from hookbus.errors import HookError, RegistrationError
+from hookbus import Hook, HookBus, Priority, Trainer, every
+from hookbus.errors import HookError, PointError, RegistrationError
+from hookbus.lifecycle import Lifecycle
 
 
 class Noting(Hook):
@@ -331,3 +336,87 @@ def test_wishes_by_name_order_functions(seen: list[str]) -> None:
     bus.on("after_epoch", name="c", priority=10)(lambda: seen.append("c"))
     bus.emit("after_epoch")
     assert seen == ["b", "c", "a"]
+
+
+# -- mistakes and accidents --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [Noting([]), None, "ema", {"ema": 1}, Noting])
+def test_what_is_no_list_of_hooks_is_refused(given: Any) -> None:
+    for build in (HookBus, lambda hooks: Trainer(torch.nn.Linear(1, 1), hooks=hooks)):
+        with pytest.raises(RegistrationError, match=r"hooks= takes a list of hooks, not .*: write hooks=\[\.\.\.\]"):
+            build(given)
+
+
+@pytest.mark.parametrize("point", [None, 3, "", Lifecycle.after_train_iter])
+def test_the_name_of_a_point_is_a_text(point: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"bus.on takes the name of a point, such as 'after_train_iter', not"):
+        HookBus().on(point)
+
+
+@pytest.mark.parametrize("point", [None, 3, Lifecycle.after_train_iter])
+def test_what_is_no_name_cannot_be_fired(point: Any) -> None:
+    bus: Any = HookBus()
+    with pytest.raises(PointError, match=r"bus.emit takes the name of a point, such as 'after_train_iter', not"):
+        bus.emit(point)
+
+
+def test_names_are_texts_and_priorities_are_numbers(seen: list[str]) -> None:
+    bus: Any = HookBus()
+    with pytest.raises(RegistrationError, match="its name is 3, and a name is a text"):
+        bus.register(Noting(seen), 3)
+    with pytest.raises(RegistrationError, match="the priority True is not a whole number"):
+        bus.register(Noting(seen), priority=True)
+
+
+@pytest.mark.parametrize("name", ["get", "forget"])
+def test_a_word_of_the_bus_is_no_point(name: str) -> None:
+    with pytest.raises(PointError, match=f"'{name}' is an alias or an action, or a word of the bus"):
+        HookBus().declare(name)
+
+
+def test_a_hook_is_in_one_run_at_a_time(seen: list[str]) -> None:
+    hook = Noting(seen)
+    first, second = HookBus([hook]), HookBus([hook])
+    problem = "hook 'noting' takes part in a run of another bus, which is still going on"
+    with first.run(epochs=1) as run:
+        with pytest.raises(HookError, match=problem), second.run(epochs=1):
+            pass
+        with pytest.raises(HookError, match=problem):
+            HookBus([hook])
+        assert hook.run is run
+    with second.run(epochs=1) as run:
+        assert hook.run is run
+
+
+def test_a_hook_that_has_left_is_let_go(seen: list[str]) -> None:
+    hook = Noting(seen)
+    bus = HookBus([hook])
+    bus.emit("before_train")
+    bus.unregister(hook)
+    gone = weakref.ref(hook)
+    del hook
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_thread_may_fire_while_members_come_and_go() -> None:
+    bus: Any = HookBus()
+    bus.declare("after_work")
+    counts: list[int] = []
+
+    def work(number: int) -> None:
+        calls: list[int] = []
+        bus.on("after_work", name=f"own {number}")(lambda: calls.append(threading.get_ident()))
+        for i in range(100):
+            bus.on("before_train", name=f"{number} {i}")(lambda: None)
+            bus.emit("after_work")
+            bus.unregister(f"{number} {i}")
+        counts.append(calls.count(threading.get_ident()))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [100] * 4

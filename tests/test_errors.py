@@ -107,3 +107,11 @@ def test_a_metric_error_shows_its_sentence_and_not_the_repr_of_it() -> None:
 )
 def test_a_wrong_name_is_answered_with_near_ones_else_with_all(name: str, known: list[str], end: str) -> None:
     assert did_you_mean(name, known) == end
+
+
+def test_a_text_that_cannot_be_had_hides_no_error() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert in_one_line(Broken()) == "Broken: (its text cannot be had: ValueError)"

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hookbus._numbers import check_count
+from hookbus.dispatch.checks import listed
 from hookbus.distributed import local_device
 from hookbus.errors import ConfigError
 from hookbus.runfile.builder import get_default_hooks
@@ -87,4 +88,4 @@ def hooks_of(given: Iterable[object], default_hooks: bool, work_dir: object) -> 
         work_dir: the work directory; without one only those come by default that can do without.
     """
     defaults = get_default_hooks() if default_hooks else []
-    return with_defaults(given, [hook for hook in defaults if work_dir is not None or not hook.needs_work_dir])
+    return with_defaults(listed(given), [hook for hook in defaults if work_dir is not None or not hook.needs_work_dir])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -20,7 +20,7 @@ from hookbus.hook import Hook
 from hookbus.lifecycle import ALIASES, SPELLINGS, Point
 from hookbus.markers import IMPL_ATTRIBUTE, Options
 
-__all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin", "refusal"]
+__all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin", "listed", "refusal"]
 
 _PREFIXES = ("before_", "after_", "on_")
 OPTIONS_ATTRIBUTE = "hookbus_options"
@@ -80,6 +80,17 @@ def inspect_plugin(
     if not found and not isinstance(plugin, Hook):
         raise check.refuse(_not_a_hook(plugin))
     return found
+
+
+def listed(hooks: object) -> list[Any]:
+    """The hooks that somebody gave as several.
+
+    Raises:
+        RegistrationError: it is one hook, or something else that is no list.
+    """
+    if isinstance(hooks, Iterable) and not isinstance(hooks, (str, Mapping, Hook)):
+        return list(hooks)
+    raise RegistrationError(f"hooks= takes a list of hooks, not {hooks!r}: write hooks=[...].")
 
 
 def _not_a_hook(plugin: object) -> str:

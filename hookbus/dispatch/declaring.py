@@ -85,7 +85,7 @@ class Points:
         return len(self.points) > before
 
     def _declare(self, point: Point) -> None:
-        check_point(point, {*ALIASES, *ACTIONS})
+        check_point(point, {*ALIASES, *ACTIONS, *vars(Calls)})
         self._add({point.name: point})
 
     def _add(self, points: Mapping[str, Point]) -> None:

@@ -122,5 +122,5 @@ def check_priority(number: object, plugin: object, name: str) -> None:
     Raises:
         RegistrationError: it is not.
     """
-    if not isinstance(number, int):
+    if not isinstance(number, int) or isinstance(number, bool):
         raise refusal(plugin, name, f"the priority {number!r} is not a whole number. Write Priority.LOW, or 70.")

@@ -13,7 +13,7 @@ from hookbus.dispatch.actions import ACTIONS
 from hookbus.dispatch.checks import Implementation, inspect_plugin, refusal
 from hookbus.dispatch.compiling import load_text
 from hookbus.dispatch.listeners import check_listeners
-from hookbus.dispatch.members import Member, Members
+from hookbus.dispatch.members import Member, Members, see_that_it_is_free
 from hookbus.errors import HookError, RegistrationError
 from hookbus.hook import Hook
 from hookbus.lifecycle import SPELLINGS, Point
@@ -50,13 +50,21 @@ class Manager(pluggy.PluginManager):
         if self.is_blocked(name):
             return None
         self._refuse_member(plugin, name)
-        member = self._entering = Member(plugin, self._inspect(plugin, name))
-        super().register(member.face, name)
+        member = Member(plugin, self._inspect(plugin, name))
+        with self._bus.lock:
+            self._add(member, name)
+        return name
+
+    def _add(self, member: Member, name: str) -> None:
+        self._entering, plugin = member, member.plugin
+        try:
+            super().register(member.face, name)
+        finally:
+            self._entering = None
         self.members[name] = member
         if isinstance(plugin, Hook):
             plugin._name, plugin._run = name, self._bus.current
         self._bus.changed()
-        return name
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
         """Remove a plugin, given by itself or by name; None where there is none of this name.
@@ -93,10 +101,11 @@ class Manager(pluggy.PluginManager):
         """Remove a member. Returns what lets it clean up, where it leaves a run that goes on."""
         run, table = self._bus.current, self._bus.table
         cleanup = table.cleanup_of(name, run) if run.alive else None
-        super().unregister(member.face, name)
-        del self.members[name]
-        table.forget(name)
-        self._bus.changed()
+        with self._bus.lock:
+            super().unregister(member.face, name)
+            del self.members[name]
+            table.forget(name)
+            self._bus.changed()
         return cleanup
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
@@ -137,6 +146,10 @@ class Manager(pluggy.PluginManager):
         if isinstance(plugin, type):
             what = plugin.__name__
             raise refusal(plugin, name, f"{what} is a class. Register an instance of it: {what}(...).")
+        if not isinstance(name, str):
+            raise refusal(plugin, str(name), f"its name is {name!r}, and a name is a text.")
+        if isinstance(plugin, Hook):
+            see_that_it_is_free(plugin, self._bus)
         there = self.members.name_of(plugin)
         if there is not None:
             raise refusal(plugin, name, f"this very object is registered already, as {there!r}.")

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE, Implementation
+from hookbus.errors import HookError
+from hookbus.hook import Hook
 from hookbus.markers import Options
 
-__all__ = ["FunctionPlugin", "Member", "Members"]
+if TYPE_CHECKING:
+    from hookbus.bus import HookBus
+
+__all__ = ["FunctionPlugin", "Member", "Members", "see_that_it_is_free"]
 
 
 class Face:
@@ -57,7 +62,7 @@ class Members(dict[str, Member]):
 
     def name_of(self, plugin: object) -> str | None:
         """The name under which a plugin, or its face, is a member; None if it is not. Equal ones are not the same."""
-        return next((name for name, each in self.items() if plugin is each.plugin or plugin is each.face), None)
+        return next((name for name, each in list(self.items()) if plugin is each.plugin or plugin is each.face), None)
 
     def running_in(self, frame: FrameType | None) -> str | None:
         """The name of the hook whose method is running in a frame or in one of its callers; None for none."""
@@ -84,6 +89,20 @@ class Members(dict[str, Member]):
     def implementations(self, target: str) -> Iterator[Implementation]:
         """Who implements a point or an action."""
         return (each.found[target] for each in self.values() if target in each.found)
+
+
+def see_that_it_is_free(hook: Hook, bus: HookBus) -> None:
+    """See that a hook is not in the middle of a run of another bus: its counts and files would be those of both.
+
+    Raises:
+        HookError: it is.
+    """
+    run = hook._run
+    if run is not None and run.alive and run.bus is not bus:
+        raise HookError(
+            f"hook {hook.name!r} takes part in a run of another bus, which is still going on: make a hook of its own "
+            "for each bus, or end that run first."
+        )
 
 
 def _is_function(plugin: object, function: object) -> bool:

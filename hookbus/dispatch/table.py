@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,10 +32,14 @@ class Calls:
     The loop's own path: `if calls.after_forward: calls.after_forward(batch=batch, ...)`. Python reads attributes
     several times slower where there is a `__getattr__`, so there is none: what is not compiled yet is a function that
     compiles itself when it is called.
+
+    Args:
+        make: compiles what stands under a name.
+        lock: held while something is compiled or forgotten. A thread may fire a point at any time.
     """
 
-    def __init__(self, make: Callable[[str], Any]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
+        self._make, self._lock = make, lock
         self._made: set[str] = set()
 
     def get(self, name: str) -> Any:
@@ -43,17 +48,18 @@ class Calls:
         Raises:
             AttributeError: there is no such point and no such action.
         """
-        if name not in self._made:
-            setattr(self, name, self._make(name))
-            self._made.add(name)
-        return getattr(self, name)
+        with self._lock:
+            if name not in self._made:
+                setattr(self, name, self._make(name))
+                self._made.add(name)
+            return getattr(self, name)
 
     def forget(self, names: Iterable[str]) -> None:
         """What stands under these names is compiled again on next use: members have changed, or a point is new."""
-        names = list(names)
-        self._made.difference_update(names)
-        for name in names:
-            setattr(self, name, partial(self._compile_and_call, name))
+        with self._lock:
+            for name in names:
+                self._made.discard(name)
+                setattr(self, name, partial(self._compile_and_call, name))
 
     def _compile_and_call(self, name: str, *given: Any, **arguments: Any) -> Any:
         call = self.get(name)
