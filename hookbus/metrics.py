@@ -8,6 +8,7 @@ On the board every metric has one full name: `train/loss`, `val/accuracy`, `val/
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._imports import nearest
 from hookbus.errors import MetricError
-from hookbus.windows import CHUNK, Column, Window, column_of, exact_sum, to_float, to_host, wide
+from hookbus.windows import CHUNK, Column, Part, Window, column_of, exact_sum, means_of, to_float, to_host, wide
 
 if TYPE_CHECKING:
     from hookbus.ranks import Ranks
@@ -152,7 +153,11 @@ class MetricStore:
 
     def means(self, window: Window) -> Metrics:
         """The mean of each value of a window, with the count of those that were not finite. Reads the device."""
-        return Metrics(*window.means())
+        return self.means_of([window])[0]
+
+    def means_of(self, windows: Iterable[Window]) -> list[Metrics]:
+        """The same for several windows, which are read together."""
+        return [Metrics(*found) for found in means_of(windows)]
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Note values of this iteration, or of this validation batch. Does not wait for the device.
@@ -249,8 +254,9 @@ class MetricStore:
             for window in self._windows.values():
                 window.value_is_replaced(column)
         elif column.count % CHUNK == 0 and column.count:
+            summed = functools.cache(Part.summed)
             for window in self._windows.values():
-                window.chunk_is_full(column)
+                window.chunk_is_full(column, summed)
         column.row = self.row
         column.put(value)
 

@@ -182,12 +182,15 @@ def deliver_records(run: Run, *, everything: bool) -> None:
         return
     records, run.records = run.records, {}
     step = run.clock.steps_done
+    due = []
     for (asker, _), record in sorted(records.items()):
-        if record.window.recorded_at == step:
-            continue
-        values = run.metrics.means(record.window)
+        if record.window.recorded_at != step:
+            record.window.recorded_at = step
+            due.append((asker, record))
+    means = run.metrics.means_of([record.window for _, record in due])
+    for _, record in due:
         record.window.reset()
-        record.window.recorded_at = step
+    for (asker, record), values in zip(due, means, strict=True):
         _for(run, asker, "the record it asked for", partial(record.deliver, values, step))
 
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CHUNK", "Column", "Window", "column_of", "exact_sum", "to_float", "to_host", "wide"]
+__all__ = ["CHUNK", "Column", "Part", "Window", "column_of", "exact_sum", "means_of", "to_float", "to_host", "wide"]
 
 CHUNK = 64
 """So many values are kept before they are summed."""
 
-Sums = list[Any]
-"""[sum, how many, how many of them NaN or infinite]; the first and the last may be tensors on a device."""
+Sums = tuple[Any, int, Any]
+"""The sum, how many, how many of them NaN or infinite; the first and the last may be tensors on a device."""
+
+NOTHING: Sums = (0.0, 0, 0)
 
 
 class Column(ABC):
@@ -110,7 +112,7 @@ class TensorColumn(Column):
 
     def sums(self, begin: int, end: int) -> Sums:
         part = self._buffer[begin:end]
-        return [part.sum(), end - begin, (~part.isfinite()).sum()]
+        return part.sum(), end - begin, (~part.isfinite()).sum()
 
     def read(self, begin: int, end: int) -> Sums:
         if self.device.type != "cpu":
@@ -144,25 +146,18 @@ class Window:
         """Whether anything was logged since the last reset."""
         return any(column.count > self._begins.get(name, 0) for name, column in self._columns.items())
 
-    def means(self) -> tuple[dict[str, float], dict[str, int]]:
-        """The mean of each value over the iterations that logged it, and how many values were not finite.
-
-        One copy from the device for all.
-        """
-        totals = {name: self._total(column, column.read) for name, column in self._columns.items()}
-        totals = {name: total for name, total in totals.items() if total[1]}
-        numbers = to_host([number for total in totals.values() for number in total])
-        means = {name: numbers[3 * i] / numbers[3 * i + 1] for i, name in enumerate(totals)}
-        return means, {name: int(numbers[3 * i + 2]) for i, name in enumerate(totals)}
+    def parts(self) -> list[Part]:
+        """What it holds of each column."""
+        return [self._part(column) for column in self._columns.values()]
 
     def reset(self) -> None:
         """Begin again."""
         self._begins = {name: column.count for name, column in self._columns.items()}
         self._sums = {}
 
-    def chunk_is_full(self, column: Column) -> None:
-        """The values of a column are about to be overwritten."""
-        self._sums[column.name] = self._total(column, column.sums)
+    def chunk_is_full(self, column: Column, summed: Callable[[Part], Sums]) -> None:
+        """The values of a column are about to be overwritten: what is summed up of them is kept."""
+        self._sums[column.name] = summed(self._part(column))
 
     def value_is_replaced(self, column: Column) -> None:
         """The last value of a column is about to be put anew: what this window began after is logged once more."""
@@ -177,17 +172,60 @@ class Window:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._begins = dict(state["begins"])
-        self._sums = {name: list(sums) for name, sums in state["sums"].items()}
+        self._sums = {name: tuple(sums) for name, sums in state["sums"].items()}
         self.recorded_at = state.get("recorded_at", -1)  # the first checkpoints did not tell
 
-    def _total(self, column: Column, sums_of: Callable[[int, int], Sums]) -> Sums:
-        """What was summed before, and the part of the chunk in progress that belongs to this window."""
-        begun = column.count - _filled(column.count)
-        begin = max(self._begins.get(column.name, 0), begun)
-        before = self._sums.get(column.name, [0.0, 0, 0])
-        if begin >= column.count:
-            return before
-        return [a + b for a, b in zip(before, sums_of(begin - begun, column.count - begun), strict=True)]
+    def _part(self, column: Column) -> Part:
+        filled = _filled(column.count)
+        begin = max(self._begins.get(column.name, 0) - (column.count - filled), 0)
+        return Part(column, min(begin, filled), filled, self._sums.get(column.name, NOTHING))
+
+
+class Part(NamedTuple):
+    """What a window holds of a column. Windows that were reset together hold the same.
+
+    Attributes:
+        column: the column.
+        begin, end: the values within the chunk in progress that belong to it.
+        before: the sums of what was logged before these.
+    """
+
+    column: Column
+    begin: int
+    end: int
+    before: Sums
+
+    def summed(self) -> Sums:
+        """All of it summed up, without fetching any."""
+        if self.begin == self.end:
+            return self.before
+        piece = self.column.sums(self.begin, self.end)
+        return piece if self.before is NOTHING else _added(self.before, piece)
+
+    def read(self) -> Sums:
+        """The sums of the chunk in progress, as it is read."""
+        return self.column.read(self.begin, self.end) if self.begin < self.end else NOTHING
+
+
+def means_of(windows: Iterable[Window]) -> list[tuple[dict[str, float], dict[str, int]]]:
+    """By window, the mean of each value over the iterations that logged it, and how many values were not finite.
+
+    One copy from the device for all; what several windows hold is read once.
+    """
+    held = [window.parts() for window in windows]
+    parts = list(dict.fromkeys(part for each in held for part in each))
+    numbers = to_host([number for part in parts for number in (*part.before, *part.read())])
+    sums = {part: _added(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
+    return [_means({part.column.name: sums[part] for part in each if sums[part][1]}) for each in held]
+
+
+def _means(sums: Mapping[str, Sums]) -> tuple[dict[str, float], dict[str, int]]:
+    means = {name: total / count for name, (total, count, _) in sums.items()}
+    return means, {name: int(nonfinite) for name, (_, _, nonfinite) in sums.items()}
+
+
+def _added(first: Sequence[Any], second: Sequence[Any]) -> Sums:
+    return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
 
 def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None) -> Column:
@@ -214,10 +252,12 @@ def to_float(value: Any) -> float:
 def to_host(values: Sequence[Any]) -> list[float]:
     """All values as Python floats, with one copy per device."""
     places: dict[Any, list[int]] = {}
+    result = []
     for i, value in enumerate(values):
-        if hasattr(value, "detach"):
+        is_here = getattr(value, "is_cpu", True)
+        result.append(to_float(value) if is_here else math.nan)
+        if not is_here:
             places.setdefault(value.device, []).append(i)
-    result = [math.nan if hasattr(value, "detach") else float(value) for value in values]
     for indices in places.values():
         import torch
 
@@ -241,7 +281,7 @@ def exact_sum(values: Sequence[float]) -> float:
 
 
 def _sums_of(values: Sequence[float]) -> Sums:
-    return [exact_sum(values), len(values), sum(not math.isfinite(value) for value in values)]
+    return exact_sum(values), len(values), len(values) - sum(map(math.isfinite, values))
 
 
 def _widest(device: Any) -> Any:
