@@ -198,7 +198,7 @@ class MetricStore:
         elif inner is not None and is_scalar(inner):
             put("loss", inner)
         for name, value in outputs.items() if named else ():
-            if type(name) is str and name != "loss" and is_scalar(value) and not getattr(value, "shape", ()):
+            if type(name) is str and name != "loss" and _is_number(value):
                 put(name, value)
 
     def latest(self) -> Metrics:
@@ -283,13 +283,13 @@ def _mean(parts: Sequence[tuple[float, float]]) -> float:
 
 def is_scalar(value: Any) -> bool:
     """Whether a value is a single real number: int, float, bool, or a tensor or array with one element."""
-    dim = getattr(value, "dim", None)
-    if dim is not None:
-        return bool(dim() == 0 or value.numel() == 1)
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return bool(math.prod(shape) == 1)
-    return isinstance(value, (int, float))
+    return _is_number(value) or math.prod(getattr(value, "shape", (0,))) == 1
+
+
+def _is_number(value: Any) -> bool:
+    """The same, but for tensors and arrays that have dimensions."""
+    dimensions = getattr(value, "ndim", None)
+    return isinstance(value, (int, float)) if dimensions is None else dimensions == 0
 
 
 def _not_single(name: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment, Segments
 
@@ -39,8 +39,8 @@ def console_of(run: Run) -> Console:
     console = run.get("console")
     if console is None:
         console = RunConsole(highlight=False)
-        if not console.is_terminal:
-            console.width = PIPED_WIDTH
+        if not console.is_terminal:  # whose size would be asked for at each line, unless both sides are given
+            console.size = ConsoleDimensions(PIPED_WIDTH, console.height)
         run.provide("console", console)
     return console  # type: ignore[no-any-return]
 
@@ -55,13 +55,16 @@ def say(console: Console, *parts: str | Part) -> None:
     """
     # Segments are what rich makes of a Text in the end; made at once, a line costs a quarter.
     head = f"{_stamp(console)}  "
-    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-    line = [_segment(console, text.replace("\n", "\n" + " " * len(head)), style) for text, style in pairs]
-    console.print(Segments([_segment(console, head, "dim"), *line, Segment.line()]), soft_wrap=True)
+    pairs = [(head, "dim"), *((part, "") if isinstance(part, str) else part for part in parts)]
+    if console.color_system is None and not console.record:  # one piece, as no style will be seen
+        pairs = [("".join(text for text, _ in pairs), "")]
+    line = [_segment(console, text, style, " " * len(head)) for text, style in pairs]
+    console.print(Segments([*line, Segment.line()]), soft_wrap=True)
 
 
-def _segment(console: Console, text: str, style: str) -> Segment:
-    return Segment(text.translate(CONTROL), console.get_style(style) if style else None)
+def _segment(console: Console, text: str, style: str, indent: str) -> Segment:
+    shown = text.translate(CONTROL).replace("\n", f"\n{indent}")
+    return Segment(shown, console.get_style(style) if style else None)
 
 
 def show_below(console: Console, renderable: RenderableType) -> None:
