@@ -47,9 +47,9 @@ def _events(run: object) -> int:
 
 def _running() -> Iterator[Listener]:
     for frame in _frames():
-        listener = frame.f_globals.get(LINES, {}).get(frame.f_lineno)
-        if listener is not None:
-            yield listener
+        lines = frame.f_globals.get(LINES)
+        if lines is not None and frame.f_lineno in lines:
+            yield lines[frame.f_lineno]
 
 
 def _frames() -> Iterator[FrameType]:

@@ -26,20 +26,24 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
         The fields `values`, and where there is something to say `nonfinite` and `nonfinite_counts`; and a sentence
         about each value that is not a single number and was left out.
     """
-    numbers: dict[str, float] = {}
+    numbers: dict[str, float | None] = {}
+    bad: dict[str, str] = {}
     problems: list[str] = []
     for key, value in values.items():
         name = str(key)
         try:
             number = plain_number(value)
-            math.isfinite(number)  # as a float it may be too large
-            numbers[name] = number
+            is_finite = math.isfinite(number)  # as a float it may be too large
         except OverflowError:
             problems.append(f"{name!r} is larger than any float")
+            continue
         except (TypeError, ValueError, RuntimeError):
             problems.append(f"{name!r} is a {type(value).__name__}, not a single number")
-    bad = {name: str(number) for name, number in numbers.items() if not math.isfinite(number)}
-    fields: dict[str, Any] = {"values": {name: None if name in bad else number for name, number in numbers.items()}}
+            continue
+        numbers[name] = number if is_finite else None
+        if not is_finite:
+            bad[name] = str(number)
+    fields: dict[str, Any] = {"values": numbers}
     if bad:
         fields["nonfinite"] = bad
     if counts:
@@ -54,6 +58,8 @@ def plain_number(value: Any) -> int | float:
         TypeError: it is not a real number.
         ValueError, RuntimeError: it has more than one element (as numpy and torch say it).
     """
+    if type(value) is float:
+        return value
     item = value.item() if hasattr(value, "item") else value
     if isinstance(item, int):
         return int(item)

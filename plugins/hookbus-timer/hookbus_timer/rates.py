@@ -54,9 +54,9 @@ def rates_of(laps: Collection[Lap]) -> Rates:
     """
     if not laps:
         return Rates()
-    seconds = math.fsum(lap[0] for lap in laps)
-    waits = [lap[1] for lap in laps if lap[1] is not None]
-    samples = sum(lap[2] for lap in laps)
+    times, data, counts = zip(*laps, strict=True)
+    waits = [each for each in data if each is not None]
+    seconds, samples = math.fsum(times), sum(counts)
     return Rates(
         iteration=seconds / len(laps),
         data=math.fsum(waits) / len(waits) if waits else None,
