@@ -17,6 +17,7 @@ from hookbus.bus import HookBus
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
+from hookbus.testing.left_behind import children, outliving, seeded, shared_with_training, streams
 from hookbus.testing.side_effects import device_reads, written_paths
 from hookbus.testing.states import check_state, fresh_state, require
 from hookbus.testing.traces import all_kept, conduct, hooks_on, process_settings
@@ -41,8 +42,9 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     * Where it is called at every iteration it reads no number off the device, nor does what it puts around the step or
       on the model; `when=` tells how often it does.
     * Its state is plain data, and a fresh instance that loads it has the same state. To ask for the state changes
-      nothing, nor does loading change what is loaded, and instances share none.
-    * No thread of its own outlives a training, and no batch or loss of every iteration.
+      nothing, nor does loading change what is loaded, and instances share none. It holds no tensor of the model or the
+      optimizer, which would change as training goes on.
+    * No thread of its own outlives a training, no process of each, and no batch or loss of every iteration.
     * Process-wide settings, random seeds, and the PyTorch hooks of model and optimizer are in the end what they were.
     * Unregistered after the trainings, it leaves nothing on the bus.
     * An observer leaves weights, modes, the optimizer and random streams as they would be without it.
@@ -65,7 +67,9 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
         with _watched(bus, directory, name), _threads_end(name), _settings_stay(name):
             with_hook = _train(bus, directory / "first", name)
             check_state(cls, settings, hook, new)
-            _train(bus, directory / "second", name, fresh=True)
+            _check_own_memory(hook, with_hook)
+            with _processes_end(name):
+                _train(bus, directory / "second", name, fresh=True)
         require(fingerprint(hook.config.model_dump()) == given, f"{name} changes its own settings while it trains.")
         _check_unregistered(bus, hook)
         _check_left_behind(with_hook, without, name)
@@ -107,6 +111,15 @@ def _check_left_behind(with_hook: Training, without: Training, name: str) -> Non
         not all_kept(with_hook),
         f"{name} keeps something of every iteration in memory: the batch, or the loss with its graph. Keep "
         "loss.detach(), and no more than the last few.",
+    )
+
+
+def _check_own_memory(hook: Hook, training: Training) -> None:
+    name, place = type(hook).__name__, shared_with_training(hook.state_dict(), training)
+    require(
+        place is None,
+        f"{name}.state_dict(){place} is a tensor of the model or its optimizer, so it changes as training goes on. "
+        "Keep a clone, or leave it out: checkpoints hold both.",
     )
 
 
@@ -165,14 +178,28 @@ def _threads_end(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _processes_end(name: str) -> Iterator[None]:
+    """See that no process that begins inside runs afterwards. One that libraries start once is there already."""
+    before = children()
+    yield
+    left = outliving(before)
+    require(not left, f"{name} leaves processes running after a training: {', '.join(left)}. End them in cleanup.")
+
+
+@contextlib.contextmanager
 def _settings_stay(name: str) -> Iterator[None]:
     """See that process-wide settings are afterwards what they are now."""
     with preserved_rng():
         torch.manual_seed(SEED)
-        before = process_settings()
+        before, drawn_from = process_settings(), streams()
         yield
-        after = process_settings()
+        after, sown = process_settings(), seeded(drawn_from)
         changed = _different({name: after.get(name) for name in before}, before)  # variables that are new are its own
+    require(
+        not sown,
+        f"{name} calls {' and '.join(sown)}, so what others draw from there depends on it. Draw from a generator of "
+        "its own: random.Random(seed), numpy.random.default_rng(seed).",
+    )
     require(
         not changed, f"{name} changes what belongs to the whole process: {changed}. Put it back where the run ends."
     )

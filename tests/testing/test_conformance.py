@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import tempfile
 import threading
 import time
@@ -341,15 +342,63 @@ class LeavingAThread(Good):
         threading.Thread(target=time.sleep, args=[1], name="poller", daemon=True).start()
 
 
+class SeedingNumpy(Good):
+    observer = False
+
+    def before_epoch(self) -> None:
+        np.random.seed(7)
+        np.random.rand(1000)
+
+
+class SeedingPython(Good):
+    observer = False
+
+    def before_epoch(self) -> None:
+        random.seed(7)
+
+
+class LeavingAProcess(Good):
+    started: ClassVar[list[subprocess.Popen[bytes]]] = []
+
+    def before_run(self) -> None:
+        self.started.append(subprocess.Popen(["sleep", "60"]))
+
+
+class AliasingTheWeights(Good):
+    """Keeps the best weights, as it believes."""
+
+    best: ClassVar[dict[str, Any]] = {}
+
+    def after_epoch(self, model: nn.Module) -> None:
+        self.best = {"weights": [model.state_dict()]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.best = state["best"]
+
+
+class AliasingTheMomentum(AliasingTheWeights):
+    def after_epoch(self, run: Any) -> None:  # type: ignore[override]
+        self.best = {"momentum": run.optimizer.state_dict()["state"][0]["momentum_buffer"][:2]}
+
+
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a planted fault does to the process is undone."""
     monkeypatch.setenv("A_VARIABLE_OF_THE_USER", "the user's")
+    monkeypatch.setattr("hookbus.testing.left_behind.PATIENCE", 0.2)
     handler = signal.getsignal(signal.SIGUSR2)
     yield
     signal.signal(signal.SIGUSR2, handler)
     gc.enable()
     Sharing.counts.clear()
+    for child in LeavingAProcess.started:
+        child.kill()
+        child.wait()
+    LeavingAProcess.started.clear()
 
 
 @pytest.mark.usefixtures("process")
@@ -411,6 +460,20 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (Finding, r"Finding waits for the device at every iteration \(after_backward: where\)"),
         (ReadingInAWrapper, r"ReadingInAWrapper waits for the device at every iteration \(train_step: item\)"),
         (ReadingOnTheModel, r"ReadingOnTheModel waits for the device at every iteration \(train_step: tolist\)"),
+        (
+            SeedingNumpy,
+            r"SeedingNumpy calls numpy.random.seed, so what others draw from there depends on it\. Draw from",
+        ),
+        (SeedingPython, r"SeedingPython calls random.seed, so what others draw"),
+        (LeavingAProcess, "LeavingAProcess leaves processes running after a training: sleep. End them in cleanup"),
+        (
+            AliasingTheWeights,
+            r"AliasingTheWeights.state_dict\(\)\['best'\]\['weights'\]\[0\]\['0.weight'\] is a tensor of",
+        ),
+        (
+            AliasingTheMomentum,
+            r"AliasingTheMomentum.state_dict\(\)\['best'\]\['momentum'\] is a tensor of the model or",
+        ),
         (LeavingAThread, "LeavingAThread leaves threads running after a training: poller, poller. End them in cleanup"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -480,6 +543,47 @@ def test_a_hook_that_puts_back_what_it_changes_passes() -> None:
             gc.enable()
 
     check_hook(Careful)
+
+
+def test_a_hook_may_draw_from_the_streams_of_all_unless_it_is_an_observer() -> None:
+    class Drawing(Good):
+        observer = False
+
+        def after_train_iter(self) -> None:
+            random.sample(range(5000), 5000)
+            np.random.rand(5000)
+
+    check_hook(Drawing)
+
+
+def test_a_process_may_be_started_once_and_one_that_is_ended_may_take_a_moment() -> None:
+    slow_to_end = ["sh", "-c", "trap 'sleep 0.2; exit' TERM; while :; do sleep 0.05; done"]
+
+    class Serving(Good):
+        started: ClassVar[list[subprocess.Popen[bytes]]] = []
+
+        def before_run(self) -> None:
+            if not self.started:
+                self.started.append(subprocess.Popen(["sleep", "60"]))
+            self.started.append(subprocess.Popen(slow_to_end))
+
+        def cleanup(self) -> None:
+            self.started[-1].terminate()
+
+    try:
+        check_hook(Serving)
+    finally:
+        for child in Serving.started:
+            child.kill()
+            child.wait()
+
+
+def test_a_state_may_hold_copies_of_the_weights() -> None:
+    class Keeping(AliasingTheWeights):
+        def after_epoch(self, model: nn.Module) -> None:
+            self.best = {"weights": {name: tensor.clone() for name, tensor in model.state_dict().items()}}
+
+    check_hook(Keeping)
 
 
 def test_a_hook_may_remember_the_last_batch() -> None:
