@@ -6,7 +6,7 @@ They leave no trace: module modes, gradient mode and random streams are as befor
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,7 @@ from hookbus.training.scores import Score, combine, targets_in
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["begin_scores", "evaluating", "judge", "named_loaders", "results_of", "update_scores"]
+__all__ = ["begin_scores", "evaluating", "judge", "named_loaders", "preserved_modes", "results_of", "update_scores"]
 
 
 @contextmanager
@@ -33,15 +33,21 @@ def evaluating(model: nn.Module | None) -> Iterator[None]:
     Args:
         model: what is evaluated; None where the loop has none.
     """
-    modes = [(module, module.training) for module in model.modules()] if model is not None else []
-    with preserved_rng(), torch.no_grad():
-        try:
-            if model is not None:
-                model.eval()
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
+    with preserved_rng(), torch.no_grad(), nullcontext() if model is None else preserved_modes(model):
+        if model is not None:
+            model.eval()
+        yield
+
+
+@contextmanager
+def preserved_modes(model: nn.Module) -> Iterator[None]:
+    """What is changed inside of the modes of the modules, training or evaluation, comes back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def judge(

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from pydantic import ImportString, TypeAdapter, ValidationError
-
+from hookbus import import_path
 from hookbus.errors import ConfigError
 from hookbus.training.loaders import datasets_in
 from hookbus_schedule.border import Border
@@ -56,9 +55,9 @@ def pipeline_from(given: Any) -> Any:
 
 def _imported(path: str) -> Any:
     try:
-        return TypeAdapter(ImportString[Any]).validate_python(path)
-    except ValidationError as error:
-        raise ValueError(f"{path!r} cannot be imported: {error.errors()[0]['msg']}") from None
+        return import_path(path)
+    except ImportError as error:
+        raise ValueError(str(error)) from None
 
 
 class Switch(ABC):

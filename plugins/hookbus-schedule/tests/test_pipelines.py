@@ -27,6 +27,10 @@ class TestPipelineFrom:
         with pytest.raises(ValueError, match="is no pipeline|cannot be imported"):
             pipeline_from(given)
 
+    def test_a_name_that_is_nearly_right_is_told(self) -> None:
+        with pytest.raises(ValueError, match=r"'math:sqr' cannot be imported: math has no 'sqr'\. Did you mean 'sqrt'"):
+            pipeline_from("math:sqr")
+
 
 class Data:
     def __init__(self) -> None:

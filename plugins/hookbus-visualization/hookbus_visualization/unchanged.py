@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hookbus.model.wrappers import unwrapped
+from hookbus.training.evaluation import preserved_modes
 from hookbus.training.rng import preserved_rng
 
 __all__ = ["call", "unchanged"]
@@ -31,9 +32,9 @@ def unchanged(model: nn.Module) -> Iterator[nn.Module]:
         The module inside its wrappers, such as `torch.compile` and DDP: other processes do not take part.
     """
     inner = unwrapped(model)
-    with ExitStack() as stack:
-        for kept in (preserved_rng(), _hooks_of(inner), _buffers_of(inner), _gradients_of(inner), _modes_of(inner)):
-            stack.enter_context(kept)
+    with preserved_rng(), ExitStack() as stack:
+        for kept in (_hooks_of, _buffers_of, _gradients_of, preserved_modes):
+            stack.enter_context(kept(inner))
         stack.enter_context(_as_written())
         for module in inner.modules():
             module.training = False  # not eval(), at which some modules merge their weights
@@ -53,16 +54,6 @@ def _as_written() -> AbstractContextManager[Any]:
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
     return stance
-
-
-@contextmanager
-def _modes_of(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager
