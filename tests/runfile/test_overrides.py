@@ -146,8 +146,12 @@ class TestDeleting:
     def test_a_hook_given_by_its_name_alone_is_switched_off(self) -> None:
         assert changed("~hooks.two").data["hooks"][1] == {"type": "two", "enabled": False}
 
+    def test_a_hook_keeps_the_settings_without_which_it_could_not_be_built(self) -> None:
+        one = {"type": "one", "interval": 1, "inner": {"a": 1}, "enabled": False}
+        assert changed("~hooks.one").data["hooks"][0] == one
+
     def test_a_hook_of_a_mapping_is_switched_off_so_that_no_default_takes_its_place(self) -> None:
-        assert changed("~hooks.avg", MAPPING).data["hooks"]["avg"] == {"type": "ema", "enabled": False}
+        assert changed("~hooks.avg", MAPPING).data["hooks"]["avg"] == {"type": "ema", "momentum": 0.9, "enabled": False}
         assert changed("~hooks.checkpoint", MAPPING).data["hooks"]["checkpoint"] == {"enabled": False}
 
     def test_a_default_hook_that_the_file_does_not_have_is_switched_off(self) -> None:
