@@ -34,7 +34,7 @@ def _tells_apart(template: str) -> bool:
         names = {template.format(number) for number in (1, 2, 10, 11, 1_000_000, 1_000_001)}
     except (ValueError, LookupError, TypeError):
         return False
-    return places in ([""], ["0"]) and len(names) == 6
+    return template.isprintable() and places in ([""], ["0"]) and len(names) == 6
 
 
 class CheckpointConfig(HookConfig):
@@ -109,9 +109,9 @@ class CheckpointConfig(HookConfig):
 
     @model_validator(mode="after")
     def _no_file_has_two_meanings(self) -> Self:
-        if self.by_epoch and self.template == OF_ITERATIONS:
+        if self.by_epoch and self.template.format(1) == OF_ITERATIONS.format(1):
             raise ValueError(
-                f"filename_tmpl: {OF_ITERATIONS!r} is what files of iterations are called, and by_epoch is true."
+                f"filename_tmpl: {self.template!r} is what files of iterations are called, and by_epoch is true."
             )
         stems = [file_stem(metric) for metric in self.metrics]
         if len(set(stems)) < len(stems):

@@ -10,6 +10,9 @@ from hookbus.rules import Rule
 
 __all__ = ["file_stem", "is_better"]
 
+LONGEST_STEM = 180
+"""Bytes; a file name has 255 at most, and temporary ones are longer."""
+
 
 def is_better(score: float, best: float | None, rule: Rule) -> bool:
     """Whether a score beats the best so far: strictly, so that a tie keeps the older one; NaN and infinity never do."""
@@ -21,5 +24,9 @@ def is_better(score: float, best: float | None, rule: Rule) -> bool:
 
 
 def file_stem(metric: str) -> str:
-    """A metric's name as part of a file name: letters and digits of any script, and an underscore for other signs."""
-    return re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"
+    """A metric's name as part of a file name: letters and digits of any script, and an underscore for other signs.
+
+    One that is too long for a file is cut.
+    """
+    stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"
+    return stem.encode()[:LONGEST_STEM].decode(errors="ignore")

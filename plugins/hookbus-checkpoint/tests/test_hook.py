@@ -313,6 +313,13 @@ class TestBest:
         assert files(tmp_path) == {"epoch_1.pth", "best_up_acc.pth"}
         assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()] == []
 
+    def test_a_metric_with_a_name_that_is_too_long_for_a_file_has_one(self, tmp_path: Path) -> None:
+        metric = "率" * 100
+        run = train(tmp_path, CheckpointHook(best_metric=metric, rule="greater"), scores=[0.5, 0.7], name=metric)
+
+        assert epoch_of(tmp_path / "checkpoints" / f"best_{'率' * 60}.pth") == 2
+        assert list(run.best) == [f"val/{metric}"]
+
     def test_the_validation_before_training_counts_for_nothing(self, tmp_path: Path) -> None:
         class Early(Hook):
             def before_run(self, run: Run) -> None:
