@@ -166,7 +166,11 @@ def _is_cut_off(run: Run, point: str) -> bool:
 
 
 def _save_and_stop(run: Run, queue: Queue) -> None:
-    if saves := queue.take(Kind.SAVE):
+    saves = queue.take(Kind.SAVE)
+    if run.weights.exchanged:  # a file would hold other weights than the state beside them belongs to
+        for request in saves:
+            run.report_dropped(request)
+    elif saves:
         _save(run, saves)
     if queue.take(Kind.STOP_EPOCH):
         run.leave_epoch()

@@ -43,6 +43,9 @@ class Weights:
 
     Args:
         model: a function that returns the model, or None where the run has none.
+
+    Attributes:
+        exchanged: whether training is over and the weights in the model are no longer those it ended with.
     """
 
     def __init__(self, model: Callable[[], nn.Module | None]) -> None:
@@ -50,6 +53,7 @@ class Weights:
         self._provider: Provider | None = None
         self._readers: list[Callable[[], object]] = []
         self._put_back: Callable[[], bool] | None = None
+        self.exchanged = False
 
     def provide(self, provider: Provider | None) -> None:
         """Register who averages; None takes it back.
@@ -138,8 +142,9 @@ class Weights:
                 "Two hooks would put other weights into the model when training is over, and only one can. Where both "
                 "are early stopping, say restore_best_weights: false for one of them."
             )
-        self._put_back = put_back
+        self._put_back, self.exchanged = put_back, False
 
     def finish(self) -> bool:
         """Training is over and its files are written. Returns whether the weights were exchanged."""
-        return self._put_back is not None and self._put_back()
+        self.exchanged = self._put_back is not None and self._put_back()
+        return self.exchanged

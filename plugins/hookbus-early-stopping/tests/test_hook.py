@@ -232,6 +232,17 @@ class TestBestWeights:
         assert seen == [3, 2]
         assert model.value == 2
 
+    def test_are_in_no_file_that_is_asked_for_after_that(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Such a file would hold the best weights beside the optimizer of the last step."""
+        asks = _listening("after_run", lambda run: run.request_save("too late"))
+        _, model = train([EarlyStoppingHook(), CheckpointHook(save_best=False), asks], [0.5, 0.6], work_dir=tmp_path)
+
+        assert model.value == 1
+        assert float(read_checkpoint(tmp_path / "checkpoints/last.pth")["state_dict"]["weight"]) == 2
+        assert any(text.endswith("save asked for by at_after_run: too late") for text in caplog.messages)
+
     def test_come_with_the_averages_of_the_same_moment(self) -> None:
         model = Weight()
         average = Averages(model)
