@@ -16,7 +16,8 @@ class Best:
 
     Attributes:
         value: the score.
-        epoch, step: when it was reached, as counts of what was done.
+        epoch: the number, from 1, of the epoch in which it was reached.
+        step: how many updates were made then.
         weights: which weights earned it, "raw" or "averaged".
         path: the file that holds them, None where none was written.
     """

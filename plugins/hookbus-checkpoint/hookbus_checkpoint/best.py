@@ -89,7 +89,7 @@ class BestKeeper:
             best = run.best.get(full)
             if is_better(metrics[full], None if best is None else best.value, self._rule(written)):
                 weights = "raw" if run.weights.averaged() is None else "averaged"
-                yield full, Best(metrics[full], run.epochs_done, run.steps_done, weights)
+                yield full, Best(metrics[full], run.clock.number("epoch"), run.steps_done, weights)
 
     def file_name(self, metric: str) -> str:
         """The name of a best file, `best_accuracy.pth`."""

@@ -260,6 +260,20 @@ class TestBest:
 
         assert "best_accuracy.pth" not in files(tmp_path)
 
+    def test_in_the_middle_of_an_epoch_is_one_of_that_epoch(self, tmp_path: Path) -> None:
+        """As early stopping and the log name it."""
+        scores = iter([0.5, 0.4, 0.9, 0.4])  # after iterations 2, 3, 5 and 6
+
+        class Judges(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done in (2, 5):
+                    run.request_validation()
+
+        hooks = [CheckpointHook(), Judges()]
+        run = fake_training(hooks, scores=lambda _: {"accuracy": next(scores)}, work_dir=tmp_path).run
+        best = run.best["val/accuracy"]
+        assert (best.value, best.epoch, best.step) == (0.9, 2, 5)
+
     def test_a_tie_keeps_the_older_file(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(), scores=[0.5, 0.5])
 
