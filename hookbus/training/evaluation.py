@@ -158,7 +158,11 @@ def _judge_loader(
             update_scores(scores, batch, outputs)
         fire(f"after_{kind}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
     if not sum(run.ranks.gather("batches judged", batch_idx + 1)):
-        raise LoopError(f"The {kind}_loader{f' {name!r}' if name else ''} gave no batch, so nothing was measured.")
+        which = f" {name!r}" if name else ""
+        raise LoopError(
+            f"The {kind}_loader{which} gave no batch, so nothing was measured. An iterator can be read only once: give a "
+            "loader with at least one batch (drop_last may have left none)."
+        )
 
 
 def _results(name: str, score: Score) -> list[tuple[str, Any]]:

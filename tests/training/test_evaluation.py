@@ -21,6 +21,11 @@ from hookbus.training.evaluation import evaluating
 from hookbus.training.rng import get_rng_state
 from tests import toys
 
+NO_BATCH = (
+    "gave no batch, so nothing was measured. An iterator can be read only once: give a loader with at least one batch "
+    "(drop_last may have left none)."
+)
+
 
 class Twice(nn.Module):
     """Twice the input, by a weight; draws a random number from every stream at each call."""
@@ -327,8 +332,8 @@ class TestWhatCannotBeMeasured:
     @pytest.mark.parametrize(
         ("loaders", "message"),
         [
-            ([], "The val_loader gave no batch, so nothing was measured."),
-            ({"a": [batch(1)], "b": []}, "The val_loader 'b' gave no batch, so nothing was measured."),
+            ([], f"The val_loader {NO_BATCH}"),
+            ({"a": [batch(1)], "b": []}, f"The val_loader 'b' {NO_BATCH}"),
             ({}, "The val_loader is an empty mapping, so nothing was measured."),
         ],
         ids=["empty", "one of them empty", "none"],
@@ -348,7 +353,7 @@ class TestWhatCannotBeMeasured:
         with pytest.raises(LoopError) as raised:
             testing.test()
 
-        assert str(raised.value) == "The test_loader gave no batch, so nothing was measured."
+        assert str(raised.value) == f"The test_loader {NO_BATCH}"
 
     @pytest.mark.parametrize(
         ("loader", "step_fn"),
