@@ -160,8 +160,8 @@ def _judge_loader(
     if not sum(run.ranks.gather("batches judged", batch_idx + 1)):
         which = f" {name!r}" if name else ""
         raise LoopError(
-            f"The {kind}_loader{which} gave no batch, so nothing was measured. An iterator can be read only once: give a "
-            "loader with at least one batch (drop_last may have left none)."
+            f"The {kind}_loader{which} gave no batch, so nothing was measured. An iterator can be read only once: give "
+            "a loader with at least one batch (drop_last may have left none)."
         )
 
 
