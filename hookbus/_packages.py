@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import re
 from collections.abc import Collection, Mapping
 from types import ModuleType
+
+from hookbus._imports import cause_of
+from hookbus.errors import PluginImportError
 
 __all__ = [
     "DATASETS_GROUP",
@@ -15,10 +19,13 @@ __all__ = [
     "class_of_entry",
     "distribution_of",
     "entry_point_of",
+    "entry_points",
     "module_of",
+    "normalized",
     "package_of",
     "parts_of",
     "point_specs",
+    "unreadable",
 ]
 
 HOOKS_GROUP = "hookbus.hooks"
@@ -56,7 +63,61 @@ def distribution_of(module: str) -> importlib.metadata.Distribution | None:
 
 @functools.cache
 def _hook_entries() -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=HOOKS_GROUP))
+    return tuple(entry_points(HOOKS_GROUP))
+
+
+def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+    """The entry points of a group. A package whose metadata cannot be read costs no other package: see `unreadable`."""
+    try:
+        found = list(importlib.metadata.entry_points(group=group))
+    except Exception:  # one malformed file, and Python reads none of them
+        found = [entry for each in _whole() for entry in each.entry_points if entry.group == group]
+    return [entry for entry in found if entry.dist is not None and _name_of(entry.dist)]
+
+
+def _whole() -> list[importlib.metadata.Distribution]:
+    """The distributions whose metadata can be read, each once: the first on the path."""
+    first: dict[str, importlib.metadata.Distribution] = {}
+    for each in importlib.metadata.distributions():
+        if not _flaw_of(each):
+            first.setdefault(normalized(_name_of(each)), each)
+    return list(first.values())
+
+
+def unreadable() -> dict[str, str]:
+    """The distributions that offer something to hookbus, and whose metadata cannot be read; and why not."""
+    there = [each for each in importlib.metadata.distributions() if "[hookbus." in _entry_text(each)]
+    flaws = {_name_of(each) or str(each.locate_file("")): _flaw_of(each) for each in there}
+    return {name: flaw for name, flaw in flaws.items() if flaw}
+
+
+def _flaw_of(distribution: importlib.metadata.Distribution) -> str:
+    if not _name_of(distribution):
+        return "its METADATA gives no name"
+    try:
+        list(distribution.entry_points)
+    except Exception:
+        return "its entry_points.txt is malformed"
+    return ""
+
+
+def _name_of(distribution: importlib.metadata.Distribution) -> str:
+    try:
+        return distribution.name or ""
+    except Exception:  # there is no METADATA
+        return ""
+
+
+def _entry_text(distribution: importlib.metadata.Distribution) -> str:
+    try:
+        return distribution.read_text("entry_points.txt") or ""
+    except Exception:
+        return ""
+
+
+def normalized(name: str) -> str:
+    """The name of a distribution as the index writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @functools.cache
@@ -104,8 +165,25 @@ def module_of(plugin: object) -> str:
 
 
 def point_specs(names: Collection[str], module: str = "") -> list[type]:
-    """Import spec classes that declare points of one's own: those of these names, and those of `module`'s package."""
+    """Import spec classes that declare points of one's own: those of these names, and those of `module`'s package.
+
+    Raises:
+        PluginImportError: one cannot be imported.
+    """
     top = module.partition(".")[0]
-    entries = importlib.metadata.entry_points(group=POINTS_GROUP)
+    entries = entry_points(POINTS_GROUP)
     wanted = [e for e in entries if e.name in names or (top and parts_of(e)[0].partition(".")[0] == top)]
-    return [entry.load() for entry in sorted(wanted, key=lambda e: (e.name, e.value))]
+    return [_loaded(entry) for entry in sorted(wanted, key=lambda e: (e.name, e.value))]
+
+
+def _loaded(entry: importlib.metadata.EntryPoint) -> type:
+    try:
+        return entry.load()  # type: ignore[no-any-return]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        assert entry.dist is not None
+        raise PluginImportError(
+            f"{entry.dist.name} {entry.dist.version} offers the point {entry.name!r}, but {entry.value} cannot be "
+            f"imported: {cause_of(error)}. Repair or remove that package."
+        ) from error

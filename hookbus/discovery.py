@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ from typing import Any
 
 import hookbus
 from hookbus._imports import cause_of, nearest
-from hookbus._packages import DATASETS_GROUP, HOOKS_GROUP, MODELS_GROUP, parts_of
+from hookbus._packages import DATASETS_GROUP, HOOKS_GROUP, MODELS_GROUP, entry_points, normalized, parts_of, unreadable
 from hookbus.errors import (
     HookWarning,
     PluginClash,
@@ -134,13 +133,13 @@ class Offer:
     @property
     def blocked(self) -> bool:
         """Whether HOOKBUS_BLOCK names it."""
-        return any(_canonical(name) in self.names for name in os.environ.get(BLOCK_VARIABLE, "").split(","))
+        return any(_canonical(name) in self.names for name in _blocks())
 
 
 def offers(group: str = HOOKS_GROUP) -> list[Offer]:
     """What installed packages offer in a group, sorted by name. Nothing is imported."""
     found = set()
-    for entry in importlib.metadata.entry_points(group=group):
+    for entry in entry_points(group):
         if entry.dist is not None:
             found.add(Offer(entry.name, parts_of(entry)[1], normalized(entry.dist.name), entry.dist.version, entry))
     return sorted(found, key=lambda offer: (offer.name, offer.package))
@@ -161,7 +160,7 @@ def is_blocked(name: str) -> bool:
 
 def warn_of_unknown_blocks() -> None:
     """Warn of each name in HOOKBUS_BLOCK that is neither installed nor a hook of this project: it blocks nothing."""
-    given = [name.strip() for name in os.environ.get(BLOCK_VARIABLE, "").split(",") if name.strip()]
+    given = _blocks()
     known = [name for group in BLOCKABLE if given for offer in offers(group) for name in offer.names]
     unknown = [name for name in given if _canonical(name) not in known and package_publishing(name) is None]
     for name in unknown:
@@ -206,7 +205,9 @@ def load(offer: Offer) -> Any:
     check_version(offer)
     try:
         return offer.entry.load()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may leave by sys.exit, or by an exception of its own such as pytest's
         raise PluginImportError(
             f"{offer.package} {offer.version} offers {offer.name!r}, but {offer.entry.value} cannot be imported: "
             f"{cause_of(error)}. Repair or remove that package (hookbus doctor shows every broken one)."
@@ -236,11 +237,6 @@ def check_version(offer: Offer) -> None:
             )
 
 
-def normalized(name: str) -> str:
-    """The name of a distribution as the index writes it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def package_publishing(name: str) -> str | None:
     """The package of the hookbus project that has a hook of this name, installed or not; None where none has."""
     return next((each for each, hooks in PUBLISHED.items() if name in hooks or name in hooks.values()), None)
@@ -248,6 +244,14 @@ def package_publishing(name: str) -> str | None:
 
 def _matching(name: str, there: Iterable[Offer]) -> list[Offer]:
     return [offer for offer in there if _canonical(name) in offer.names]
+
+
+def _unread() -> str:
+    return "".join(f" What {package} offers cannot be read: {flaw}." for package, flaw in unreadable().items())
+
+
+def _blocks() -> list[str]:
+    return [name.strip() for name in os.environ.get(BLOCK_VARIABLE, "").split(",") if name.strip()]
 
 
 def _canonical(name: str) -> str:
@@ -264,6 +268,7 @@ def _not_found(name: str, kind: str, there: Iterable[Offer]) -> str:
     published = [each for hooks in PUBLISHED.values() for pair in hooks.items() for each in pair]
     hint = nearest(name, installed) or (nearest(name, published) if kind == "hook" else "")
     return (
-        f"No installed package offers the {kind} {name!r}.{hint or did_you_mean(name, installed)} A package that "
-        f"offers it is installed by pip install <package>; one of your own is named by its path, my_module:{name}."
+        f"No installed package offers the {kind} {name!r}.{hint or did_you_mean(name, installed)}{_unread()} A package "
+        "that offers it is installed by pip install <package>; one of your own is named by its path, "
+        f"my_module:{name}."
     )

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hookbus import discovery
+from hookbus._packages import unreadable
 from hookbus.errors import PluginVersionError
 
 __all__ = ["Report", "examine"]
@@ -54,6 +55,8 @@ def examine() -> Iterator[Report]:
         for (offer, name), problem in zip(there.items(), pool.map(_problem_of, there), strict=True):
             problem = problem or _clash(offer, list(there))
             yield Report(name, f"{offer.package} {offer.version}", not problem, problem)
+    for package, flaw in unreadable().items():
+        yield Report("", package, False, f"what it offers cannot be read: {flaw}; install it again")
 
 
 def _problem_of(offer: discovery.Offer) -> str:
