@@ -144,16 +144,12 @@ class Clock:
 
     def end_iter(self, batch: Any) -> None:
         """A micro-batch is done."""
-        self.iter = done = self.iters_done
-        self.batch = done - self.epoch_first_iter
-        self.iters_done = done = done + 1
         if not self._begun:
-            self.batch_samples = batch_size(batch)
-            if self.counts_seconds:
-                self._look_at_time()
+            self.begin_iter(batch)
         elif not self.batch_samples:
             self.batch_samples = batch_size(batch)
         self._begun = False
+        self.iters_done = done = self.iter + 1
         self.samples_done += self.batch_samples
         steps, before = self.steps_done, self._steps_at_last_iter
         if self.counts_iterations:
@@ -287,9 +283,6 @@ def batch_size(batch: Any) -> int:
         batch: a tensor of shape (N, ...), a tuple, list or mapping with one in it, or a list of N mappings.
     """
     while True:
-        shape = getattr(batch, "shape", None)
-        if shape is not None:
-            return shape[0] if shape else 1
         if isinstance(batch, (tuple, list)) and batch:
             if isinstance(batch[0], dict):
                 return len(batch)
@@ -297,4 +290,5 @@ def batch_size(batch: Any) -> int:
         elif isinstance(batch, dict) and batch:
             batch = next(iter(batch.values()))
         else:
-            return 0
+            shape = getattr(batch, "shape", None)
+            return 0 if shape is None else shape[0] if shape else 1

@@ -77,13 +77,18 @@ class Due:
         counters: one per unit in which they count.
     """
 
-    __slots__ = ("_listeners", "_moment", "counters")
+    __slots__ = ("_listeners", "_moment", "_places", "_schedules", "counters")
 
     def __init__(self, point: Point, clock: Clock, listeners: Sequence[tuple[Scheduled, Schedule]]) -> None:
         moment = self._moment = PointMoment(clock, point)
         self._listeners = listeners
-        by_unit: dict[Unit | None, list[Schedule]] = {}
+        self._schedules: list[Schedule] = []  # equal ones once: hooks often have the same interval
         for _, schedule in listeners:
+            if schedule not in self._schedules:
+                self._schedules.append(schedule)
+        self._places = [self._schedules.index(schedule) for _, schedule in listeners]
+        by_unit: dict[Unit | None, list[Schedule]] = {}
+        for schedule in self._schedules:
             units = {unit or moment.unit for unit in schedule.units()}
             if "seconds" in units:
                 clock.count_seconds()
@@ -96,14 +101,15 @@ class Due:
         Raises:
             ConfigError: a schedule needs what the run does not know; the message names the hook and the point.
         """
-        due = [self._is_due(*each) for each in self._listeners]
+        due = [self._is_due(schedule) for schedule in self._schedules]
         for counter in self.counters:
             counter.advance()
-        return due
+        return [due[place] for place in self._places]
 
-    def _is_due(self, listener: Scheduled, schedule: Schedule) -> bool:
+    def _is_due(self, schedule: Schedule) -> bool:
         try:
             return schedule.due(self._moment)
         except ConfigError as error:
+            listener = next(listener for listener, other in self._listeners if other == schedule)
             who = f"hook {listener.hook!r} at {listener.point}"
             raise ConfigError(f"{who}: {problem}" for problem in error.problems) from None
