@@ -169,7 +169,7 @@ class Steps:
     def _count(self, run: Run) -> None:
         """A micro-batch has added its gradients: update where that is due."""
         run.accumulated += 1
-        if run.accumulated >= self.accumulate:
+        if run.accumulated >= self._accumulate:
             run.accumulated = 0  # before the update: what one that fails leaves behind is no part of the next group
             self._update(run)
 
@@ -237,7 +237,7 @@ class Steps:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        if run.stepped:
+        if run.clock.stepped:
             self._on_update()
 
 
