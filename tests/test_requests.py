@@ -295,6 +295,29 @@ def test_a_record_that_still_waits_at_the_end_of_training_is_delivered_there(bus
     assert seen == [({"train/loss": 1.5}, 0)]
 
 
+def test_what_is_logged_while_a_record_is_delivered_belongs_to_the_next_one_of_all(bus: Any) -> None:
+    seen: dict[str, list[dict[str, float]]] = {"a": [], "b": []}
+
+    class Writing(Hook):
+        def before_train(self, run: Any) -> None:
+            run.metrics.window(self.name)
+
+        def after_train_iter(self, run: Any) -> None:
+            run.request_record(run.metrics.window(self.name), self.deliver)
+
+        def deliver(self, metrics: Metrics, step: int) -> None:
+            seen[self.name].append(dict(metrics))
+            if self.name == "a" and step == 1:
+                self.run.log(told=7.0)
+
+    bus.register(Writing(name="a")), bus.register(Writing(name="b"))
+    with bus.run():
+        iterate(bus, 2)
+
+    assert seen["a"] == seen["b"]
+    assert [each.get("train/told") for each in seen["a"]] == [None, 7.0]
+
+
 # -- validations -------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,45 @@ class TestWhenTheyAreRead:
         assert fingerprint(state) == before
 
 
+class TestSeveralWindows:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_read_together_tell_what_each_of_them_tells(self, kind: str) -> None:
+        store = MetricStore()
+        windows = {name: store.window(name) for name in ("whole", "late", "later")}
+        for i in range(3 * CHUNK):
+            if i == 10:
+                windows["late"].reset(), windows["later"].reset()
+            if i == CHUNK + 1:
+                windows["later"].reset()
+            feed(store, [KINDS[kind](i)])
+
+        found = [dict(each) for each in store.means_of(windows.values())]
+
+        last = 3 * CHUNK - 1
+        assert found == [{"train/loss": (begin + last) / 2} for begin in (0, 10, CHUNK + 1)]
+
+    def test_those_that_hold_the_same_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, reads = MetricStore(), []
+        windows = [store.window(name) for name in "abc"]
+        feed(store, [torch.tensor(float(i)) for i in range(CHUNK + 6)])
+        tolist = torch.Tensor.tolist
+        monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (reads.append(1), tolist(tensor))[1])
+
+        assert [each["train/loss"] for each in store.means_of(windows)] == [(CHUNK + 5) / 2] * 3
+        assert len(reads) == 1
+
+    def test_a_full_chunk_is_summed_once_for_those_that_began_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, sums = MetricStore(), []
+        for name in "abc":
+            store.window(name)
+        feed(store, [torch.tensor(1.0)] * CHUNK)
+        summed = torch.Tensor.sum
+        monkeypatch.setattr(torch.Tensor, "sum", lambda tensor: (sums.append(1), summed(tensor))[1])
+        feed(store, [torch.tensor(2.0)])
+
+        assert len(sums) == 2, "the values, and how many of them are not finite"
+
+
 class TestNotFinite:
     def test_values_are_counted_and_spoil_the_mean(self) -> None:
         for kind in KINDS.values():

@@ -68,6 +68,24 @@ def test_listeners_of_one_unit_share_a_counter() -> None:
     assert len(Due(AFTER_ITER, Clock(), [listener(each) for each in made]).counters) == 3
 
 
+def test_equal_schedules_are_asked_once() -> None:
+    asked: list[str] = []
+
+    class Asked(Schedule):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Asked)
+
+        def due(self, moment: object) -> bool:
+            asked.append("due")
+            return True
+
+    clock = Clock()
+    clock.end_iter(None)
+    made = [Asked(), every(3), Asked()]
+    assert Due(AFTER_ITER, clock, [listener(each) for each in made]).now() == [True, False, True]
+    assert asked == ["due"]
+
+
 @pytest.mark.parametrize(
     ("unit", "source"),
     [

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import sys
 from collections.abc import Iterator
 
@@ -52,6 +53,32 @@ def test_a_line_is_never_broken_and_has_no_control_characters(console: Console) 
 
     assert text_on(console) == ["much longer than twenty columns [not[2J markup]"]
     assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_console_that_records_keeps_the_styles_of_a_file() -> None:
+    recording = Console(file=io.StringIO(), record=True, highlight=False)
+    say(recording, ("bad", "bold red"), " good")
+
+    assert "\x1b" not in recording.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[1;31mbad\x1b[0m good" in recording.export_text(styles=True)
+
+
+def test_a_file_has_no_size_that_is_asked_for_at_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def size(descriptor: int) -> os.terminal_size:
+        asked.append(descriptor)
+        raise OSError
+
+    monkeypatch.setattr(os, "get_terminal_size", size)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with HookBus().run() as run:
+        console = console_of(run)
+        asked.clear()
+        say(console, "a line"), say(console, "another one")
+
+    assert console.file.getvalue().count("line\n") == 1  # type: ignore[attr-defined]
+    assert asked == []
 
 
 def test_what_has_several_lines_stands_under_the_text(console: Console) -> None:
