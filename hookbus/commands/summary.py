@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from hookbus.commands.console import console
+from hookbus.distributed import world_size
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -40,7 +42,7 @@ def say_summary(run: Run, file: Path, overrides: Sequence[str], asked_for: str |
         out.print(f"  {escape(name.ljust(width))}  [dim]{escape(meaning)}[/]", soft_wrap=True)
     out.print("\nWhat to try next")
     for command in _commands(run, str(file), [*overrides, *moved]):
-        out.print(escape(f"  {_program()} {shlex.join(command)}"), soft_wrap=True)
+        out.print(escape(f"  {_program(command[0])} {shlex.join(command)}"), soft_wrap=True)
 
 
 def _files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
@@ -85,9 +87,12 @@ def _inside(path: Path, directory: Path) -> str:
     return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
-def _program() -> str:
-    """How the user called us."""
+def _program(command: str) -> str:
+    """How the user called us; a training of several processes goes on with as many."""
     called = sys.argv[0]
+    if command == "train" and world_size() > 1:
+        several = world_size() == int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        return f"torchrun {f'--nproc-per-node {world_size()}' if several else '...'} -m hookbus"
     if Path(called).name == "__main__.py":
         return "python -m hookbus"
     return "hookbus" if called == shutil.which("hookbus") else shlex.quote(called)

@@ -102,7 +102,7 @@ class _Override:
             self._mark(path)
 
     def _switch_off(self, name: str, index: str | int | None) -> None:
-        """A hook that is switched off stays in the file, with the settings that it needs: no default takes its place."""
+        """A hook that is switched off stays in the file with its settings, so that no default takes its place."""
         if index is not None:
             self._put(["hooks", index, "enabled"], False)
         elif {name, *class_of_entry(name)} & set(DEFAULT_HOOKS):

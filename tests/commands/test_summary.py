@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
+from hookbus import Trainer
 from hookbus.cli import app
+from hookbus.commands.summary import say_summary
 
 if TYPE_CHECKING:
     from tests.conftest import Project
@@ -135,6 +138,22 @@ def test_it_repeats_the_command_as_it_was_called(
     monkeypatch.setattr("sys.argv", [called])
     project.write(RUN)
     assert said("hooks=[]")[-1] == f"  {shown} explain run.yaml 'hooks=[]'"
+
+
+@pytest.mark.parametrize(("on_this_host", "how"), [("2", "--nproc-per-node 2"), ("1", "...")])
+def test_several_processes_go_on_as_several(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_this_host: str, how: str
+) -> None:
+    project.write(RUN)
+    run = Trainer.from_file("run.yaml").fit()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", on_this_host)
+    capsys.readouterr()
+    say_summary(run, Path("run.yaml"), [], None)
+    test, train, explain = capsys.readouterr().out.splitlines()[-3:]
+    assert test.startswith("  hookbus test run.yaml")
+    assert train == f"  torchrun {how} -m hookbus train run.yaml training.epochs=4 --resume"
+    assert explain == "  hookbus explain run.yaml"
 
 
 def test_only_the_main_rank_speaks(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
