@@ -1,3 +1,5 @@
+"""The gateway to the ranks, where there is one process; of several tells `distributed/test_ranks.py`."""
+
 from __future__ import annotations
 
 from typing import Any
