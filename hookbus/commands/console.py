@@ -65,7 +65,8 @@ def _told(error: BaseException) -> int:
 
 def console() -> Console:
     """Standard output, as wide as terminal or COLUMNS say. Of several processes only the main one writes there."""
-    is_known = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
+    told = os.environ.get("COLUMNS")
+    is_known = told != "0" if told else sys.stdout is not None and sys.stdout.isatty()
     return _Output(width=None if is_known else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 

@@ -125,6 +125,8 @@ class TestOutput:
         assert console().width == 160
         monkeypatch.setenv("COLUMNS", "60")
         assert console().width == 60
+        monkeypatch.setenv("COLUMNS", "0")  # a terminal that does not know says so
+        assert console().width == 160
 
     def test_json_keeps_letters(self, capsys: pytest.CaptureFixture[str]) -> None:
         print_json({"ü": [1, None]})
