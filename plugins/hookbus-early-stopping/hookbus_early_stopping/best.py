@@ -59,6 +59,12 @@ class BestWeights:
         checkpoint = read_checkpoint(path)
         return cls(checkpoint["state_dict"], checkpoint.get("ema_state_dict"))
 
+    def fitting(self, run: Run) -> BestWeights:
+        """The same for a run that began or ceased to average since: what earned the score is what is judged."""
+        if run.weights.averaged() is None:
+            return BestWeights({**self.raw, **(self.averaged or {})}, None)
+        return BestWeights(self.raw, self.raw if self.averaged is None else self.averaged)
+
     def state_dict(self) -> dict[str, Any]:
         """Both, as plain values and tensors. References, not copies."""
         return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
@@ -80,6 +86,7 @@ def bring_back(run: Run, kept: BestWeights | None, hook: str, metric: str) -> bo
     if best is None:
         run.logger.warning("%s: the weights of the best %r were not kept, so the model stays as it is.", hook, metric)
         return False
+    best = best.fitting(run)
     run.weights.load(best.raw, best.averaged)
     run.logger.info("%s: the weights of the best %r are back in the model.", hook, metric)
     return True

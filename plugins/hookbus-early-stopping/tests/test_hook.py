@@ -438,6 +438,23 @@ class TestResume:
         _, model = train([from_file, CheckpointHook(save_best="loss")], losses, work_dir=tmp_path, resume="auto")
         assert model.value == 2
 
+    @pytest.mark.parametrize("where", ["memory", "file"])
+    @pytest.mark.parametrize("averaged_first", [False, True])
+    def test_of_a_run_that_averages_now_and_did_not_or_the_reverse_judges_what_earned_the_best(
+        self, tmp_path: Path, where: str, averaged_first: bool
+    ) -> None:
+        """The weight is 1 in the epoch of the best, and its average then 0.5 * 0 + 0.5 * 1."""
+
+        def hooks(averages: bool) -> list[Hook]:
+            ema = [EMAHook(momentum=0.5, warm_up=0)] if averages else []
+            return [EarlyStoppingHook(restore_best_weights=where), CheckpointHook(save_best="loss"), *ema]
+
+        train(hooks(averaged_first), [0.5], work_dir=tmp_path)
+        run, model = train(hooks(not averaged_first), [0.5, 0.6], work_dir=tmp_path, resume="auto")
+        judged = run.weights.averaged() or run.weights.raw()
+        assert float(judged["weight"]) == (0.5 if averaged_first else 1.0)
+        assert model.value == (0.5 if averaged_first else 1.0)
+
     def test_of_a_finished_run_brings_the_best_weights_back_again(self, tmp_path: Path) -> None:
         losses = [0.5, 0.6, 0.7]
         for resume in ("never", "auto", "auto"):
