@@ -91,6 +91,7 @@ class TestResults:
             ({"f1": [0.5, 0.25]}, "The result 'f1' is no single number (list)."),
             ({"f1": torch.zeros(2)}, "The result 'f1' is no single number (of shape (2,))."),
             ({"f1": None}, "The result 'f1' is no single number (NoneType)."),
+            ({"f1": 10**400}, "The result 'f1' is no single number (int)."),
             (0.0, "The validation returned float, and results have names: return a mapping"),
         ],
     )

@@ -170,6 +170,8 @@ class ExponentialMovingAverage:
             self._raw = None
 
     def _put(self, values: list[Tensor]) -> None:
+        if not values:  # torch refuses an empty list
+            return
         with torch.no_grad():
             torch._foreach_copy_([*map(_own_part, self._weights)], [*map(_own_part, values)])
 

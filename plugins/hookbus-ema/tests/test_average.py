@@ -348,6 +348,13 @@ class TestSwapping:
         assert model.num_batches_tracked.item() == 0
         assert average.averaged()["running_mean"].tolist() == [0.0]
 
+    def test_a_model_without_tensors_has_nothing_to_exchange(self) -> None:
+        average = ExponentialMovingAverage(nn.Identity())
+        average.update()
+        with average.applied():
+            assert average.raw() == {}
+        assert average.averaged() == {}
+
     def test_updating_inside_is_refused(self) -> None:
         average = ExponentialMovingAverage(one_weight())
         with average.applied(), pytest.raises(RuntimeError, match="train and update outside"):
