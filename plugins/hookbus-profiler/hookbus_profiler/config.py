@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ImportString, field_validator, model_validator
 
-from hookbus import HookConfig
+from hookbus import HookConfig, import_path
 from hookbus_profiler.plan import Plan, fitted
 
 __all__ = ["ProfilerConfig", "ScheduleConfig"]
@@ -52,6 +52,16 @@ class ProfilerConfig(HookConfig):
     max_megabytes: float = Field(
         default=500, gt=0, description="What all files of a run may take together, those of every process."
     )
+
+    @field_validator("on_trace_ready", mode="before")
+    @classmethod
+    def _imported(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return import_path(value)
+        except ImportError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("frequency")
     @classmethod

@@ -1,3 +1,6 @@
+import sys
+from pathlib import Path
+
 import pytest
 
 from hookbus.errors import ConfigError
@@ -44,3 +47,13 @@ def test_a_handler_may_be_named_by_its_path():
 
     assert ProfilerConfig(on_trace_ready="json.dumps").on_trace_ready is json.dumps
     assert ProfilerConfig(on_trace_ready="json.dumps").model_dump(mode="json")["on_trace_ready"] == "json.dumps"
+
+
+def test_a_function_beside_the_run_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console script does not look there by itself."""
+    (tmp_path / "traces_of_this_test.py").write_text("def ready(profile):\n    return 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    function = ProfilerConfig(on_trace_ready="traces_of_this_test:ready").on_trace_ready
+    assert function is not None
+    assert function(None) == 3

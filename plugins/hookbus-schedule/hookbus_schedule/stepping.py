@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import ImportString, TypeAdapter, ValidationError
 from torch.optim import lr_scheduler
 
+from hookbus import import_path
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus_schedule.config import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
@@ -59,9 +59,9 @@ def _built(given: SchedulerConfig, optimizer: Any) -> Any:
 def _factory(name: str) -> Any:
     if ":" in name or "." in name:
         try:
-            return TypeAdapter(ImportString[Any]).validate_python(name)
-        except ValidationError as error:
-            raise ConfigError([f"schedulers: {name!r} cannot be imported: {error.errors()[0]['msg']}"]) from None
+            return import_path(name)
+        except ImportError as error:
+            raise ConfigError([f"schedulers: {error}"]) from None
     found = getattr(lr_scheduler, name, None)
     if found is None:
         near = did_you_mean(name, [each for each in lr_scheduler.__all__ if each != "LRScheduler"])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,13 @@ class TestPipelineFrom:
 
     def test_takes_lists_which_are_done_one_after_the_other(self) -> None:
         assert pipeline_from([abs, "math:sqrt", math.floor])(-17) == 4
+
+    def test_finds_what_is_beside_the_run_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A console script does not look there by itself."""
+        (tmp_path / "pipelines_of_this_test.py").write_text("def plus_one(x):\n    return x + 1\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+        assert pipeline_from("pipelines_of_this_test:plus_one")(1) == 2
 
     @pytest.mark.parametrize("given", ["math:surely_not", 5, [5], "no.such.module:x", {"type": "fractions:Fraction"}])
     def test_refuses_what_cannot_be_called(self, given: object) -> None:

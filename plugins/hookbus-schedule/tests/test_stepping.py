@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +43,19 @@ def test_a_plateau_needs_a_metric(optimizer: torch.optim.Optimizer, monitor: str
     for given in ({"type": "ReduceLROnPlateau"}, {"scheduler": ReduceLROnPlateau(optimizer)}):
         built = stepped(SchedulerConfig(**given, monitor=monitor), "step", optimizer)
         assert built.monitor == (monitor or "val/loss")
+
+
+def test_one_of_ones_own_may_be_beside_the_run_file(
+    optimizer: torch.optim.Optimizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A console script does not look there by itself."""
+    (tmp_path / "schedulers_of_this_test.py").write_text(
+        "from torch.optim.lr_scheduler import StepLR\n\n\nclass Own(StepLR):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    built = stepped(SchedulerConfig(type="schedulers_of_this_test:Own", step_size=2), "step", optimizer)
+    assert (type(built.scheduler).__name__, built.scheduler.step_size) == ("Own", 2)
 
 
 @pytest.mark.parametrize(
