@@ -252,12 +252,10 @@ def to_float(value: Any) -> float:
 def to_host(values: Sequence[Any]) -> list[float]:
     """All values as Python floats, with one copy per device."""
     places: dict[Any, list[int]] = {}
-    result = []
     for i, value in enumerate(values):
-        is_here = getattr(value, "is_cpu", True)
-        result.append(to_float(value) if is_here else math.nan)
-        if not is_here:
+        if hasattr(value, "detach"):
             places.setdefault(value.device, []).append(i)
+    result = [math.nan if hasattr(value, "detach") else float(value) for value in values]
     for indices in places.values():
         import torch
 
