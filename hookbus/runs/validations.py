@@ -231,7 +231,8 @@ def named_results(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> M
     Raises:
         MetricError: one is no single number.
     """
-    own, prefix = f"{kind}/", f"{kind}/{loader}/" if loader else f"{kind}/"
+    own = f"{kind}/"
+    prefix = own if loader in (None, "") else f"{own}{loader}/"
     texts = {str(name): value for name, value in found.items()}
     return Metrics({n if n.startswith(own) else prefix + n: _number(n, value) for n, value in texts.items()})
 

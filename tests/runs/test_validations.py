@@ -65,6 +65,13 @@ class TestResults:
         (whole,) = bus.arguments("after_val")
         assert dict(whole["metrics"]) == {"val/clean/loss": 1.0, "val/noisy/loss": 3.5}
 
+    @pytest.mark.parametrize(
+        ("name", "full"), [(0, "val/0/loss"), (1, "val/1/loss"), ("", "val/loss"), (None, "val/loss")]
+    )
+    def test_of_a_loader_with_a_number_for_a_name_have_it(self, name: Any, full: str, bus: Any) -> None:
+        with bus.run(validate=lambda: judge(bus, (1.0, 2), name=name)) as run:
+            assert dict(run.validate()) == {full: 1.0}
+
     def test_that_the_loop_has_found_win_over_means(self, bus: Any) -> None:
         def validate() -> None:
             bus.emit("before_val_epoch")
