@@ -31,6 +31,7 @@ class BestKeeper:
         self._config = config
         self._wishes: dict[str, Rule | None] = {}  # of other hooks
         self._names: dict[str, str] = {}  # what the user wrote, by full name
+        self._rules: dict[str, Rule] = {}  # which score was better, by full name
         self._warned = False
 
     def ask(self, hooks: Iterable[object]) -> None:
@@ -51,6 +52,17 @@ class BestKeeper:
                         [f"{hook.name}: {wanted} is better of {metric!r}, but another hook says otherwise."]
                     )
                 self._wishes[metric] = wanted
+
+    def forget_turned(self, run: Run) -> None:
+        """Begin afresh with metrics of which the other direction is better now: the best so far is one of the worst."""
+        for full, rule in list(self._rules.items()):
+            written = self._names[full]
+            is_wanted = self._config.save_best == "auto" or written in {*self._config.metrics, *self._wishes}
+            if is_wanted and full in run.best and self._rule(written) != rule:
+                run.logger.warning(
+                    "%s is better of %s now, and it was %s: its best begins afresh.", self._rule(written), full, rule
+                )
+                del run.best[full], self._rules[full]
 
     def to_write_again(self, run: Run) -> Iterator[tuple[str, Best]]:
         """Best results that a run goes on with and whose files do not hold them: those at which it stands, to be saved.
@@ -86,8 +98,9 @@ class BestKeeper:
                 continue
             done.add(full)
             self._call(full, written)
-            best = run.best.get(full)
-            if is_better(metrics[full], None if best is None else best.value, self._rule(written)):
+            best, rule = run.best.get(full), self._rule(written)
+            self._rules[full] = rule
+            if is_better(metrics[full], None if best is None else best.value, rule):
                 weights = "raw" if run.weights.averaged() is None else "averaged"
                 yield full, Best(metrics[full], run.clock.number("epoch"), run.steps_done, weights)
 
@@ -110,15 +123,16 @@ class BestKeeper:
 
     def forget(self) -> None:
         """A run begins at zero: nothing has been seen."""
-        self._names, self._warned = {}, False
+        self._names, self._rules, self._warned = {}, {}, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Which metrics have been seen, and whether a missing one was reported."""
-        return {"names": dict(self._names), "warned": self._warned}
+        """Which metrics have been seen, with their directions, and whether a missing one was reported."""
+        return {"names": dict(self._names), "rules": dict(self._rules), "warned": self._warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` gave."""
         self._names, self._warned = dict(state["names"]), state["warned"]
+        self._rules = dict(state.get("rules", {}))  # the first checkpoints had none
 
     def _wanted(self, metrics: Metrics) -> list[str]:
         if self._config.save_best != "auto":

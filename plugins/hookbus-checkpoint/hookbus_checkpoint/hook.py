@@ -66,9 +66,10 @@ class CheckpointHook(Hook):
     def before_train(self, run: Run) -> None:
         """See that the directory is this run's and best files hold the best, and hear what others want the best of."""
         self._writer.begin(run)
+        self.best.ask(run.bus.hooks.values())
+        self.best.forget_turned(run)
         for metric, best in self.best.to_write_again(run):
             run.request_save(f"best {metric}, once more", saver=self, best=(metric, best))
-        self.best.ask(run.bus.hooks.values())
 
     @hookimpl(when=lambda config: every(config.interval if config.by_epoch else None, unit="epoch"))
     def after_train_epoch(self, run: Run) -> None:

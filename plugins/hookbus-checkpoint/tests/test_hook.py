@@ -222,6 +222,32 @@ class TestBest:
         assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 2
         assert run.best["val/accuracy"].value == 0.9
 
+    def test_a_resumed_run_with_the_other_direction_begins_afresh_and_says_so(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def go(*scores: float, **settings: Any) -> Run:
+            return train(
+                tmp_path, CheckpointHook(settings), scores=scores, name="dice", resume="auto", epochs=len(scores)
+            )
+
+        go(0.2, 0.9, best_metric="dice", rule="greater")
+        best = go(0.2, 0.9, 0.96, 0.95, best_metric="dice", rule="less").best["val/dice"]
+
+        assert (best.value, best.epoch) == (0.95, 4)
+        assert epoch_of(tmp_path / "checkpoints/best_dice.pth") == 4
+        assert caplog.messages == ["less is better of val/dice now, and it was greater: its best begins afresh."]
+
+    def test_a_resumed_run_that_wants_another_metric_keeps_the_best_of_the_first(self, tmp_path: Path) -> None:
+        train(tmp_path, CheckpointHook(), scores=[0.9])
+        run = train(
+            tmp_path,
+            CheckpointHook(best_metric="other", rule="less"),
+            scores=[None, None],
+            resume="auto",
+        )
+
+        assert (run.best["val/accuracy"].value, run.best["val/other"].value) == (0.9, 1.0)
+
     def test_the_last_file_knows_the_newest_best(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(), scores=[0.5, 0.9])
 
