@@ -4,23 +4,60 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from hookbus.errors import did_you_mean
 
-__all__ = ["AS_A_WHOLE", "missing", "problems_of"]
+__all__ = ["AS_A_WHOLE", "missing", "mistakes_in", "problems_of"]
 
 
 AS_A_WHOLE = "settings"
 """What all settings together are called in a message, where each holds and they do not go together."""
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:
-    """Turn pydantic's errors into (dotted place, sentence) pairs with near names."""
-    return [(".".join(map(str, e["loc"])) or AS_A_WHOLE, _sentence(e, model)) for e in error.errors()]
+def problems_of(error: ValidationError, model: type[BaseModel], data: Any) -> list[tuple[str, str]]:
+    """Turn pydantic's errors into (dotted place, sentence) pairs with near names, as `mistakes_in` does."""
+    return [(".".join(map(str, path)) or AS_A_WHOLE, said) for path, said in mistakes_in(error, model, data).items()]
+
+
+def mistakes_in(error: ValidationError, model: type[BaseModel], data: Any) -> dict[tuple[Any, ...], str]:
+    """A sentence for each place where pydantic found something. Of a union the branch that got furthest counts.
+
+    Args:
+        error: what it found.
+        model: what the data were to be.
+        data: what was validated.
+    """
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for each in error.errors():
+        path = _path_in(data, each["loc"], missing=each["type"] == "missing")
+        found.setdefault(path, []).append(_sentence(each, model))
+    return {path: _united(said) for path, said in found.items() if not any(_is_inside(other, path) for other in found)}
+
+
+def _is_inside(path: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return path != other and path[: len(other)] == other
+
+
+def _path_in(data: Any, loc: tuple[str | int, ...], *, missing: bool) -> tuple[Any, ...]:
+    """A place of pydantic's as a place in the data; it names the branches of unions as well."""
+    path: tuple[Any, ...] = ()
+    for key in loc:
+        keys: Any = data if isinstance(data, Mapping) else range(len(data)) if isinstance(data, list) else ()
+        if key in keys:
+            path, data = (*path, key), data[key]
+    return (*path, loc[-1]) if missing else path
+
+
+def _united(messages: list[str]) -> str:
+    """`should be A, but it is X.` and `should be B, but it is X.` as one sentence."""
+    parts = [message.removeprefix("should be ").partition(", but it is ") for message in dict.fromkeys(messages)]
+    if len(parts) == 1 or not all(message.startswith("should be ") for message in messages):
+        return messages[0]
+    return f"should be {' or '.join(what for what, _, _ in parts)}, but it is {parts[0][2]}"
 
 
 def _sentence(error: Any, model: type[BaseModel]) -> str:

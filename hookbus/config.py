@@ -269,11 +269,21 @@ def _validated(document: Document) -> tuple[RunConfig, list[str]]:
     return config, problems
 
 
+def _as_an_entry(settings: Mapping[str, Any]) -> str:
+    """How `- logger: {interval: 5}` is written; "" for what is nothing like it."""
+    if len(settings) != 1:
+        return ""
+    (name, inner), *_ = settings.items()
+    if not isinstance(inner, (Mapping, NoneType)):
+        return ""
+    return f" In a list it is written {{{', '.join(['type: ' + str(name), *(f'{key}: ...' for key in inner or ())])}}}."
+
+
 def _hook_of(settings: Mapping[str, Any]) -> list[Any]:
     """The hook that an entry means; none where it is switched off and not even installed."""
     kind = settings.get("type")
     if kind is None:
-        raise ConfigError([f"hook: type: {missing('type', settings)}"])
+        raise ConfigError([f"hook: type: {missing('type', settings)}{_as_an_entry(settings)}"])
     if not isinstance(kind, str):
         raise ConfigError([f"hook: type: should be a name, but it is {kind!r}."])
     try:

@@ -57,7 +57,9 @@ class HookConfig(BaseModel):
     instance_key: ClassVar[str] = "name"
     """The key that holds the instance name; another where a hook needs `name` for something of its own."""
 
-    name: str | None = Field(default=None, description="The instance name; default the entry point or the class name.")
+    name: str | None = Field(
+        default=None, min_length=1, description="The instance name; default the entry point or the class name."
+    )
     priority: Annotated[int | None, WithJsonSchema(_PRIORITY)] = Field(
         default=None, description="Depth: small is outermost."
     )
@@ -98,7 +100,8 @@ class HookConfig(BaseModel):
         if value is None or isinstance(value, Schedule):
             return value
         if not isinstance(value, str):
-            raise ValueError(f"{value!r} is not a schedule. Write it as every({value!r}).")
+            shown = value if isinstance(value, int) else 50
+            raise ValueError(f"{value!r} is not a schedule. Write it as a text, such as every({shown!r}).")
         try:
             return parse(value)
         except ConfigError as error:
@@ -293,7 +296,7 @@ def validated(
     try:
         return model.model_validate(data) if text is None else model.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(f"{owner}: {where}: {what}" for where, what in problems_of(error, model)) from None
+        raise ConfigError(f"{owner}: {where}: {what}" for where, what in problems_of(error, model, data)) from None
 
 
 def snake_case(name: str) -> str:

@@ -146,6 +146,10 @@ class TestMistakes:
             ("hooks: [5]", "1:9: hooks.0: should be a mapping, but it is 5."),
             ("hooks:\n  -", "2:4: hooks.0: should be a mapping, but it is null."),
             ("hooks: [{interval: 2}]", "1:9: hooks.0.type: required, but not given."),
+            (
+                "hooks: [{ema: {momentum: 0.9}}]",
+                "1:9: hooks.0.type: required, but not given. In a list it is written {type: ema, momentum: ...}.",
+            ),
             ("hooks: [{typ: a}]", "1:9: hooks.0.type: required, but not given. Is 'typ' a misspelling of it?"),
             ("model: {tpye: a}", "1:8: model.type: required, but not given. Is 'tpye' a misspelling of it?"),
             ("hooks: [{type: 5}]", "1:16: hooks.0.type: should be a name, but it is 5."),

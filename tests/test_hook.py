@@ -85,7 +85,12 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         ({"frequency": 0}, "GreetHook: frequency: should be greater than or equal to 1, but it is 0."),
         ({"on_error": "ignore"}, "GreetHook: on_error: should be 'raise', 'warn' or 'disable', but it is 'ignore'."),
         ({"when": "evry(3)"}, "GreetHook: when: 'evry(3)' is not a schedule: there is no evry(...). Did you mean"),
-        ({"when": 50}, "GreetHook: when: 50 is not a schedule. Write it as every(50)."),
+        ({"when": 50}, "GreetHook: when: 50 is not a schedule. Write it as a text, such as every(50)."),
+        (
+            {"when": {"every": 3}},
+            "GreetHook: when: {'every': 3} is not a schedule. Write it as a text, such as every(50).",
+        ),
+        ({"name": ""}, "GreetHook: name: should have at least 1 character, but it is ''."),
     ],
     ids=str,
 )

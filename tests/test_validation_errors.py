@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,6 +21,7 @@ class Settings(BaseModel):
 
     rate: float = Field(default=0.1, gt=0)
     section: Section = Section()
+    mode: bool | Literal["fast"] | list[int] = False
     name: str
 
     @model_validator(mode="after")
@@ -39,6 +40,11 @@ class Settings(BaseModel):
         ({"name": "a", "width": 1}, ("width", "unknown key. It is a key of section.")),
         ({"name": "a", "section": {"name": "b"}}, ("section.name", "unknown key. It is a key of the top level.")),
         ({"name": "a", "section": {"width": "b"}}, ("section.width", "should be a valid integer, but it is 'b'.")),
+        (
+            {"name": "a", "mode": "yes"},
+            ("mode", "should be a valid boolean or 'fast' or a valid list, but it is 'yes'."),
+        ),
+        ({"name": "a", "mode": [1, "x"]}, ("mode.1", "should be a valid integer, but it is 'x'.")),
         ({"name": "none"}, (AS_A_WHOLE, "a name is none.")),
     ],
 )
@@ -46,4 +52,4 @@ def test_a_mistake_is_a_place_and_a_sentence(given: dict[str, Any], problem: tup
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(given)
 
-    assert problems_of(caught.value, Settings) == [problem]
+    assert problems_of(caught.value, Settings, given) == [problem]

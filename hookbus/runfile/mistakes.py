@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hookbus._validation_errors import problems_of
+from hookbus._validation_errors import mistakes_in
 from hookbus.discovery import BLOCK_VARIABLE, is_blocked, warn_of_unknown_blocks
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.runfile import yaml as _yaml
@@ -127,7 +127,7 @@ def sentences(
     entries: Entries | None,
     error: ValidationError,
 ) -> list[str]:
-    """A sentence for each mistake. Of the branches of a union the one that got furthest counts.
+    """A sentence for each mistake, with its place.
 
     Args:
         model: what the data were to be.
@@ -136,13 +136,7 @@ def sentences(
         entries: the hooks among them.
         error: what pydantic found.
     """
-    found: dict[Path, list[str]] = {}
-    for each, (_, message) in zip(error.errors(), problems_of(error, model), strict=True):
-        path = _path_in(data, each["loc"], missing=each["type"] == "missing")
-        found.setdefault(path, []).append(message)
-    furthest = {
-        path: _united(said) for path, said in found.items() if not any(_is_inside(other, path) for other in found)
-    }
+    furthest = mistakes_in(error, model, data)
     written = {_as_written(path, entries): in_yaml_words(said) for path, said in furthest.items()}
     return [
         document.problem(path, said, at_key=said.startswith("unknown key"))
@@ -151,33 +145,11 @@ def sentences(
     ]
 
 
-def _is_inside(path: Path, other: Path) -> bool:
-    return path != other and path[: len(other)] == other
-
-
 def _as_written(path: Path, entries: Entries | None) -> Path:
     """A place in the list of hooks as a place in the file, where they may be a mapping."""
     if not entries or path[0] != "hooks" or len(path) == 1:
         return path
     return (*entries[int(path[1])][1], *path[2:])
-
-
-def _path_in(data: Any, loc: tuple[str | int, ...], *, missing: bool) -> Path:
-    """A place of pydantic's as a place in the data; it names the branches of unions as well."""
-    path: Path = ()
-    for key in loc:
-        keys: Any = data if isinstance(data, Mapping) else range(len(data)) if isinstance(data, list) else ()
-        if key in keys:
-            path, data = (*path, key), data[key]
-    return (*path, loc[-1]) if missing else path
-
-
-def _united(messages: list[str]) -> str:
-    """`should be A, but it is X.` and `should be B, but it is X.` as one sentence."""
-    parts = [message.removeprefix("should be ").partition(", but it is ") for message in dict.fromkeys(messages)]
-    if len(parts) == 1 or not all(message.startswith("should be ") for message in messages):
-        return messages[0]
-    return f"should be {' or '.join(what for what, _, _ in parts)}, but it is {parts[0][2]}"
 
 
 def in_yaml_words(message: str) -> str:

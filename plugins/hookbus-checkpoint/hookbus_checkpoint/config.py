@@ -51,7 +51,9 @@ class CheckpointConfig(HookConfig):
     )
     best_metric: str = Field(default="accuracy", description="The metric that decides which is the best.")
     rule: Rule | None = Field(default=None, description="Which score is better; default what the metric's name says.")
-    out_dir: str | None = Field(default=None, description="Where files go; default `checkpoints` in the work dir.")
+    out_dir: str | None = Field(
+        default=None, min_length=1, description="Where files go; default `checkpoints` in the work dir."
+    )
     filename_tmpl: str | None = Field(
         default=None, description="Name of periodic files; default `epoch_{}.pth`, or `iter_{}.pth`."
     )

@@ -8,7 +8,7 @@ from typing import Any
 from hookbus import Hook, Metrics, Run
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
-from hookbus_schedule.stepping import Stepped, stepped
+from hookbus_schedule.stepping import Stepped, see_that_it_fits, stepped
 
 __all__ = ["ParamSchedulerHook"]
 
@@ -31,9 +31,11 @@ class ParamSchedulerHook(Hook):
         self._missed: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """See that there is something to step, and that nobody else steps it."""
+        """See that there is something to step, that nobody else steps it, and that settings of schedulers fit."""
         if run.mode == "train":
             _check_owner(run, self.config)
+            for each in self.config.schedulers:
+                see_that_it_fits(each)
 
     def before_run(self, run: Run) -> None:
         """Build the schedulers, before a checkpoint brings their state.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from hookbus.errors import ConfigError, did_you_mean
 from hookbus_schedule.config import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
 
-__all__ = ["Stepped", "stepped"]
+__all__ = ["Stepped", "see_that_it_fits", "stepped"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,27 @@ def stepped(given: SchedulerConfig, interval: Literal["step", "epoch"], optimize
     scheduler = given.scheduler if given.type is None else _built(given, optimizer)
     needs_metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or given.type == "ReduceLROnPlateau"
     return Stepped(scheduler, given.interval or interval, given.monitor or ("val/loss" if needs_metric else None))
+
+
+def see_that_it_fits(given: SchedulerConfig) -> None:
+    """See that there is such a scheduler, and that it takes these settings; nothing is built.
+
+    Raises:
+        ConfigError: there is none, or it does not.
+    """
+    if given.type is None:
+        return
+    factory, settings = _factory(given.type), given.model_extra or {}
+    try:
+        taken = inspect.signature(factory)
+    except (TypeError, ValueError):  # nobody knows what it takes
+        return
+    try:
+        taken.bind(None, **settings)
+    except TypeError as error:
+        unknown = next((each for each in settings if each not in taken.parameters), None)
+        near = did_you_mean(unknown, list(taken.parameters)[1:]) if unknown is not None else ""
+        raise ConfigError([f"schedulers: {given.type}: {error}.{near}"]) from None
 
 
 def _built(given: SchedulerConfig, optimizer: Any) -> Any:

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from hookbus.errors import ConfigError
 from hookbus_schedule import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
-from hookbus_schedule.stepping import stepped
+from hookbus_schedule.stepping import see_that_it_fits, stepped
 
 
 @pytest.fixture
@@ -72,3 +72,20 @@ def test_one_of_ones_own_may_be_beside_the_run_file(
 def test_what_cannot_be_built_is_told(optimizer: torch.optim.Optimizer, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         stepped(SchedulerConfig(**settings), "step", optimizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"type": "StepLR", "stepsize": 3}, "schedulers: StepLR: .*step_size.* Did you mean 'step_size'"),
+        ({"type": "StepLR"}, "schedulers: StepLR: missing a required argument: 'step_size'."),
+        (
+            {"type": "StepLr", "step_size": 3},
+            "'StepLr' is no scheduler of torch.optim.lr_scheduler. Did you mean 'StepLR'",
+        ),
+    ],
+)
+def test_settings_are_seen_before_anything_is_built(settings: dict[str, Any], problem: str) -> None:
+    see_that_it_fits(SchedulerConfig(type="StepLR", step_size=3))
+    with pytest.raises(ConfigError, match=problem):
+        see_that_it_fits(SchedulerConfig(**settings))
