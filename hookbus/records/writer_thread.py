@@ -158,7 +158,7 @@ class WriterThread:
             for _ in range(count):
                 self._write_next(self._writer)
             self._flush(self._writer)
-        except Exception as error:
+        except BaseException as error:  # a SystemExit would end the thread, and nobody would hear of it
             self._failed(error)
 
     def _flush(self, writer: Writer) -> None:
@@ -205,7 +205,7 @@ class WriterThread:
             self._bytes -= sum(entry.size for entry in self._unsure)
             self._unsure = []
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self._failures += 1
         self.note(in_one_line(error))
         writer, self._writer = self._writer, None
@@ -217,7 +217,7 @@ class WriterThread:
         if writer is not None:
             try:
                 writer.close()
-            except Exception as error:
+            except BaseException as error:
                 self.note(in_one_line(error))
 
 
@@ -225,5 +225,5 @@ def _quietly(call: Callable[[], object]) -> None:
     """What cannot be given back is not worth a second trouble."""
     try:
         call()
-    except Exception:
+    except BaseException:
         return

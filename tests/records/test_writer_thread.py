@@ -16,7 +16,7 @@ from hookbus.writers import Writer
 class Disk(Writer):
     """A back end that fails when it is told to; what was flushed is kept by all writers of one list."""
 
-    def __init__(self, kept: list[Any], failures: Iterator[Exception | None]) -> None:
+    def __init__(self, kept: list[Any], failures: Iterator[BaseException | None]) -> None:
         self.kept, self.failures = kept, failures
         self.waiting: list[Any] = []
         self.closed = 0
@@ -52,7 +52,7 @@ def feed(limit: int = 10**6) -> WriterThread:
     return WriterThread(limit=limit, period=0.001, pause=0.001)
 
 
-def fed(entries: list[Entry], failures: list[Exception | None], limit: int = 10**6) -> tuple[WriterThread, list[int]]:
+def fed(entries: list[Entry], failures: list[BaseException | None], limit: int = 10**6) -> tuple[WriterThread, list[int]]:
     """What is kept of entries that all wait when the thread begins."""
     kept: list[Any] = []
     left = iter(failures)
@@ -135,6 +135,11 @@ def test_a_writer_that_cannot_be_made_is_tried_again() -> None:
     assert done.wait(10)
     made.close(10)
     assert kept == [("a", 1, 0.0)]
+
+
+def test_a_back_end_that_wants_to_leave_the_program_is_in_trouble_like_any_other() -> None:
+    made, steps = fed([number(step) for step in range(3)], [SystemExit("no licence")])
+    assert (steps, dict(made.lost), made.trouble) == ([], {"numbers": 3}, "SystemExit: no licence")
 
 
 def _raise(error: Exception) -> Writer:
