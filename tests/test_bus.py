@@ -420,3 +420,13 @@ def test_a_thread_may_fire_while_members_come_and_go() -> None:
     for thread in threads:
         thread.join()
     assert counts == [100] * 4
+
+
+def test_asking_for_something_keeps_nothing_of_the_loop_alive(seen: list[str]) -> None:
+    bus = HookBus([Noting(seen)])
+    with bus.run(validate=dict, epochs=1) as run:
+        activation = torch.ones(1)
+        gone = weakref.ref(activation)
+        run.request_validation()
+        del activation
+        assert gone() is None

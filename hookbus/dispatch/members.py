@@ -65,11 +65,17 @@ class Members(dict[str, Member]):
         return next((name for name, each in list(self.items()) if plugin is each.plugin or plugin is each.face), None)
 
     def running_in(self, frame: FrameType | None) -> str | None:
-        """The name of the hook whose method is running in a frame or in one of its callers; None for none."""
+        """The name of the hook whose method is running in a frame or in one of its callers; None for none.
+
+        Only methods of classes that members are of are looked into: what is read of a frame stays alive as long as it.
+        """
+        classes = {cls.__qualname__ for each in self.values() for cls in type(each.plugin).__mro__}
+        starts = tuple(f"{name}." for name in classes)
         while frame is not None:
-            owner = frame.f_locals.get("self")
-            if owner is not None and (name := self.name_of(owner)):
-                return name
+            if frame.f_code.co_qualname.startswith(starts):
+                owner = frame.f_locals.get("self")
+                if owner is not None and (name := self.name_of(owner)):
+                    return name
             frame = frame.f_back
         return None
 

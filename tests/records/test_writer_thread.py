@@ -52,7 +52,9 @@ def feed(limit: int = 10**6) -> WriterThread:
     return WriterThread(limit=limit, period=0.001, pause=0.001)
 
 
-def fed(entries: list[Entry], failures: list[BaseException | None], limit: int = 10**6) -> tuple[WriterThread, list[int]]:
+def fed(
+    entries: list[Entry], failures: list[BaseException | None], limit: int = 10**6
+) -> tuple[WriterThread, list[int]]:
     """What is kept of entries that all wait when the thread begins."""
     kept: list[Any] = []
     left = iter(failures)

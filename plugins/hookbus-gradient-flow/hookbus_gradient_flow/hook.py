@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,9 @@ class GradientFlowHook(Hook):
             self._read(run, getattr(optimizer, "grad_scale", None))
 
     def after_optimizer_step(self, run: Run) -> None:
-        """The update was made: report."""
+        """The update was made: report. An optimizer that is given a closure has made the gradients only now."""
+        if self._reading is not None and not self._reading.names:
+            self._read(run, None)
         self._report(run)
 
     @hookimpl(when=lambda config: every(config.frequency, unit="step"))
@@ -115,10 +117,11 @@ class GradientFlowHook(Hook):
         values = {f"gradients/{g.name}/{kind}": getattr(g, kind) for g in gradients for kind in ("mean", "max", "l2")}
         if values:
             run.bus.emit("log_scalars", values=values)
-        for text in self._complaints.about(gradients, reading.missing, run.steps_done):
+        missing = _learning(run, self._parameters, reading.missing)
+        for text in self._complaints.about(gradients, missing, run.steps_done):
             run.logger.warning("%s: %s", self.name, text)
-        if values or reading.missing:
-            self._show(run, gradients, reading.missing)
+        if values or missing:
+            self._show(run, gradients, missing)
 
     def _show(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
         """The chart, for those who record pictures and as a file."""
@@ -133,3 +136,11 @@ class GradientFlowHook(Hook):
 def _parameters_of(model: nn.Module) -> dict[str, Tensor]:
     """By every name that they have in the module inside wrappers; those that are shared have several."""
     return dict(unwrapped(model).named_parameters(remove_duplicate=False))
+
+
+def _learning(run: Run, parameters: Mapping[str, Tensor], names: Iterable[str]) -> list[str]:
+    """Those that the optimizer of the run updates: those of another one have their gradients at its updates."""
+    if run.optimizer is None:
+        return list(names)
+    own = {id(each) for group in run.optimizer.param_groups for each in group["params"]}
+    return [name for name in names if id(parameters[name]) in own]

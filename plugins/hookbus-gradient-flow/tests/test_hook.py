@@ -71,6 +71,24 @@ class TestReading:
         trainer_on([1, 2, 3, 4, 5], [GradientFlowHook(frequency=2), seen := Recorder()]).fit()
         assert seen.largest == {2: 2.0, 4: 4.0}
 
+    def test_sees_those_that_an_optimizer_has_made_by_itself(self, caplog):
+        model = One()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(3 * ONE)
+            loss.backward()
+            return loss
+
+        bus = RecordingBus([GradientFlowHook(frequency=1)])
+        with bus.run(model=model, optimizer=optimizer, epochs=1):
+            bus.emit("before_train_iter")
+            optimizer.step(closure)
+            bus.emit("after_train_iter")
+        assert largest(bus) == {1: 3.0}
+        assert "no gradient" not in caplog.text
+
     def test_sees_the_gradients_before_they_are_clipped(self):
         trainer_on([8], [GradientFlowHook(frequency=1), seen := Recorder()], clip_grad_norm=1.0).fit()
         assert seen.largest == {1: 8.0}
@@ -250,6 +268,20 @@ class TestWarnings:
         model.unused = nn.Linear(1, 1)
         trainer_on([1], [GradientFlowHook(frequency=1)], model=model).fit()
         assert "step 1: 2 parameters have no gradient: unused.weight, unused.bias." in caplog.text
+
+    def test_say_nothing_of_those_that_another_optimizer_updates(self, caplog):
+        model = nn.ModuleDict({"generator": One(), "discriminator": One()})
+        own, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in model.values())
+        bus = RecordingBus([GradientFlowHook(frequency=1)])
+        with bus.run(model=model, optimizer=own, epochs=1):
+            bus.emit("before_train_iter")
+            for part, optimizer in ((model["discriminator"], other), (model["generator"], own)):
+                part(ONE).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            bus.emit("after_train_iter")
+        assert largest(bus, "generator.weight") == {1: 1.0}
+        assert "no gradient" not in caplog.text
 
     def test_tell_of_nan_in_a_layer(self, caplog):
         trainer_on([float("nan")], [GradientFlowHook(frequency=1)]).fit()

@@ -64,7 +64,7 @@ def _datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:
 def _compare(title: str, dataset: Any, found: dict[str, tuple[Any, int]]) -> list[str]:
     classes = classes_of(dataset)
     owner = f"{title} ({type(dataset).__name__})"
-    if isinstance(classes, str):
+    if isinstance(classes, (str, bytes)):
         return [f"the classes of {owner} are the text {classes!r}: write a list of names, [{classes!r}]."]
     return [
         f"{owner} has {len(classes)} classes, but {name or 'the model'} ({type(module).__name__}) has num_classes "

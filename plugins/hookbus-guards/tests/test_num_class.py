@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -44,11 +45,11 @@ def test_it_keeps_what_every_hook_promises() -> None:
     check_hook(NumClassCheckHook)
 
 
-def test_a_text_is_no_list_of_names() -> None:
-    with pytest.raises(
-        ConfigError, match=r"of the train data \(People\) are the text 'person': write a list .*\['person'\]"
-    ):
-        look(Net(6), train_loader=DataLoader(People("person")))
+@pytest.mark.parametrize("given", ["person", b"person"])
+def test_a_text_is_no_list_of_names(given: Any) -> None:
+    message = f"of the train data (People) are the text {given!r}: write a list of names, [{given!r}]"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        look(Net(6), train_loader=DataLoader(People(given)))
 
 
 def test_equal_numbers_pass() -> None:

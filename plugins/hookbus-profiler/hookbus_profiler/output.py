@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, count
 from pathlib import Path
 
 from rich.console import Console
@@ -60,14 +61,14 @@ class Output:
             self._config.on_trace_ready(cycle.profile)
 
     def keep(self, report: Report) -> None:
-        """Write the report of the main process.
+        """Write the report of the main process. One that is there already stays: of a run that this one goes on with.
 
         Raises:
             OSError: it cannot be written.
         """
         if self._directory is not None and is_main():
             text = report.text().encode()
-            commit(self._directory / "report.txt", lambda file: file.write(text))
+            commit(_free(self._directory), lambda file: file.write(text))
 
     def show(self, report: Report) -> None:
         """Print the report of the main process, and where the files are."""
@@ -77,3 +78,9 @@ class Output:
         console.print(report)
         if self._directory is not None:
             console.print(Text(f"What the profiler has written is in {self._directory}"), soft_wrap=True)
+
+
+def _free(directory: Path) -> Path:
+    """`report.txt`; where that is taken `report-2.txt`, and so on."""
+    names = chain(["report.txt"], (f"report-{number}.txt" for number in count(2)))
+    return next(directory / name for name in names if not (directory / name).exists())

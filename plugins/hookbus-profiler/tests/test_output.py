@@ -85,6 +85,15 @@ def test_the_report_is_a_file(tmp_path, report):
     assert (tmp_path / "profiler/report.txt").read_text() == report.text()
 
 
+def test_the_report_of_a_run_that_goes_on_takes_no_place_of_another(tmp_path, report):
+    use_output(lambda output: [output.keep(report) for _ in range(3)], tmp_path)
+    assert sorted(path.name for path in (tmp_path / "profiler").glob("report*")) == [
+        "report-2.txt",
+        "report-3.txt",
+        "report.txt",
+    ]
+
+
 def test_the_report_is_printed(capsys, report):
     use_output(lambda output: output.show(report))
     assert "The model itself takes 100.0 % of the time" in capsys.readouterr().out
