@@ -33,7 +33,7 @@ def pixels_of(image: Any) -> Tensor:
         (H, W, C), uint8, on the CPU.
 
     Raises:
-        ValueError: it has no such shape, or no pixels.
+        ValueError: it has no such shape, no pixels, or nothing that is a colour.
     """
     tensor = _tensor_of(image)
     pixels = tensor if hasattr(image, "getbands") else _arranged(tensor)
@@ -121,7 +121,11 @@ def _tensor_of(image: Any) -> Tensor:
         return image.detach().cpu()
     import numpy
 
-    return torch.from_numpy(_pil_array(image) if hasattr(image, "getbands") else numpy.array(image))
+    try:
+        return torch.from_numpy(_pil_array(image) if hasattr(image, "getbands") else numpy.array(image))
+    except (TypeError, ValueError):  # texts, objects, rows of different lengths
+        kind = type(image).__name__
+        raise ValueError(f"a picture is a tensor, a NumPy array or a PIL image, not a {kind} like this") from None
 
 
 def _pil_array(image: Any) -> Any:
@@ -152,6 +156,8 @@ def _in_bytes(tensor: Tensor) -> Tensor:
         return tensor
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8) * 255
+    if tensor.is_complex():
+        raise ValueError("a picture has real numbers, not complex ones: take .abs(), .real or .imag")
     if tensor.is_floating_point():
         return (tensor.float().nan_to_num(0.0, 1.0, 0.0).clamp(0, 1) * 255).round().to(torch.uint8)
     return tensor.to(torch.int64).clamp(0, 255).to(torch.uint8)

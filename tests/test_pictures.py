@@ -91,6 +91,17 @@ def test_what_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
         pixels_of(torch.zeros(shape))
 
 
+@pytest.mark.parametrize("value", ["cat.png", None, object(), [[1.0], [1.0, 2.0]]])
+def test_what_holds_no_colours_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"a picture is a tensor, .*, not a {type(value).__name__} like this"):
+        pixels_of(value)
+
+
+def test_complex_numbers_are_no_colours() -> None:
+    with pytest.raises(ValueError, match="a picture has real numbers"):
+        pixels_of(torch.ones(3, 2, 2, dtype=torch.complex64))
+
+
 def test_a_batch_and_a_list_are_pictures_apart() -> None:
     batch = torch.zeros(2, 3, 4, 4)
     assert [tuple(each.shape) for each in separate(batch)] == [(3, 4, 4), (3, 4, 4)]
