@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._numbers import check_count
-from hookbus.assembly.arguments import check_model, device_of, hooks_of, limit_of, optimizer_of
+from hookbus.assembly.arguments import check_arguments, check_model, device_of, hooks_of, limit_of, optimizer_of
 from hookbus.assembly.checking import check_ready, check_trainer
 from hookbus.assembly.start_files import load_given_weights
 from hookbus.assembly.trainer_runs import TrainerRuns
@@ -132,6 +132,7 @@ class Trainer:
         config: RunConfig | Mapping[str, Any] | None = None,
     ) -> None:
         check_model(model)
+        check_arguments(locals())  # by their names, before any of them is used
         check_distributed(distributed)
         check_count(agree_every, "agree_every")
         self.device = device_of(device)

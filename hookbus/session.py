@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookbus import _arguments
+from hookbus._numbers import check_count
 from hookbus.dispatch.emitting import LoopLeft
 from hookbus.errors import ConfigError, RequestError
 from hookbus.model.wrappers import inside_ddp
@@ -76,7 +78,7 @@ def custom_run(
         The run.
 
     Raises:
-        ConfigError: resume is none of these.
+        ConfigError: an argument cannot be what it is meant to be.
         WorkDirError: the work directory is in use, or cannot be written.
         RequestError: a hook will ask for validations, and there is no `validate`.
         CheckpointError: what should be resumed cannot be.
@@ -84,6 +86,20 @@ def custom_run(
             its iteration all the same is left at its next one.
     """
     refuse_second(bus)
+    flags = {"counts_steps": counts_steps, "overwrite": overwrite, "fresh": fresh}
+    _arguments.refuse(
+        [
+            *(_arguments.truth(*each) for each in flags.items()),
+            *(_arguments.batches(*each) for each in (("train_loader", train_loader), ("val_loader", val_loader))),
+            _arguments.function("validate", validate, "a function of nothing, or of the run"),
+            _arguments.path("work_dir", work_dir),
+            _arguments.seed("seed", seed),
+            _arguments.settings("config", config),
+        ]
+    )
+    for name, limit in (("epochs", epochs), ("iterations", iterations)):
+        if limit is not None:
+            check_count(limit, name, least=0)
     evaluator, length = _of_the_run(validate), _length_of(train_loader)
     ranks = join(device)
     run = Run(

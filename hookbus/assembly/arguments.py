@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hookbus import _arguments
 from hookbus._numbers import check_count
 from hookbus.dispatch.checks import listed
 from hookbus.distributed import local_device
@@ -16,7 +17,9 @@ from hookbus.errors import ConfigError
 from hookbus.runfile.builder import get_default_hooks
 from hookbus.runfile.defaults import with_defaults
 
-__all__ = ["check_model", "device_of", "hooks_of", "limit_of", "optimizer_of"]
+__all__ = ["check_arguments", "check_model", "device_of", "hooks_of", "limit_of", "optimizer_of"]
+
+FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
 
 def check_model(model: object) -> None:
@@ -33,6 +36,30 @@ def check_model(model: object) -> None:
             f"model: should be a torch.nn.Module, but it is a {what}. A trainer of a run file is made by "
             "Trainer.from_file(path), and one of a configuration that was read already by "
             "hookbus.assembly.assemble.trainer_from_config(Trainer, config)."
+        ]
+    )
+
+
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """See that what a Trainer is given can be what it is meant to be.
+
+    Args:
+        given: its arguments by name; others are not looked at.
+
+    Raises:
+        ConfigError: something cannot; all of it is told.
+    """
+    _arguments.refuse(
+        [
+            *(_arguments.truth(name, given[name]) for name in FLAGS),
+            *(_arguments.batches(name, given[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(_arguments.path(name, given[name]) for name in ("work_dir", "load_from")),
+            _arguments.function("loss_fn", given["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
+            _arguments.function("step_fn", given["step_fn"], "a function of model and batch"),
+            _arguments.one_of("load_weights", given["load_weights"], ("raw", "averaged")),
+            _arguments.seed("seed", given["seed"]),
+            _arguments.settings("config", given["config"]),
+            _arguments.with_method("scheduler", given["scheduler"], "step"),
         ]
     )
 
@@ -59,9 +86,16 @@ def device_of(given: str | torch.device) -> torch.device:
 def optimizer_of(
     given: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, model: nn.Module
 ) -> Optimizer | None:
-    """The optimizer, made from the parameters of the model where a function was given; None for none."""
-    is_made = given is None or hasattr(given, "param_groups")
-    return given if is_made else given(model.parameters())  # type: ignore[misc,operator,return-value]
+    """The optimizer, made from the parameters of the model where a function was given; None for none.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if given is None or (hasattr(given, "param_groups") and not isinstance(given, type)):
+        return given  # type: ignore[return-value]
+    if not callable(given):
+        raise ConfigError([f"optimizer: {given!r} is neither an optimizer nor a function of the parameters."])
+    return given(model.parameters())
 
 
 def limit_of(name: str, given: int | None) -> int | None:

@@ -153,7 +153,7 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
     Raises:
         ConfigError, PluginError: as `build_hook`.
     """
-    if isinstance(configs, str):
+    if isinstance(configs, str) or (isinstance(configs, Mapping) and isinstance(configs.get("type"), str)):
         raise ConfigError([f"build_hooks takes a list; for one hook say build_hook({configs!r})."])
     listed = _named(configs) if isinstance(configs, Mapping) else list(configs)
     hooks = [build_hook(config) for config in listed]

@@ -64,7 +64,7 @@ class Steps:
     ) -> None:
         if precision not in ("fp32", *DTYPES):
             raise ConfigError([f"precision: {precision!r} is none of fp32, bf16, fp16."])
-        if clip_grad_norm is not None and not clip_grad_norm > 0:
+        if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and clip_grad_norm > 0):
             raise ConfigError([f"clip_grad_norm: {clip_grad_norm!r} is not more than 0; None is for no clipping."])
         self.model, self.optimizer = model, optimizer
         self.loss_fn, self.step_fn = loss_fn, step_fn
