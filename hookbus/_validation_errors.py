@@ -47,8 +47,9 @@ def _path_in(data: Any, loc: tuple[str | int, ...], *, missing: bool) -> tuple[A
     path: tuple[Any, ...] = ()
     for key in loc:
         keys: Any = data if isinstance(data, Mapping) else range(len(data)) if isinstance(data, list) else ()
-        if key in keys:
-            path, data = (*path, key), data[key]
+        known = next((each for each in keys if str(each) == str(key)), None)  # JSON has texts as keys
+        if known is not None:
+            path, data = (*path, known), data[known]
     return (*path, loc[-1]) if missing else path
 
 

@@ -21,6 +21,7 @@ class Settings(BaseModel):
 
     rate: float = Field(default=0.1, gt=0)
     section: Section = Section()
+    steps: dict[int, int] = {}
     mode: bool | Literal["fast"] | list[int] = False
     name: str
 
@@ -45,6 +46,7 @@ class Settings(BaseModel):
             ("mode", "should be a valid boolean or 'fast' or a valid list, but it is 'yes'."),
         ),
         ({"name": "a", "mode": [1, "x"]}, ("mode.1", "should be a valid integer, but it is 'x'.")),
+        ({"name": "a", "steps": {1: "x"}}, ("steps.1", "should be a valid integer, but it is 'x'.")),
         ({"name": "none"}, (AS_A_WHOLE, "a name is none.")),
     ],
 )

@@ -280,4 +280,4 @@ def test_a_hook_that_the_bus_refuses_is_told_with_its_line(project: Project) -> 
 def test_one_hook_in_the_place_of_several_is_told() -> None:
     for given in ("ema", {"type": "ema"}):
         with pytest.raises(ConfigError, match=r"build_hooks takes a list; for one hook say build_hook\("):
-            build_hooks(given)  # type: ignore[arg-type]
+            build_hooks(given)

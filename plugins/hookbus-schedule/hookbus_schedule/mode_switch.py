@@ -11,7 +11,7 @@ from hookbus import Hook, Run
 from hookbus.model.wrappers import unwrapped
 from hookbus_schedule.border import Border, last_part
 from hookbus_schedule.config import YOLOXModeSwitchConfig
-from hookbus_schedule.pipelines import SkipTypes
+from hookbus_schedule.pipelines import SkipTypes, say_who_reads_along
 
 __all__ = ["YOLOXModeSwitchHook"]
 
@@ -36,7 +36,9 @@ class YOLOXModeSwitchHook(Hook):
         """See that the end of the run is known, and that the data set has a method for this."""
         border = self._border_of(run)
         if run.train_loader is not None and border != Border():
-            SkipTypes(border, self.config.skip_type_keys).check(run.train_loader)
+            switch = SkipTypes(border, self.config.skip_type_keys)
+            switch.check(run.train_loader)
+            say_who_reads_along(run, self.name, switch)
 
     def before_train(self, run: Run, model: Any) -> None:
         """Find out when, and have the data switched while it is read."""

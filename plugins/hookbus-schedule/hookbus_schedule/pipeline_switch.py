@@ -8,7 +8,7 @@ from hookbus import Hook, Run
 from hookbus.errors import ConfigError
 from hookbus_schedule.border import Border
 from hookbus_schedule.config import PipelineSwitchConfig
-from hookbus_schedule.pipelines import SwitchPipeline
+from hookbus_schedule.pipelines import SwitchPipeline, say_who_reads_along
 
 __all__ = ["PipelineSwitchHook"]
 
@@ -37,6 +37,7 @@ class PipelineSwitchHook(Hook):
         switch = SwitchPipeline(_stages(run))
         if run.train_loader is not None:
             switch.check(run.train_loader)
+            say_who_reads_along(run, self.name, switch)
 
     def before_train(self, run: Run) -> None:
         """Have the data switched while it is read; the first of several such hooks does so for all of them."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from hookbus import import_path
+from hookbus import Run, import_path
 from hookbus.errors import ConfigError
 from hookbus.training.loaders import datasets_in
 from hookbus_schedule.border import Border
 
-__all__ = ["Compose", "SkipTypes", "Switch", "SwitchPipeline", "pipeline_from"]
+__all__ = ["Compose", "SkipTypes", "Switch", "SwitchPipeline", "pipeline_from", "say_who_reads_along"]
 
 
 class Compose:
@@ -95,12 +95,16 @@ class Switch(ABC):
             ConfigError: there is nothing.
         """
         inside = datasets_in(dataset)
-        found = [each for each in inside if any(hasattr(each, name) for name in self.names)]
+        found = [each for each in inside if self.is_held_by(each)]
         if not found:
             kind, names = type(inside[-1]).__name__, " or ".join(self.names)
             raise ConfigError([self.wanted.format(dataset=kind, names=names)])
         inner = {id(each) for outer in found for each in datasets_in(outer)[1:]}
         return [place for each in found if id(each) not in inner for place in self.places(each)]
+
+    def is_held_by(self, dataset: Any) -> bool:
+        """Whether a data set has what is to be changed."""
+        return any(hasattr(dataset, name) for name in self.names)
 
     def places(self, dataset: Any) -> list[tuple[Any, str]]:
         """Where this data set has what is to be changed."""
@@ -109,6 +113,23 @@ class Switch(ABC):
     @abstractmethod
     def change(self, holder: Any, name: str, stage: int) -> None:
         """Change it by means of its attribute, for the part of the training after so many borders."""
+
+
+def say_who_reads_along(run: Run, hook: str, switch: Switch) -> None:
+    """Tell which other loaders read what is switched: they are switched as well, where training has no workers."""
+    switched = {id(each) for each in datasets_in(run.train_loader)} - {id(run.train_loader)}
+    for kind in ("val", "test"):
+        loaders = run.get(f"{kind}_loader")
+        for loader in loaders.values() if isinstance(loaders, Mapping) else [] if loaders is None else [loaders]:
+            along = [each for each in datasets_in(loader) if id(each) in switched and switch.is_held_by(each)]
+            if along:
+                run.logger.warning(
+                    "%s: the %s data is the training data's own %s, so it is switched as well: give it a data set of "
+                    "its own.",
+                    hook,
+                    kind,
+                    type(along[0]).__name__,
+                )
 
 
 class SwitchPipeline(Switch):

@@ -118,3 +118,21 @@ def test_a_loop_may_read_other_data_in_each_epoch(kit: Any) -> None:
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
 
     assert seen == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("own", "lines"), [(False, 1), (True, 0)])
+def test_validation_data_that_is_switched_along_is_told(
+    kit: Any, own: bool, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = kit.Mosaic()
+    others = kit.Mosaic() if own else data
+    bus = HookBus([PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)])
+    loaders = {"train_loader": DataLoader(Subset(data, [0, 1])), "val_loader": {"x": DataLoader(Subset(others, [2]))}}
+    with bus.run(epochs=1, **loaders):
+        bus.emit("before_train_epoch")
+
+    told = [record.getMessage() for record in caplog.records]
+    assert [
+        text.endswith("the training data's own Mosaic, so it is switched as well: give it a data set of its own.")
+        for text in told
+    ] == [True] * lines
