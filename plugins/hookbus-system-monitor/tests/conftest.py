@@ -18,6 +18,9 @@ HERE = Path(__file__).parent
 def _no_thread_is_left_behind() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("QueueFeederThread"):  # of a loader with workers, which lets it end by itself
+            thread.join(10)
     assert set(threading.enumerate()) <= before
 
 
