@@ -12,7 +12,7 @@ from numbers import Integral
 
 from hookbus.errors import ConfigError, did_you_mean
 
-__all__ = ["batches", "function", "one_of", "path", "refuse", "seed", "settings", "truth", "with_method"]
+__all__ = ["batches", "function", "instance", "one_of", "path", "refuse", "seed", "settings", "truth", "with_method"]
 
 LARGEST_SEED = 2**63
 
@@ -48,18 +48,21 @@ def seed(name: str, value: object) -> str:
 
 
 def function(name: str, value: object, example: str) -> str:
-    """Something to call. A class would make an instance instead of working."""
-    if isinstance(value, type):
-        return f"{name}: {value.__name__} is a class: give an instance of it, {value.__name__}(...)."
+    """Something to call."""
     return "" if value is None or callable(value) else f"{name}: {value!r} cannot be called: give {example}."
 
 
 def with_method(name: str, value: object, method: str) -> str:
-    """An instance of something with a method."""
-    if isinstance(value, type):
-        return f"{name}: {value.__name__} is a class: give an instance of it, {value.__name__}(...)."
+    """Something with a method."""
     is_there = value is None or callable(getattr(value, method, None))
     return "" if is_there else f"{name}: {value!r} has no {method}()."
+
+
+def instance(name: str, value: object) -> str:
+    """No class: called with what is to be worked on, it would make an instance of it."""
+    if not isinstance(value, type):
+        return ""
+    return f"{name}: {value.__name__} is a class: give an instance of it, {value.__name__}(...)."
 
 
 def batches(name: str, value: object) -> str:

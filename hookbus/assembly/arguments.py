@@ -53,6 +53,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         [
             *(_arguments.truth(name, given[name]) for name in FLAGS),
             *(_arguments.batches(name, given[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(_arguments.instance(name, given[name]) for name in ("loss_fn", "step_fn", "scheduler")),
             *(_arguments.path(name, given[name]) for name in ("work_dir", "load_from")),
             _arguments.function("loss_fn", given["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
             _arguments.function("step_fn", given["step_fn"], "a function of model and batch"),
