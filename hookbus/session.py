@@ -90,11 +90,9 @@ def custom_run(
     _arguments.refuse(
         [
             *(_arguments.truth(*each) for each in flags.items()),
-            *(_arguments.batches(*each) for each in (("train_loader", train_loader), ("val_loader", val_loader))),
             _arguments.function("validate", validate, "a function of nothing, or of the run"),
             _arguments.path("work_dir", work_dir),
             _arguments.seed("seed", seed),
-            _arguments.settings("config", config),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
