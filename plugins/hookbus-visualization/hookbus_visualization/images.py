@@ -73,14 +73,16 @@ def _arranged(array: NDArray[Any]) -> NDArray[Any]:
 
 def _denormalized(pixels: NDArray[Any], mean: Sequence[float] | None, std: Sequence[float] | None) -> NDArray[Any]:
     scale, shift = np.asarray(std or 1, pixels.dtype), np.asarray(mean or 0, pixels.dtype)
-    denormalized: NDArray[Any] = pixels * scale + shift
+    with np.errstate(over="ignore"):  # what becomes infinite is as white as can be
+        denormalized: NDArray[Any] = pixels * scale + shift
     return denormalized
 
 
 def _in_bytes(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> NDArray[Any]:
     finite = pixels[np.isfinite(pixels)]
     low, high = value_range or _range_of(finite)
-    scaled = (np.nan_to_num(pixels, nan=low, posinf=high, neginf=low) - low) / ((high - low) or 1.0)
+    inside = np.nan_to_num(pixels, nan=low, posinf=high, neginf=low)
+    scaled = (inside / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)  # by halves: the whole range may exceed the type
     levels: NDArray[Any] = np.rint(np.clip(scaled, 0, 1) * 255)
     return levels
 

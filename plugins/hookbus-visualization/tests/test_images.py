@@ -104,6 +104,13 @@ class TestValues:
     def test_that_are_all_the_same_need_no_division(self):
         assert only(to_pixels(np.full((2, 2), 7.0))) == (0, 0, 0)
 
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    def test_may_be_as_far_apart_as_their_type_allows(self, dtype):
+        least, greatest = np.finfo(dtype).min, np.finfo(dtype).max
+        picture = to_pixels(np.array([[least, 0, greatest]], dtype))
+        assert picture[0, :, 0].tolist() == [0, 128, 255]
+        assert only(to_pixels(np.full((1, 1), greatest, dtype), mean=(0.5,), std=(4.0,))) == (255, 255, 255)
+
     @drawing
     @given(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=4), elements=st.floats(width=32)))
     def test_of_any_float_become_bytes(self, image):
