@@ -83,4 +83,4 @@ def path(name: str, value: object) -> str:
 def settings(name: str, value: object) -> str:
     """A configuration: a mapping, or a pydantic model."""
     is_one = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
-    return "" if is_one else f"{name}: {value!r} is no mapping of names to values."
+    return "" if is_one else f"{name}: {value!r} is no mapping of names to values, such as vars(args)."

@@ -48,7 +48,7 @@ def test_a_word_is_no_truth_value(name: str) -> None:
         ({"optimizer": "SGD"}, "optimizer: 'SGD' is neither an optimizer nor a function of the parameters."),
         ({"test_loader": {"a": 3}}, "test_loader.a: 3 gives no batches: give a DataLoader, or anything"),
         ({"train_loader": "data"}, "train_loader: 'data' gives no batches"),
-        ({"config": 3}, "config: 3 is no mapping of names to values."),
+        ({"config": 3}, "config: 3 is no mapping of names to values, such as vars(args)."),
         ({"load_from": 3}, "load_from: 3 is no path."),
         ({"clip_grad_norm": "1"}, "clip_grad_norm: '1' is not more than 0"),
     ],
