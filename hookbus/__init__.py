@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookbus._imports import import_path as import_path
+    from hookbus._imports import imported as imported
     from hookbus.bus import HookBus as HookBus
     from hookbus.config import RunConfig as RunConfig
     from hookbus.config import load_config as load_config
@@ -60,6 +61,7 @@ _HOMES = {
     "hookimpl": "markers",
     "hookspec": "markers",
     "import_path": "_imports",
+    "imported": "_imports",
     "last": "when",
     "load_config": "config",
     "once": "when",

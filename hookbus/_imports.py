@@ -12,7 +12,7 @@ from typing import Any
 
 from hookbus.errors import ConfigError, did_you_mean, in_one_line
 
-__all__ = ["cause_of", "import_path", "nearest", "see_library"]
+__all__ = ["cause_of", "import_path", "imported", "nearest", "see_library"]
 
 
 def import_path(path: str) -> Any:
@@ -36,6 +36,23 @@ def import_path(path: str) -> Any:
             raise ImportError(f"{path!r} cannot be imported: {module} has no {name!r}.{nearest(part, dir(found))}")
         found = getattr(found, part)
     return found
+
+
+def imported(value: object) -> Any:
+    """What a path names, and anything else as it is: validates a setting that may be given as itself or by its path.
+
+    Args:
+        value: a path as `import_path` takes it, or what is meant.
+
+    Raises:
+        ValueError: it cannot be imported; pydantic makes a mistake in the settings of that.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return import_path(value)
+    except ImportError as error:
+        raise ValueError(str(error)) from None
 
 
 def cause_of(error: BaseException) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from hookbus._imports import cause_of, import_path, nearest
+from hookbus._imports import cause_of, import_path, imported, nearest
 
 
 @pytest.fixture
@@ -30,6 +31,17 @@ def test_a_path_with_a_colon_or_with_dots_names_a_thing() -> None:
 def test_modules_in_the_current_directory_are_found(here: Path) -> None:
     module(here, "beside_me_1", "value = 3\n")
     assert import_path("beside_me_1:value") == 3
+
+
+def test_a_setting_is_given_as_itself_or_by_its_path() -> None:
+    assert imported("json:dumps") is json.dumps
+    assert imported(json.dumps) is json.dumps
+    assert imported(None) is None
+
+
+def test_a_setting_that_cannot_be_imported_is_a_mistake_in_the_settings() -> None:
+    with pytest.raises(ValueError, match=r"^'json:dump5' cannot be imported: json has no 'dump5'\. Did you mean"):
+        imported("json:dump5")
 
 
 def test_a_module_that_is_not_there_is_named(here: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ImportString, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ImportString, field_validator, model_validator
 
-from hookbus import HookConfig, import_path
+from hookbus import HookConfig, imported
 from hookbus.rules import Rule, infer_rule, undecided
 
 __all__ = ["EvalConfig"]
@@ -35,7 +35,7 @@ class EvalConfig(HookConfig):
     efficient_test: bool = Field(
         default=False, description="Average functions over batches, instead of calling them once with all outputs."
     )
-    test_fn: ImportString[Callable[..., Any]] | None = Field(
+    test_fn: Annotated[ImportString[Callable[..., Any]] | None, BeforeValidator(imported)] = Field(
         default=None, description="A function (model, loader) that returns results by name, in place of the validation."
     )
     dynamic_intervals: list[tuple[int, int]] = Field(
@@ -52,16 +52,6 @@ class EvalConfig(HookConfig):
             if isinstance(each, (list, tuple)) and any(isinstance(name, str) for name in each):
                 raise ValueError(f"{each!r}: several data sets are a mapping of a name of yours to each.")
         return value
-
-    @field_validator("test_fn", mode="before")
-    @classmethod
-    def _imported(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return import_path(value)
-        except ImportError as error:
-            raise ValueError(str(error)) from None
 
     @field_validator("dynamic_intervals")
     @classmethod

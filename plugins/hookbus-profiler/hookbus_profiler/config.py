@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ImportString, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ImportString, field_validator, model_validator
 
-from hookbus import HookConfig, import_path
+from hookbus import HookConfig, imported
 from hookbus_profiler.plan import Plan, fitted
 
 __all__ = ["ProfilerConfig", "ScheduleConfig"]
@@ -38,7 +38,7 @@ class ProfilerConfig(HookConfig):
     schedule: ScheduleConfig | None = Field(
         default=None, description="Which of them are traced. Default one short cycle that fits."
     )
-    on_trace_ready: ImportString[Callable[[Any], Any]] | None = Field(
+    on_trace_ready: Annotated[ImportString[Callable[[Any], Any]] | None, BeforeValidator(imported)] = Field(
         default=None, description="Called with the torch profiler after each cycle; a path module.function in a file."
     )
     record_shapes: bool = Field(default=True, description="Whether the shapes of the inputs are traced.")
@@ -52,16 +52,6 @@ class ProfilerConfig(HookConfig):
     max_megabytes: float = Field(
         default=500, gt=0, description="What all files of a run may take together, those of every process."
     )
-
-    @field_validator("on_trace_ready", mode="before")
-    @classmethod
-    def _imported(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        try:
-            return import_path(value)
-        except ImportError as error:
-            raise ValueError(str(error)) from None
 
     @field_validator("frequency")
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from hookbus import Run, import_path
+from hookbus import Run, imported
 from hookbus.errors import ConfigError
 from hookbus.training.loaders import datasets_in
 from hookbus_schedule.border import Border
@@ -45,19 +45,12 @@ def pipeline_from(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return Compose([pipeline_from(each) for each in given])
     if isinstance(given, Mapping) and isinstance(given.get("type"), str):
-        found = _imported(given["type"])(**{key: value for key, value in given.items() if key != "type"})
+        found = imported(given["type"])(**{key: value for key, value in given.items() if key != "type"})
     else:
-        found = _imported(given) if isinstance(given, str) else given
+        found = imported(given)
     if found is None or callable(found):
         return found
     raise ValueError(f"{given!r} is no pipeline: give a callable, a path package.module:name, or a list of these.")
-
-
-def _imported(path: str) -> Any:
-    try:
-        return import_path(path)
-    except ImportError as error:
-        raise ValueError(str(error)) from None
 
 
 class Switch(ABC):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from hookbus import HookConfig, import_path
+from hookbus import HookConfig, imported
 from hookbus_visualization.boxes import BoxFormat
 from hookbus_visualization.palette import rgb
 
@@ -24,19 +24,9 @@ __all__ = [
 Backend = Literal["matplotlib", "pillow", "tensorboard"]
 
 
-def _imported(value: object) -> object:
-    """What a dotted path names; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return import_path(value)
-    except ImportError as error:
-        raise ValueError(str(error)) from None
-
-
 Function = Annotated[
     Callable[[Any, Any], Any],
-    BeforeValidator(_imported),
+    BeforeValidator(imported),
     PlainSerializer(lambda function: f"{function.__module__}:{function.__qualname__}"),
     WithJsonSchema({"type": "string"}),
 ]
