@@ -57,6 +57,9 @@ class HookConfig(BaseModel):
     instance_key: ClassVar[str] = "name"
     """The key that holds the instance name; another where a hook needs `name` for something of its own."""
 
+    no_frequency: ClassVar[str] = ""
+    """Of a hook in which `frequency` means nothing: why, and what to say instead of the `{value}` that was given."""
+
     name: str | None = Field(
         default=None, min_length=1, description="The instance name; default the entry point or the class name."
     )
@@ -89,6 +92,13 @@ class HookConfig(BaseModel):
                 raise ValueError(f"{value!r} is not a level.{did_you_mean(value, Priority.__members__)}")
             return int(Priority[value])
         return int(value) if isinstance(value, Priority) else value
+
+    @field_validator("frequency")
+    @classmethod
+    def _means_something(cls, value: int | None) -> int | None:
+        if cls.no_frequency and value not in (None, 1):
+            raise ValueError(cls.no_frequency.format(value=value))
+        return value
 
     @field_serializer("when")
     def _as_text(self, value: Schedule | None) -> str | None:

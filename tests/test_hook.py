@@ -102,6 +102,15 @@ def test_a_wrong_setting_is_told_with_what_would_be_right(settings: dict[str, An
         assert found.startswith(problem)
 
 
+def test_a_hook_in_which_frequency_means_nothing_says_what_to_write_instead() -> None:
+    class Config(HookConfig):
+        no_frequency = "it has an interval: say interval: {value}."
+
+    with pytest.raises(ConfigError, match=r"^Own: frequency: it has an interval: say interval: 3\.$"):
+        type("Own", (Hook,), {"Config": Config})(frequency=3)
+    assert type("Own", (Hook,), {"Config": Config})(frequency=1).config.frequency == 1
+
+
 def test_a_path_that_cannot_be_imported_is_told_with_the_reason() -> None:
     class CallingConfig(HookConfig):
         call: ImportString[Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from hookbus import HookConfig
 from hookbus.rules import infer_rule, undecided
@@ -15,6 +15,8 @@ __all__ = ["EarlyStoppingConfig"]
 
 class EarlyStoppingConfig(HookConfig):
     """What is watched, when it is time to stop, and which weights stay."""
+
+    no_frequency = "it judges every validation: say patience for how many, or validate less often."
 
     monitor: str = Field(default="val_loss", description="The metric that decides.")
     patience: int = Field(
@@ -44,13 +46,6 @@ class EarlyStoppingConfig(HookConfig):
     strict: bool = Field(
         default=True, description="A validation without the metric is an error; otherwise one warning."
     )
-
-    @field_validator("frequency")
-    @classmethod
-    def _judges_every_validation(cls, value: int | None) -> int | None:
-        if value not in (None, 1):
-            raise ValueError("it judges every validation: say patience for how many, or validate less often.")
-        return value
 
     @model_validator(mode="after")
     def _known_direction(self) -> Self:

@@ -14,6 +14,8 @@ __all__ = ["EMAConfig"]
 class EMAConfig(HookConfig):
     """How the weights are averaged, and where the averages are."""
 
+    no_frequency = "updates are counted by interval: say interval: {value}."
+
     momentum: float = Field(
         default=0.9999, ge=0, lt=1, description="Share of the old average that each update keeps; at least 0.5."
     )
@@ -33,13 +35,6 @@ class EMAConfig(HookConfig):
     overlap: bool = Field(
         default=False, description="Experimental: update on another thread during the next forward and backward."
     )
-
-    @field_validator("frequency")
-    @classmethod
-    def _has_an_interval(cls, value: int | None) -> int | None:
-        if value not in (None, 1):
-            raise ValueError(f"updates are counted by interval: say interval: {value}.")
-        return value
 
     @field_validator("momentum")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ImportString, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ImportString, model_validator
 
 from hookbus import HookConfig, imported
 from hookbus_profiler.plan import Plan, fitted
@@ -33,6 +33,8 @@ class ScheduleConfig(BaseModel):
 class ProfilerConfig(HookConfig):
     """How long is profiled, what of it is traced, and what is written."""
 
+    no_frequency = "the profiler has to see every iteration. Say schedule for what is traced."
+
     by_epoch: bool = Field(default=False, description="Whether profile_iters counts epochs instead of iterations.")
     profile_iters: int = Field(default=100, ge=1, description="How many iterations, or epochs, are profiled.")
     schedule: ScheduleConfig | None = Field(
@@ -52,13 +54,6 @@ class ProfilerConfig(HookConfig):
     max_megabytes: float = Field(
         default=500, gt=0, description="What all files of a run may take together, those of every process."
     )
-
-    @field_validator("frequency")
-    @classmethod
-    def _sees_every_iteration(cls, value: int | None) -> int | None:
-        if value not in (None, 1):
-            raise ValueError("the profiler has to see every iteration. Say schedule for what is traced.")
-        return value
 
     @model_validator(mode="after")
     def _fits(self) -> ProfilerConfig:
