@@ -27,7 +27,7 @@ LONG = (
     "docs/index.md",
     "docs/plugins/mlflow.md",
     "docs/publishing.md",
-    "docs/records.md",
+    "docs/logging.md",
     "docs/resume.md",
     "docs/slow-training.md",
     "docs/tutorial.md",
@@ -75,7 +75,7 @@ def test_everything_that_the_package_offers_is_on_the_page_of_the_api() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_pictures_of_the_gallery_are_drawn_by_its_script(tmp_path: Path) -> None:
-    script, kept = ROOT / "docs" / "examples" / "gallery.py", ROOT / "docs" / "pictures"
+    script, kept = ROOT / "docs" / "examples" / "gallery.py", ROOT / "docs" / "images"
     subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True, timeout=500)
 
     def size_of(path: Path) -> tuple[int, int]:
@@ -83,12 +83,12 @@ def test_the_pictures_of_the_gallery_are_drawn_by_its_script(tmp_path: Path) -> 
             return picture.size
 
     drawn = {path.name: size_of(path) for path in tmp_path.glob("*.png")}
-    shown = set(re.findall(r"\(pictures/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
+    shown = set(re.findall(r"\(images/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
     assert drawn == {name: size_of(kept / name) for name in shown}
 
 
 def test_the_picture_of_a_trace_is_drawn_by_its_script(tmp_path: Path) -> None:
-    script, kept = ROOT / "docs" / "examples" / "draw_trace.py", ROOT / "docs" / "pictures" / "trace.png"
+    script, kept = ROOT / "docs" / "examples" / "draw_trace.py", ROOT / "docs" / "images" / "trace.png"
     with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as profiler:
         for _ in range(3):
             (batch,) = DataLoader([torch.ones(2)])
@@ -235,6 +235,6 @@ class TestAReader:
 
 
 def test_the_back_end_of_ones_own_is_as_short_as_its_page_says() -> None:
-    assert "in less than 60 lines" in (ROOT / "docs/records.md").read_text()
+    assert "in less than 60 lines" in (ROOT / "docs/logging.md").read_text()
     modules = (ROOT / "docs/examples/hookbus-csv/hookbus_csv").glob("*.py")
     assert 0 < sum(len(each.read_text().splitlines()) for each in modules) < 60

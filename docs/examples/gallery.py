@@ -1,4 +1,4 @@
-"""The pictures of the gallery page: `python docs/examples/gallery.py docs/pictures` draws them again."""
+"""The pictures of the gallery page: `python docs/examples/gallery.py docs/images` draws them again."""
 
 import contextlib
 import shutil

@@ -67,7 +67,7 @@ def template() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (script,) = blocks(ROOT / "docs" / "several-processes.md", "bash")
+    (script,) = blocks(ROOT / "docs" / "distributed.md", "bash")
     return script.text.replace("29500", str(port))
 
 
