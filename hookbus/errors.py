@@ -163,14 +163,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         known: what would have been right.
 
     Returns:
-        " Did you mean 'patience'?", or " There are: a, b.", or "" when nothing is known.
+        " Did you mean 'patience'?", or " Available: a, b.", or "" when nothing is known.
     """
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     if names:
-        return f" There are: {', '.join(names)}."
+        return f" Available: {', '.join(names)}."
     return ""
 
 
@@ -202,4 +202,4 @@ def note_besides(error: BaseException, failures: Iterable[BaseException]) -> Non
             note_besides(error, failure.exceptions)
             continue
         notes = "; ".join(getattr(failure, "__notes__", []))
-        error.add_note(f"besides, {in_one_line(failure)}" + (f" ({notes})" if notes else ""))
+        error.add_note(f"also raised: {in_one_line(failure)}" + (f" ({notes})" if notes else ""))

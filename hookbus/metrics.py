@@ -76,7 +76,7 @@ def resolve(name: str, names: Iterable[str]) -> str:
     if not known:
         raise MetricError(f"There is no metric {name!r}. There are no metrics yet.")
     near = nearest(name, (full.rpartition("/")[2] for full in known)) or nearest(name, known)
-    raise MetricError(f"There is no metric {name!r}.{near} There are: {', '.join(sorted(known))}.")
+    raise MetricError(f"There is no metric {name!r}.{near} Available: {', '.join(sorted(known))}.")
 
 
 def _matches(name: str, names: Iterable[str]) -> list[str]:

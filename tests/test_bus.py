@@ -322,7 +322,7 @@ def test_a_function_that_cannot_be_called_is_refused_under_its_own_name() -> Non
     message = str(caught.value)
     assert f"hook {f'{__name__}.{report.__qualname__}'!r}" in message
     assert "report(run: 'Any', losss: 'float') -> 'None' asks for 'losss'" in message
-    with pytest.raises(RegistrationError, match="epoch_edn is not a point. There are: .*after_epoch"):
+    with pytest.raises(RegistrationError, match="epoch_edn is not a point. Available: .*after_epoch"):
         bus.on("epoch_edn")(report)
     with pytest.raises(RegistrationError, match=r"bus.on\('before_train'\) takes a function, not 3"):
         bus.on("before_train")(3)

@@ -187,7 +187,7 @@ class TestMistakes:
     def test_a_wrong_level_or_schedule_of_a_hook_is_told(self, project: Project) -> None:
         text = "hooks:\n  - {type: 'parts:ProbeHook', priority: TOP, when: evry(3)}\n"
         level, schedule = problems_of(project.write(text))
-        assert level.startswith("run.yaml:2:41: hooks.0.priority: 'TOP' is not a level. There are: ABOVE_NORMAL, ")
+        assert level.startswith("run.yaml:2:41: hooks.0.priority: 'TOP' is not a level. Available: ABOVE_NORMAL, ")
         assert schedule.startswith("run.yaml:2:52: hooks.0.when: 'evry(3)' is not a schedule")
 
     def test_all_are_told_at_once_in_the_order_of_the_file(self, project: Project) -> None:

@@ -72,7 +72,7 @@ class TestFinding:
         assert loaded["greeet"].endswith("one of your own is named by its path, my_module:greeet.")
 
     def test_a_name_that_is_near_nothing_gets_the_list(self, loaded: dict[str, str]) -> None:
-        assert " There are: BrokenHook, GreetHook, " in loaded["nothing_like_it"]
+        assert " Available: BrokenHook, GreetHook, " in loaded["nothing_like_it"]
         assert "pip install" in loaded["nothing_like_it"]
 
     def test_the_full_name_of_another_package_is_nothing(self, loaded: dict[str, str]) -> None:

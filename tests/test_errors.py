@@ -85,9 +85,9 @@ def test_what_failed_besides_is_noted_one_by_one_with_its_own_notes() -> None:
     first.add_note("raised by hook 'a'")
     note_besides(error, [ExceptionGroup("two", [first, TypeError("a\nb")]), OSError()])
     assert error.__notes__ == [
-        "besides, ValueError: first (raised by hook 'a')",
-        "besides, TypeError: a b",
-        "besides, OSError",
+        "also raised: ValueError: first (raised by hook 'a')",
+        "also raised: TypeError: a b",
+        "also raised: OSError",
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_metric_error_shows_its_sentence_and_not_the_repr_of_it() -> None:
     [
         ("patiense", ["patience", "monitor"], " Did you mean 'patience'?"),
         ("val_los", ["val_loss", "val_losses", "step"], " Did you mean 'val_loss' or 'val_losses'?"),
-        ("zzz", ["b", "a", "b"], " There are: a, b."),
+        ("zzz", ["b", "a", "b"], " Available: a, b."),
         ("zzz", [], ""),
     ],
 )

@@ -73,7 +73,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
     ("settings", "problem"),
     [
         ({"interva": 5}, "GreetHook: interva: unknown key. Did you mean 'interval'?"),
-        ({"zzzzz": 5}, "GreetHook: zzzzz: unknown key. There are: enabled, frequency, interval, mode, name, nested, "),
+        ({"zzzzz": 5}, "GreetHook: zzzzz: unknown key. Available: enabled, frequency, interval, mode, name, nested, "),
         ({"interval": "5"}, "GreetHook: interval: should be a valid integer, but it is '5'."),
         ({"interval": 0}, "GreetHook: interval: should be greater than or equal to 1, but it is 0."),
         ({"interval": True}, "GreetHook: interval: should be a valid integer, but it is True."),

@@ -53,12 +53,12 @@ class TestNames:
         with pytest.raises(MetricError) as caught:
             resolve("mIoU", NAMES)
 
-        assert str(caught.value) == f"There is no metric 'mIoU'. There are: {', '.join(NAMES)}."
+        assert str(caught.value) == f"There is no metric 'mIoU'. Available: {', '.join(NAMES)}."
 
     def test_an_unknown_one_says_so_where_nothing_is_there_yet(self) -> None:
-        with pytest.raises(MetricError, match="There is no metric 'los'. Did you mean 'loss'. There are: train/loss."):
+        with pytest.raises(MetricError, match="There is no metric 'los'. Did you mean 'loss'. Available: train/loss."):
             resolve("los", ["train/loss"])
-        with pytest.raises(MetricError, match="There is no metric 'val/los'. Did you mean 'val/loss'. There are: val/"):
+        with pytest.raises(MetricError, match="There is no metric 'val/los'. Did you mean 'val/loss'. Available: val/"):
             resolve("val/los", ["val/loss"])
         with pytest.raises(MetricError, match="There is no metric 'loss'. There are no metrics yet."):
             resolve("loss", [])

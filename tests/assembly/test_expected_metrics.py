@@ -114,7 +114,7 @@ class TestWhatIsNot:
     def test_a_wrong_name_is_told_with_a_near_one_and_all_there_are(self) -> None:
         assert refused(trainer(Reader("acuracy"))) == (
             f"hook 'reader' (module {__name__}): There is no metric 'acuracy'. "
-            "Did you mean 'accuracy'? There are: val/accuracy, val/loss."
+            "Did you mean 'accuracy'? Available: val/accuracy, val/loss."
         )
 
     def test_all_wrong_names_of_all_hooks_are_told(self) -> None:
@@ -160,7 +160,7 @@ class TestWhatCannotBeTold:
     def test_a_hook_says_what_it_adds(self) -> None:
         assert "There is no metric 'dice'." in refused(trainer(Reader("dice"), Giver()))
         trainer(Reader("dice", "val/dice"), Giver("dice")).check()
-        assert "Did you mean 'dice'? There are: val/accuracy, val/dice, val/loss." in refused(
+        assert "Did you mean 'dice'? Available: val/accuracy, val/dice, val/loss." in refused(
             trainer(Reader("dise"), Giver("dice"))
         )
 

@@ -55,7 +55,7 @@ class TestNames:
             ("model.widht=3", "model.widht: unknown key. Did you mean 'width'?"),
             ("dataset.cuont=3", "dataset.cuont: unknown key. Did you mean 'count'?"),
             ("dataset.batchsize=3", "dataset.batchsize: unknown key. Did you mean 'batch_size'?"),
-            ("optimizer={type: SGD, larning_rate: 1}", "optimizer.larning_rate: unknown key. There are: "),
+            ("optimizer={type: SGD, larning_rate: 1}", "optimizer.larning_rate: unknown key. Available: "),
             ("optimizer.type=Adm", "optimizer.type: 'Adm' is not an optimizer of torch.optim. Did you mean 'Adam'"),
             ("optimizer.type=_functional", "optimizer.type: '_functional' is not an optimizer of torch.optim."),
             ("scheduler.type=StepLr", "scheduler.type: 'StepLr' is not a scheduler of torch.optim.lr_scheduler."),

@@ -111,7 +111,7 @@ def test_a_marked_function_of_any_plugin_must_be_a_point() -> None:
         @plain_mark
         def render(self, run: Any) -> None: ...
 
-    assert "render is not a point. There are: after_backward, " in refusal(Plain())
+    assert "render is not a point. Available: after_backward, " in refusal(Plain())
 
 
 def test_a_spelling_under_two_names_of_one_point_is_refused() -> None:
@@ -212,7 +212,7 @@ def test_when_is_refused_where_nothing_is_counted(point: str) -> None:
     [
         (lambda self, run, batch=3: None, "an action fills every argument, so 'batch' takes no default"),
         (lambda self, run, **rest: None, "train_step(run, **rest) takes **rest; name the arguments"),
-        (lambda self, run, loss: None, "train_step does not have. There are: batch, run. The point is train_step(run"),
+        (lambda self, run, loss: None, "train_step does not have. Available: batch, run. The point is train_step(run"),
         (hookimpl(when=every(2))(lambda self, run: None), "nothing is counted at train_step"),
         (generate, "train_step is a generator, so calling it would do nothing. Mark it with @hookimpl(wrapper=True)"),
         (hookimpl(wrapper=True)(lambda self, run: None), "train_step is marked as a wrapper but does not yield"),

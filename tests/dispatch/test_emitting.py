@@ -19,7 +19,7 @@ ARGUMENTS = [(point, name) for point in POINTS.values() for name in point.args]
     ("point", "wrong", "message"),
     [
         ("after_train_iter", "losss", "after_train_iter has no argument 'losss'. Did you mean 'loss'? The point is "),
-        ("before_epoch", "loss", "before_epoch has no argument 'loss'. There are: epoch, model. The point is "),
+        ("before_epoch", "loss", "before_epoch has no argument 'loss'. Available: epoch, model. The point is "),
         ("before_train_iter", "outputs", "before_train_iter has no argument 'outputs'."),
         ("cleanup", "batch", "cleanup has no argument 'batch'. The point is cleanup(run)."),
         ("log_scalars", "value", "log_scalars has no argument 'value'. Did you mean 'values'?"),
@@ -76,7 +76,7 @@ def test_a_point_that_was_not_declared_is_an_error_with_near_names() -> None:
     bus: Any = HookBus()
     with pytest.raises(PointError, match="There is no point 'after_epohc'. Did you mean 'after_epoch'"):
         bus.emit("after_epohc")
-    with pytest.raises(PointError, match="There is no point 'epoch_edn'. There are: .*after_epoch, .* Declare your"):
+    with pytest.raises(PointError, match="There is no point 'epoch_edn'. Available: .*after_epoch, .* Declare your"):
         bus.emit("epoch_edn")
 
 

@@ -168,7 +168,7 @@ def test_an_interrupt_at_the_end_reaches_the_others_and_then_leaves(point: str, 
     assert caught.value is error
     assert called == ["interrupted", "failing", "last"]
     (note,) = error.__notes__
-    assert note == f"besides, ValueError: no (raised by hook 'b' ({MODULE}) at {point}, epoch 1, iteration 1)"
+    assert note == f"also raised: ValueError: no (raised by hook 'b' ({MODULE}) at {point}, epoch 1, iteration 1)"
     del error.__notes__
 
 
@@ -450,9 +450,9 @@ def test_the_error_of_the_training_stays_the_main_one_with_the_others_noted_on_i
         iterate(bus, 1)
     assert caught.value is error
     assert [note.partition(" (")[0] for note in error.__notes__[1:]] == [
-        "besides, TypeError: on_exception of failing",
-        "besides, ValueError: after_run of ending",
-        "besides, KeyError: 'cleanup of ending'",
+        "also raised: TypeError: on_exception of failing",
+        "also raised: ValueError: after_run of ending",
+        "also raised: KeyError: 'cleanup of ending'",
     ]
     assert "raised by hook 'ending'" in error.__notes__[2]
     assert noting.called == ["iter 0", "exception training", "after_run failed", "cleanup"]

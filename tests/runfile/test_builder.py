@@ -120,7 +120,7 @@ class TestClassesWithTheirOwnInit:
         assert build_hook({"type": Plain, "size": 3}).size == 3
 
     def test_a_plain_plugin_has_no_common_keys(self) -> None:
-        with pytest.raises(ConfigError, match="Plain: priority: unknown key. There are: size."):
+        with pytest.raises(ConfigError, match="Plain: priority: unknown key. Available: size."):
             build_hook({"type": Plain, "priority": 3})
 
     def test_what_an_init_raises_is_told(self) -> None:

@@ -217,7 +217,7 @@ class TestSeveralFailures:
             training.fit()
         assert caught.value is interrupt
         (note,) = interrupt.__notes__
-        assert note.startswith("besides, ValueError: first (raised by hook 'a'")
+        assert note.startswith("also raised: ValueError: first (raised by hook 'a'")
         assert (training.bus.current.outcome, status_of(training)["exit_code"]) == ("interrupted", 130)
 
     def test_leave_the_error_of_the_training_as_it_is(self, training: Trainer) -> None:
@@ -229,8 +229,8 @@ class TestSeveralFailures:
             training.fit()
         assert caught.value is error
         assert [note.partition(" (")[0] for note in error.__notes__[1:]] == [
-            "besides, KeyboardInterrupt",
-            "besides, OSError: third",
+            "also raised: KeyboardInterrupt",
+            "also raised: OSError: third",
         ]
         assert [each for each in heard.events if each in AT_THE_END] == ["after_run", "cleanup"]
         assert status_of(training)["outcome"] == "failed"

@@ -77,7 +77,7 @@ def test_a_service_that_is_missing_is_told_with_what_there_is(tmp_path: Path) ->
         with pytest.raises(LookupError) as caught:
             run.require("zzz")
         listed = str(caught.value)
-        assert listed.endswith("There are: config, logger, mlflow, model, visualizer, writer.")
+        assert listed.endswith("Available: config, logger, mlflow, model, visualizer, writer.")
 
 
 def test_asking_for_a_missing_service_makes_no_directories(tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             Failing,
             "Failing breaks a small training: HookWarning: hook 'failing' .* failed at after_epoch: OSError: no disk",
         ),
-        (WrongSignature, "asks for 'loss', which after_epoch does not have. There are: epoch, metrics, model, run"),
+        (WrongSignature, "asks for 'loss', which after_epoch does not have. Available: epoch, metrics, model, run"),
         (Undefaulted, "Undefaulted cannot be built from {}: Undefaulted: path: required, but not given"),
         (ReadingTheLoss, r"ReadingTheLoss waits for the device at every iteration \(after_backward: item\)"),
         (

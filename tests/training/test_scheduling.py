@@ -91,7 +91,7 @@ def test_the_metric_may_be_another_one_in_any_spelling(optimizer: torch.optim.Op
 def test_a_metric_that_is_not_there_is_an_error_that_lists_what_there_is(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ReduceLROnPlateau(optimizer), "epoch", None)
 
-    with pytest.raises(MetricError, match="There is no metric 'val/loss'. There are: val/accuracy."):
+    with pytest.raises(MetricError, match="There is no metric 'val/loss'. Available: val/accuracy."):
         steps.after_validation(run_with(val_accuracy=0.5))
 
 

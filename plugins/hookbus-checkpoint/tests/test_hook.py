@@ -316,7 +316,7 @@ class TestBest:
         assert epoch_of(tmp_path / "checkpoints/best_accuracy.pth") == 3
 
     def test_a_metric_that_was_asked_for_and_never_was_there_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(MetricError, match="no metric 'accuracy'. There are: val/other"):
+        with pytest.raises(MetricError, match="no metric 'accuracy'. Available: val/other"):
             train(tmp_path, CheckpointHook(best_metric="accuracy"), scores=[None])
 
     def test_without_the_default_metric_there_is_one_warning_and_no_best_file(self, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ class TestBest:
             train(tmp_path, CheckpointHook(), scores=[None, None])
 
         assert [str(each.message) for each in caught if each.category is HookWarning] == [
-            "There is no metric 'accuracy'. There are: val/other. No best checkpoint is kept: set best_metric."
+            "There is no metric 'accuracy'. Available: val/other. No best checkpoint is kept: set best_metric."
         ]
         assert files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 
@@ -480,7 +480,7 @@ class TestBestOfOtherHooks:
         assert not [name for name in files(tmp_path) if name.startswith("best")]
 
     def test_that_is_missing_is_an_error_that_lists_what_there_is(self, tmp_path: Path) -> None:
-        with pytest.raises(MetricError, match=r"no metric 'f1'. There are: val/accuracy"):
+        with pytest.raises(MetricError, match=r"no metric 'f1'. Available: val/accuracy"):
             train(tmp_path, CheckpointHook(), Wants(f1=None), scores=[0.5])
 
     def test_never_shares_the_file_of_another_metric(self, tmp_path: Path) -> None:

@@ -161,14 +161,14 @@ class TestStopping:
 
 class TestMonitor:
     def test_that_is_missing_is_an_error_that_lists_what_there_is(self) -> None:
-        with pytest.raises(MetricError, match=r"no metric 'loss'. There are: val/aAcc, val/mIoU"):
+        with pytest.raises(MetricError, match=r"no metric 'loss'. Available: val/aAcc, val/mIoU"):
             train([EarlyStoppingHook(monitor="loss")], [{"mIoU": 0.5, "aAcc": 0.5}])
 
     def test_that_is_missing_is_one_warning_where_that_was_wanted_and_the_end_says_so(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         hook = EarlyStoppingHook(monitor="loss", strict=False)
-        with pytest.warns(HookWarning, match="Early stopping waits .* no metric 'loss'. There are: val/mIoU") as warned:
+        with pytest.warns(HookWarning, match="Early stopping waits .* no metric 'loss'. Available: val/mIoU") as warned:
             run, _ = train([hook], [{"mIoU": 0.5}] * 3)
 
         assert len(warned) == 1

@@ -21,7 +21,7 @@ def test_it_is_found_by_any_name_that_means_one_thing(metric: str, score: float)
     ("metric", "message"),
     [
         ("loss", "can mean val/a/loss or val/b/loss: write the full name"),
-        ("f1", "no metric 'f1'. There are: val/a/loss, val/accuracy, val/b/loss"),
+        ("f1", "no metric 'f1'. Available: val/a/loss, val/accuracy, val/b/loss"),
     ],
 )
 def test_it_is_an_error_where_it_is_not_there(metric: str, message: str) -> None:
@@ -32,7 +32,7 @@ def test_it_is_an_error_where_it_is_not_there(metric: str, message: str) -> None
 def test_it_is_one_warning_where_that_is_enough() -> None:
     monitor = Monitor("f1", "max", strict=False)
     assert not monitor.missed
-    with pytest.warns(HookWarning, match=r"There are: .*Set monitor\."):
+    with pytest.warns(HookWarning, match=r"Available: .*Set monitor\."):
         assert monitor.score(RESULTS) is None
     with warnings.catch_warnings(action="error"):
         assert monitor.score(RESULTS) is None

@@ -148,7 +148,7 @@ class TestBest:
 
     def test_of_a_metric_that_was_named_and_is_missing_is_an_error(self, tmp_path: Path) -> None:
         hooks = [CheckpointHook(), EvalHook(metric="recall", rule="greater")]
-        with pytest.raises(MetricError, match=r"no metric 'recall'. There are: val/accuracy"):
+        with pytest.raises(MetricError, match=r"no metric 'recall'. Available: val/accuracy"):
             fake_training(hooks, scores=lambda epoch: {"accuracy": 0.5}, work_dir=tmp_path)
 
     def test_is_left_to_the_checkpoint_hook_where_nothing_was_said(self, tmp_path: Path) -> None:

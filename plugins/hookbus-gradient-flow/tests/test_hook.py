@@ -190,7 +190,7 @@ class TestTargets:
             f"{hook}: the target '0.wieght' stands for no parameter of the model. "
             "Did you mean '0.weight' or '2.weight'?",
             f"{hook}: the target 'head' stands for no parameter of the model. "
-            "There are: 0, 0.bias, 0.weight, 2, 2.bias, 2.weight.",
+            "Available: 0, 0.bias, 0.weight, 2, 2.bias, 2.weight.",
         ]
 
     def test_have_the_names_of_a_model_that_is_compiled(self):

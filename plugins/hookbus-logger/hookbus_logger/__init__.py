@@ -1,4 +1,4 @@
-"""What a training tells: console lines, strict JSON lines, a progress bar."""
+"""Console log, JSON lines log and progress bar for hookbus."""
 
 from hookbus_logger.config import JsonlConfig, LoggerConfig, ProgressConfig
 from hookbus_logger.jsonl import JsonlHook

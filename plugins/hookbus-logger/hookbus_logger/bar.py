@@ -1,4 +1,4 @@
-"""How fast a training goes and how far it has come, and how that looks. Knows nothing of trainings."""
+"""Throughput and progress of a run, and their rendering. Independent of the event bus."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ __all__ = ["Pace", "Ticker", "View", "bar", "line", "speed"]
 
 BAR_WIDTH, SHORTEST_BAR, GAP = 32, 6, 2
 
-# A worker process that is forked in the middle of a tick would inherit the locks of the console for ever.
+# A process forked during a tick (a DataLoader worker, say) would inherit the console's locks in the locked state, with no
+# thread to release them. Holding this lock over the fork keeps ticks and forks apart.
 _ticking = threading.Lock()
 os.register_at_fork(before=_ticking.acquire, after_in_parent=_ticking.release, after_in_child=_ticking.release)
 
 
 class Pace:
-    """How many a second, over the last while; pauses are left out.
+    """Throughput over a sliding time window, pauses excluded.
 
     Args:
-        span: so many seconds are looked back.
+        span: Length of the window in seconds.
     """
 
     def __init__(self, span: float = 30.0) -> None:
@@ -38,29 +39,35 @@ class Pace:
         self._points: deque[tuple[float, int]] = deque()
 
     def pause(self, now: float) -> None:
-        """From here on the count stands still for a reason that says nothing about the pace.
+        """Exclude the time from now until `go_on` from the measurement.
 
         Args:
-            now: seconds of a clock that never goes back; so everywhere.
+            now: Current time in seconds of a monotonic clock, as in all methods.
         """
         self._paused_since = now
 
     def go_on(self, now: float) -> None:
-        """The pause is over."""
+        """End the pause; a no-op if there is none."""
         if self._paused_since is not None:
             self._pauses += now - self._paused_since
         self._paused_since = None
 
     def see(self, done: int, now: float) -> None:
-        """Look at the count: so many are done."""
+        """Add a measurement.
+
+        Args:
+            done: Number of completed iterations.
+            now: Current time in seconds of a monotonic clock.
+        """
         active = (now if self._paused_since is None else self._paused_since) - self._pauses
         self._points.append((active, done))
+        # Two points always remain: measurements further apart than the window would otherwise yield no rate.
         while len(self._points) > 2 and self._points[1][0] <= active - self._span:
             self._points.popleft()
 
     @property
     def per_second(self) -> float | None:
-        """How many a second; None as long as nothing has moved."""
+        """Iterations per second; None until an iteration is completed between two measurements."""
         if not self._points:
             return None
         (begin, first), (end, last) = self._points[0], self._points[-1]
@@ -69,14 +76,15 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a run stands, at one glance.
+    """Progress of a run at one point in time.
 
     Attributes:
-        label: what goes on: "epoch 3/20", "validating".
-        done, total: how far it is; total None where nobody knows.
-        loss: of the last record, None before the first.
-        per_second: iterations a second, None before the first.
-        eta: time to the end of the run; "" where that is not the question.
+        label: Current activity, such as "epoch 3/20" or "validating".
+        done: Number of completed iterations or batches.
+        total: Total number of iterations or batches; None if unknown.
+        loss: Mean loss of the last record; None before the first one.
+        per_second: Iterations per second; None before the first measurement.
+        eta: Estimated time to the end of the run; "" outside of training.
     """
 
     label: str
@@ -88,51 +96,57 @@ class View:
 
     @property
     def place(self) -> str:
-        """How far it is: 150/450, or 150 it where the total is not known."""
+        """Completed and total count, such as "150/450"; "150 it" if the total is unknown."""
         return count(self.done, self.total) if self.total is not None else f"{self.done} it"
 
     @property
     def facts(self) -> list[str]:
-        """What there is to say besides how far it is."""
+        """Loss, throughput and remaining time, as far as they are known."""
         loss = [] if self.loss is None else [f"loss {number(self.loss)}"]
         rate = [] if self.per_second is None else [speed(self.per_second)]
         return [*loss, *rate, *([f"eta {self.eta}"] if self.eta else [])]
 
 
 def speed(per_second: float) -> str:
-    """Iterations a second, or seconds an iteration where one takes longer than a second."""
+    """Format a throughput in it/s, or in s/it if an iteration takes longer than a second."""
     value, unit = (per_second, "it/s") if per_second >= 1 else (1 / per_second, "s/it")
     return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
 
 
 def bar(view: View, width: int) -> RenderableType:
-    """One line with a bar, for a terminal; the bar only moves to and fro where the total is not known.
+    """Build a progress line with a bar for a terminal.
+
+    The bar pulses if the total is unknown, and is omitted if the terminal is too narrow.
 
     Args:
-        view: what is shown.
-        width: columns of the terminal; where there is no room for a bar, the line has none.
+        view: Progress to render.
+        width: Width of the terminal in columns.
+
+    Returns:
+        A renderable of exactly one line.
     """
     texts = [view.label, view.place, *view.facts]
-    room = min(BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
-    if room < SHORTEST_BAR:
+    # One column stays free: some terminals wrap the cursor after the last one, which breaks the redraw.
+    bar_width = min(BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
+    if bar_width < SHORTEST_BAR:
         return Text(line(view), no_wrap=True, overflow="ellipsis")
     grid = Table.grid(padding=(0, GAP, 0, 0))
-    drawn = ProgressBar(total=view.total, completed=view.done, width=room, pulse=view.total is None)
-    grid.add_row(texts[0], drawn, *texts[1:])
+    progress = ProgressBar(total=view.total, completed=view.done, width=bar_width, pulse=view.total is None)
+    grid.add_row(texts[0], progress, *texts[1:])
     return grid
 
 
 def line(view: View) -> str:
-    """One plain line."""
+    """Format the progress as one line of plain text."""
     return (" " * GAP).join([view.label, view.place, *view.facts])
 
 
 class Ticker:
-    """Calls a function every so many seconds, on a thread of its own, until it is stopped.
+    """Daemon thread that calls a function at a fixed interval until it is stopped.
 
     Args:
-        seconds: between two calls.
-        tick: what is called.
+        seconds: Seconds between two calls.
+        tick: Function to call; its result is ignored.
     """
 
     def __init__(self, seconds: float, tick: Callable[[], object]) -> None:
@@ -142,7 +156,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for its end."""
+        """Stop the thread and join it."""
         self._stop.set()
         self._thread.join()
 

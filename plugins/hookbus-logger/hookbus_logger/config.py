@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the hooks."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ __all__ = ["JsonlConfig", "LoggerConfig", "ProgressConfig", "RecordConfig"]
 
 
 class RecordConfig(HookConfig):
-    """When a record of training is made."""
+    """Interval at which training metrics are logged."""
 
-    interval: int = Field(default=50, gt=0, description="A record every this many iterations.")
+    interval: int = Field(default=50, gt=0, description="Number of iterations between two records.")
     by_epoch: bool = Field(
-        default=True, description="Whether the interval counts within each epoch (else over the whole run)."
+        default=True, description="Count the interval within each epoch (else over the whole run)."
     )
     ignore_last: bool = Field(
         default=True,
-        description="Whether what is left at the end of an epoch is dropped, except as the epoch's only record and at "
-        "the end of the run. Only where the interval counts within epochs.",
+        description="Drop the incomplete interval at the end of an epoch, except if it is the epoch's only record or the "
+        "run ends. Ignored if `by_epoch` is false.",
     )
 
 
 class LoggerConfig(RecordConfig):
-    """What appears on the console."""
+    """Configuration of `LoggerHook`."""
 
     log_metric_by_epoch: bool = Field(
-        default=True, description="Whether results of validations are labelled by epoch (else by iteration)."
+        default=True, description="Label validation results by epoch (else by iteration)."
     )
 
 
 class JsonlConfig(RecordConfig):
-    """What is written into the file of JSON lines."""
+    """Configuration of `JsonlHook`."""
 
-    path: Path | None = Field(default=None, description="The file; default metrics.jsonl among the logs of the run.")
+    path: Path | None = Field(default=None, description="Path of the file. Default: metrics.jsonl in the run's logs directory.")
 
 
 class ProgressConfig(HookConfig):
-    """How often progress is shown."""
+    """Configuration of `ProgressHook`."""
 
-    interval: int = Field(default=50, gt=0, description="The loss that is shown is a mean over this many iterations.")
+    interval: int = Field(default=50, gt=0, description="Number of iterations over which the displayed loss is averaged.")
     refresh_per_second: float = Field(
-        default=4.0, gt=0, le=30, description="How often the bar is drawn again in a terminal."
+        default=4.0, gt=0, le=30, description="Number of refreshes of the bar per second in a terminal."
     )
     line_every: float = Field(
-        default=30.0, gt=0, description="Seconds between plain lines where the output is not a terminal."
+        default=30.0, gt=0, description="Seconds between plain lines if the output is not a terminal."
     )

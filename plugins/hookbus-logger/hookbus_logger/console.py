@@ -1,4 +1,4 @@
-"""One console for all who print, and the messages of a run on it."""
+"""The console shared by the hooks of a run, and log messages on it."""
 
 from __future__ import annotations
 
@@ -26,53 +26,56 @@ STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL
 
 
 class RunConsole(Console):
-    """A console whose reader may leave: the run goes on without it."""
+    """Console that discards its output after a broken pipe instead of exiting the process."""
 
     def on_broken_pipe(self) -> None:
-        """What is printed from now on goes nowhere."""
+        """Discard all further output."""
         self.quiet = True
-        self.file = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+        self.file = open(os.devnull, "w")  # noqa: SIM115  # used until the process exits
 
 
 def console_of(run: Run) -> Console:
-    """The service `console` of a run. Whoever asks first makes it, unless the run was given one."""
+    """Return the `console` service of a run; create and register it if there is none."""
     console = run.get("console")
     if console is None:
         console = RunConsole(highlight=False)
-        if not console.is_terminal:  # whose size would be asked for at each line, unless both sides are given
+        if not console.is_terminal:
+            # rich queries the terminal size for each line unless both width and height are set.
             console.size = ConsoleDimensions(PIPED_WIDTH, console.height)
         run.provide("console", console)
     return console  # type: ignore[no-any-return]
 
 
 def say(console: Console, *parts: str | Part) -> None:
-    """Print one line, headed by the time; it is never broken by us, however long.
+    """Print one line that starts with the time. Long lines are not wrapped.
 
     Args:
-        console: where to.
-        parts: texts, or pairs of text and style; control characters in them are left out. What follows a line break
-            stands under the text.
+        console: Console to print on.
+        parts: Texts, or pairs of text and style. Control characters are removed; text after a line break is indented
+            to the start of the text.
     """
-    # Segments are what rich makes of a Text in the end; made at once, a line costs a quarter.
+    # rich converts a Text to segments before printing; building them directly takes a quarter of the time.
     head = f"{_stamp(console)}  "
     pairs = [(head, "dim"), *((part, "") if isinstance(part, str) else part for part in parts)]
-    if console.color_system is None and not console.record:  # one piece, as no style will be seen
+    if console.color_system is None and not console.record:
+        # Styles are not rendered, so a single segment suffices.
         pairs = [("".join(text for text, _ in pairs), "")]
     line = [_segment(console, text, style, " " * len(head)) for text, style in pairs]
     console.print(Segments([*line, Segment.line()]), soft_wrap=True)
 
 
 def _segment(console: Console, text: str, style: str, indent: str) -> Segment:
-    shown = text.translate(CONTROL).replace("\n", f"\n{indent}")
-    return Segment(shown, console.get_style(style) if style else None)
+    # A message may contain text from anywhere; escape sequences in it must not reach the terminal.
+    printable = text.translate(CONTROL).replace("\n", f"\n{indent}")
+    return Segment(printable, console.get_style(style) if style else None)
 
 
 def show_below(console: Console, renderable: RenderableType) -> None:
-    """Print something that has several lines, under the text of the lines above.
+    """Print a multi-line renderable, aligned with the text of the lines above.
 
     Args:
-        console: where to.
-        renderable: what.
+        console: Console to print on.
+        renderable: Renderable to print, such as a table.
     """
     console.print(Padding(renderable, (0, 0, 0, len(_stamp(console)) + 2), expand=False))
 
@@ -82,10 +85,10 @@ def _stamp(console: Console) -> str:
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints log messages as lines on a console, so that they appear above a progress bar.
+    """Logging handler that prints messages on a console, above a progress bar if there is one.
 
     Args:
-        console: where to.
+        console: Console to print on.
     """
 
     def __init__(self, console: Console) -> None:
@@ -93,7 +96,7 @@ class ConsoleHandler(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one message."""
+        """Print one log record."""
         try:
             head = f"{record.levelname.lower()}  " if record.levelno != logging.INFO else ""
             say(self.console, (head, STYLES.get(record.levelno, "dim")), self.format(record))
@@ -103,48 +106,54 @@ class ConsoleHandler(logging.Handler):
 
 @contextmanager
 def messages_on(console: Console) -> Iterator[None]:
-    """While this lasts, what is logged under "hookbus" appears on the console, and on no other terminal handler.
+    """Context manager that prints the messages of the "hookbus" logger on a console.
 
-    Handlers that write elsewhere go on as before. A level that the user has set stays.
+    Other handlers that write to a terminal skip these messages; handlers that write elsewhere are not modified. A level
+    set by the user stays in effect.
 
     Args:
-        console: where to.
+        console: Console to print on.
     """
-    logger, handler, quiet = logging.getLogger(LOGGER), ConsoleHandler(console), _Shown()
-    silenced = [each for each in _handlers_of(logger) if _writes_to_terminal(each)]
+    logger, console_handler, duplicates = logging.getLogger(LOGGER), ConsoleHandler(console), _Shown()
+    # Filters on the handlers, not `propagate = False`: pytest's caplog and file handlers on the root logger must still
+    # receive the messages.
+    filtered_handlers = [handler for handler in _handlers_of(logger) if _writes_to_terminal(handler)]
     level = logger.level
-    for each in silenced:
-        each.addFilter(quiet)
-    logger.addHandler(handler)
+    for handler in filtered_handlers:
+        handler.addFilter(duplicates)
+    logger.addHandler(console_handler)
+    # The root logger's default level is WARNING; without this, `run.logger.info` would print nothing.
     if level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         logger.setLevel(level)
-        logger.removeHandler(handler)
-        for each in silenced:
-            each.removeFilter(quiet)
+        logger.removeHandler(console_handler)
+        for handler in filtered_handlers:
+            handler.removeFilter(duplicates)
 
 
 class _Shown(logging.Filter):
-    """Holds back the messages that are on the console already."""
+    """Filter that drops messages already printed on the console."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record belongs to another logger."""
         return record.name.partition(".")[0] != LOGGER
 
 
 def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
-    """The handlers that see the messages of a logger."""
-    found, current = list(logger.handlers), logger
+    """Return the handlers that receive the messages of a logger, those of its ancestors included."""
+    handlers, current = list(logger.handlers), logger
     while current.propagate and current.parent is not None:
         current = current.parent
-        found += current.handlers
-    return found
+        handlers += current.handlers
+    return handlers
 
 
 def _writes_to_terminal(handler: Any) -> bool:
-    """Whether a handler, of logging or of rich, writes to standard output or standard error."""
+    """Return whether a handler of logging or rich writes to standard output or standard error."""
     stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
     standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    return stream is not None and stream in [getattr(each, "rich_proxied_file", each) for each in standard]
+    # rich.live replaces sys.stdout and sys.stderr with proxies while a bar is displayed.
+    return stream is not None and stream in [getattr(file, "rich_proxied_file", file) for file in standard]

@@ -1,4 +1,4 @@
-"""How numbers, durations and results look to people. Plain functions; knows nothing of trainings."""
+"""Human-readable formats of numbers, durations and results. Independent of the event bus."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ __all__ = [
 ]  # fmt: skip
 
 Part = tuple[str, str]
-"""A piece of a line, and its style, "" for none."""
+"""Text and rich style of a part of a line; the style "" means none."""
 
 SEPARATOR: Part = ("  ", "")
 BAD = "bold red"
 
 
 def number(value: float) -> str:
-    """Four significant digits: 0.5000, 12.34, 1.235e-05; whole numbers beyond that in full."""
+    """Format a number with four significant digits.
+
+    Absolute values from 1e4 to 1e9 are rounded to an integer; zero is "0", and values that are not finite are "nan",
+    "inf" or "-inf".
+
+    Returns:
+        Text such as "0.5000", "12.34", "123456" or "1.235e-05".
+    """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     if abs(value) >= 1e4:
@@ -31,7 +38,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time: 0.350 ms, 12.1 ms, 3.42 s, 0:02:05."""
+    """Format a duration in seconds as "12.1 ms", "3.42 s", or "0:02:05" from one minute on."""
     if not math.isfinite(seconds):
         return str(seconds)
     if seconds >= 60:
@@ -41,7 +48,7 @@ def duration(seconds: float) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds: 0:02:05; "unknown" for what is not finite."""
+    """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite."""
     if not math.isfinite(seconds):
         return "unknown"
     minutes, rest = divmod(max(0, round(seconds)), 60)
@@ -49,27 +56,31 @@ def clock_time(seconds: float) -> str:
 
 
 def count(done: int, total: int | None) -> str:
-    """50/450, as wide as the total; 50 where that is not known."""
+    """Format a count as "50/450", padded to the width of the total; "50" if the total is None."""
     return str(done) if total is None else f"{done:>{len(str(total))}}/{total}"
 
 
 def values_line(
     values: Mapping[str, float], *, prefix: str = "", nonfinite: Mapping[str, int] | None = None
 ) -> list[Part]:
-    """Names and values on one line. What is not finite stands out, with how many of the numbers behind it were not.
+    """Format names and values as one line. Values that are not finite are highlighted, with their count.
 
     Args:
-        values: numbers by name; those under `time/` are seconds and come last, and so do those called `eta`.
-        prefix: left out of the names.
-        nonfinite: how many of the numbers behind a mean were NaN or infinite, by name.
+        values: Values by name. Names under `time/` are durations in seconds; they and names ending in `eta` are placed
+            last.
+        prefix: Prefix to remove from the names.
+        nonfinite: Number of NaN or infinite values in each mean, by name.
+
+    Returns:
+        The parts of the line.
     """
     counts = nonfinite or {}
-    shown = sorted(values, key=is_time)
-    return joined(*(_value(name, values[name], prefix, counts.get(name, 0)) for name in shown))
+    names = sorted(values, key=is_time)  # a stable sort: each group keeps its order
+    return joined(*(_value(name, values[name], prefix, counts.get(name, 0)) for name in names))
 
 
 def joined(*groups: Sequence[Part]) -> list[Part]:
-    """Groups of parts side by side in one line, with a gap between them; those without any text are left out."""
+    """Join groups of parts with a gap between them; groups without text are skipped."""
     line: list[Part] = []
     for group in groups:
         if any(text for text, _ in group):
@@ -78,7 +89,7 @@ def joined(*groups: Sequence[Part]) -> list[Part]:
 
 
 def is_time(name: str) -> bool:
-    """Whether a value is a time by its name: `time/...` in seconds, or `eta`."""
+    """Return whether the name denotes a time in seconds: `time/...` or `eta`."""
     return name.startswith("time/") or name.rpartition("/")[2] == "eta"
 
 
@@ -96,14 +107,14 @@ def _shown(name: str, value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One result in the table of an epoch.
+    """Cell of the epoch table.
 
     Attributes:
-        metric: the row.
-        column: where it was measured: train, val, ...
-        value: the number.
-        best: the best so far, with its epoch; None where nobody keeps it.
-        is_best: whether this is the best so far.
+        metric: Name of the metric (row).
+        column: Data on which it was measured: `train`, `val`, or `val` and the name of a loader.
+        value: Value of the metric.
+        best: Best value so far and its epoch, counted from 1; None if no hook tracks it.
+        is_best: Whether this value is the best so far.
     """
 
     metric: str
@@ -114,11 +125,14 @@ class Cell:
 
 
 def epoch_table(title: str, cells: Iterable[Cell]) -> Table:
-    """The results of one epoch: a row for each metric, a column for each place where it was measured.
+    """Build the table of an epoch: one row per metric, one column per dataset.
 
     Args:
-        title: what the table is about.
-        cells: the results; a `*` marks the best so far, and the last column tells which that is.
+        title: Header of the first column.
+        cells: Results. A `*` marks the best value so far; the last column contains the best value and its epoch.
+
+    Returns:
+        A rich table.
     """
     cells = list(cells)
     columns = list(dict.fromkeys(cell.column for cell in cells))
@@ -130,8 +144,8 @@ def epoch_table(title: str, cells: Iterable[Cell]) -> Table:
     if bests:
         table.add_column("best", no_wrap=True)
     for metric in dict.fromkeys(cell.metric for cell in cells):
-        found = {cell.column: _marked(cell) for cell in cells if cell.metric == metric}
-        row = [found.get(column, Text("")) for column in columns]
+        texts = {cell.column: _marked(cell) for cell in cells if cell.metric == metric}
+        row = [texts.get(column, Text("")) for column in columns]
         table.add_row(metric, *row, *([_best(bests.get(metric))] if bests else []))
     return table
 

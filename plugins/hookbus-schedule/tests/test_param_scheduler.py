@@ -183,7 +183,7 @@ class TestMetrics:
 
     def test_that_are_not_there_are_one_warning_with_the_names_there_are(self) -> None:
         with pytest.warns(
-            HookWarning, match=r"There is no metric 'val/loss'\. There are: val/acc\. Set monitor"
+            HookWarning, match=r"There is no metric 'val/loss'\. Available: val/acc\. Set monitor"
         ) as warned:
             watch = by_hand(ParamSchedulerHook(schedulers=PLATEAU), scores=[{"acc": 0.5}] * 2)[1]
 

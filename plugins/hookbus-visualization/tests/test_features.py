@@ -60,7 +60,7 @@ class TestLayers:
             layers_of(self.model, ["hed", "back.0", "zzz*"])
         assert error.value.problems == [
             "The model has no layer 'hed'. Did you mean 'head'?",
-            "The model has no layer 'zzz*'. There are: back, back.0, back.1, back.2, head.",
+            "The model has no layer 'zzz*'. Available: back, back.0, back.1, back.2, head.",
         ]
 
     def test_are_all_innermost_ones_where_there_is_no_convolution(self):

@@ -51,5 +51,5 @@ def _weight_of(model: nn.Module, layer: str | None) -> Tensor:
     weights = {name.removesuffix(".weight"): each for name, each in model.named_parameters() if name.endswith("weight")}
     name = next(iter(weights), None) if layer is None else layer
     if name not in weights:
-        raise HookError(f"There is no layer {name!r} with a weight to render. There are: {', '.join(weights)}.")
+        raise HookError(f"There is no layer {name!r} with a weight to render. Available: {', '.join(weights)}.")
     return weights[name]

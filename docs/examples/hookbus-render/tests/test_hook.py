@@ -43,7 +43,7 @@ def test_a_frame_leaves_the_inside_as_it_is():
 
 
 def test_a_layer_that_is_not_there_is_named_with_those_that_are():
-    with pytest.warns(HookWarning, match="no layer 'head' with a weight to render. There are: 0, 2"):
+    with pytest.warns(HookWarning, match="no layer 'head' with a weight to render. Available: 0, 2"):
         fake_training([RenderHook(layer="head")], epochs=1)
 
 
