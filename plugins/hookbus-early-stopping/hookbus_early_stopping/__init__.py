@@ -1,4 +1,4 @@
-"""Early stopping for hookbus: ends a training that no longer improves, and brings its best weights back."""
+"""Early stopping for hookbus: end the training when a metric stops improving, and restore the best weights."""
 
 from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.decision import Decision, Mode

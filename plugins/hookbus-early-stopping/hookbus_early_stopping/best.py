@@ -1,4 +1,4 @@
-"""The weights that earned the best score: kept in memory, or read from the best checkpoint."""
+"""Weights of the best score, kept in memory or loaded from the best checkpoint."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["BestWeights", "bring_back", "check_saver"]
 
 @dataclass(frozen=True, slots=True)
 class BestWeights:
-    """Raw and averaged weights of one moment.
+    """Raw and averaged weights of the same optimizer step.
 
     Attributes:
-        raw: the state dict of the model, without averages in it.
-        averaged: the averaged weights by name, None where nobody averages.
+        raw: state dict of the model with the raw weights.
+        averaged: averaged weights by name, None if no hook averages the weights.
     """
 
     raw: Mapping[str, Any]
@@ -31,21 +31,25 @@ class BestWeights:
 
     @classmethod
     def copied(cls, run: Run) -> BestWeights:
-        """A copy, in main memory, of the weights as they are now, whichever of them are in the model."""
+        """Copy the current raw and averaged weights to CPU memory, whichever of the two the model contains."""
+        # An averaging hook may still update its averages on another thread.
         run.weights.wait()
         averaged = run.weights.averaged()
         return cls(_copy(run.weights.raw()), None if averaged is None else _copy(averaged))
 
     @classmethod
     def from_file(cls, run: Run, metric: str) -> BestWeights | None:
-        """The weights in the best checkpoint; None where there is none.
+        """Load the weights of the best checkpoint.
 
         Args:
-            run: the run that has written it.
-            metric: the metric whose best it is.
+            run: the run that wrote the checkpoint.
+            metric: the metric whose best checkpoint is loaded.
+
+        Returns:
+            The weights, or None if the run has no best checkpoint for this metric.
 
         Raises:
-            CheckpointError: it cannot be read.
+            CheckpointError: If the checkpoint cannot be loaded.
         """
         try:
             path = run.best[resolve(metric, run.best)].path
@@ -55,61 +59,67 @@ class BestWeights:
             return None
         catch_up = getattr(run.get("saver"), "catch_up", None)
         if catch_up is not None:
-            catch_up(run)  # the file may still be written on another thread
+            # With `async_save` the file may still be in progress on the writer thread.
+            catch_up(run)
         checkpoint = read_checkpoint(path)
         return cls(checkpoint["state_dict"], checkpoint.get("ema_state_dict"))
 
     def fitting(self, run: Run) -> BestWeights:
-        """The same for a run that began or ceased to average since: what earned the score is what is judged."""
+        """Return the weights for a run in which averaging was enabled or disabled after the best score."""
+        # Validation evaluates the averaged weights if a hook averages, so these earned the score.
         if run.weights.averaged() is None:
+            # The averages may lack buffers of the model: overlay them on the raw state dict.
             return BestWeights({**self.raw, **(self.averaged or {})}, None)
         return BestWeights(self.raw, self.raw if self.averaged is None else self.averaged)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both, as plain values and tensors. References, not copies."""
+        """Return raw and averaged weights as dicts of tensors. Tensors are references, not copies."""
         return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
 
 
-def bring_back(run: Run, kept: BestWeights | None, hook: str, metric: str) -> bool:
-    """Put the best weights into the model, and say so.
+def bring_back(run: Run, weights: BestWeights | None, hook: str, metric: str) -> bool:
+    """Load the best weights into the model and log the result.
 
     Args:
         run: the run.
-        kept: the weights; None for those of the best checkpoint.
-        hook: the name of the hook that does it.
-        metric: the metric whose best they earned.
+        weights: the weights in memory; None to load them from the best checkpoint.
+        hook: the name of the hook, for the log.
+        metric: the metric of the best score, for the log.
 
     Returns:
-        Whether there were any. A run that has kept none, since that was not wanted when it saw its best score, has not.
+        True if weights were loaded, False if neither memory nor a best checkpoint contains them, as after a resume
+        from a run with `restore_best_weights: false`.
     """
-    best = kept or BestWeights.from_file(run, metric)
+    best = weights or BestWeights.from_file(run, metric)
     if best is None:
-        run.logger.warning("%s: the weights of the best %r were not kept, so the model stays as it is.", hook, metric)
+        run.logger.warning("%s: no weights were kept for the best %r; the model keeps its final weights.", hook, metric)
         return False
     best = best.fitting(run)
     run.weights.load(best.raw, best.averaged)
-    run.logger.info("%s: the weights of the best %r are back in the model.", hook, metric)
+    run.logger.info("%s: restored the weights of the best %r.", hook, metric)
     return True
 
 
 def check_saver(run: Run, hook: str) -> None:
-    """See that somebody writes the file of the best score.
+    """Check that the checkpoint hook keeps the best checkpoint.
 
     Args:
         run: the run.
-        hook: the name of the hook that reads it.
+        hook: the name of the hook that loads the best checkpoint, for the message.
 
     Raises:
-        ConfigError: nobody does.
+        ConfigError: If no hook writes checkpoints, or the checkpoint hook keeps no best checkpoint.
     """
     saver = run.get("saver")
     if saver is None:
-        how = "needs the checkpoint hook, which writes that file (pip install hookbus-checkpoint). Add it"
+        problem, remedy = "requires the checkpoint hook", "Install it (pip install hookbus-checkpoint) and add it"
+    # A custom saver without the attribute is assumed to keep the best file.
     elif not getattr(saver, "keeps_best", True):
-        how = "needs the file of the best score, and the checkpoint hook has save_best: false. Leave that out"
+        problem = "requires the best checkpoint, but the checkpoint hook has `save_best: false`"
+        remedy = "Remove `save_best`"
     else:
         return
-    raise ConfigError([f"hook {hook!r}: restore_best_weights: file {how}, or say restore_best_weights: memory."])
+    raise ConfigError([f"hook {hook!r}: restore_best_weights: file {problem}. {remedy}, or set it to memory."])
 
 
 def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,4 +127,5 @@ def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
+    # The `_extra_state` of a module may be any object, not only a tensor.
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Configuration of the early stopping hook."""
 
 from __future__ import annotations
 
@@ -14,75 +14,83 @@ __all__ = ["EarlyStoppingConfig"]
 
 
 class EarlyStoppingConfig(HookConfig):
-    """What is watched, when it is time to stop, and which weights stay."""
+    """Monitored metric, stopping criteria, and source of the best weights."""
 
-    no_frequency = "it judges every validation: say patience for how many, or validate less often."
+    # The hook only listens to validations, so a frequency of training events would have no effect.
+    no_frequency = "the metric is evaluated at every validation. Set `patience`, or validate less often."
 
-    monitor: str = Field(default="val_loss", description="The metric that decides.")
+    monitor: str = Field(default="val_loss", description="Name of the monitored metric.")
     patience: int = Field(
-        default=10, ge=0, description="Stop after this many validations in a row without improvement; 0 acts as 1."
+        default=10,
+        ge=0,
+        description="Number of consecutive validations without improvement after which to stop; 0 acts as 1.",
     )
     min_delta: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="An improvement is more than this, in the metric's unit."
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Minimum change that counts as an improvement, exclusive, in the unit of the metric.",
     )
     mode: Literal["min", "max", "auto"] = Field(
-        default="auto", description="Whether less or more is better; auto: what the metric's name says."
+        default="auto",
+        description="Whether lower (min) or higher (max) is better; auto: inferred from the name of the metric.",
     )
     baseline: float | None = Field(
-        default=None, allow_inf_nan=False, description="What the first score has to improve on."
+        default=None, allow_inf_nan=False, description="Score that the first improvement has to exceed."
     )
     restore_best_weights: bool | Literal["memory", "file"] = Field(
         default=True,
-        description="Whether the best weights come back at the end: from memory (true), or from the best checkpoint.",
+        description="Restore the best weights after training: from memory (true), from the best checkpoint, or never.",
     )
-    check_finite: bool = Field(default=True, description="Stop at once where the metric is NaN or infinite.")
+    check_finite: bool = Field(default=True, description="Stop immediately if the metric is NaN or infinite.")
     stopping_threshold: float | None = Field(
-        default=None, allow_inf_nan=False, description="Stop at once where the metric is this good."
+        default=None, allow_inf_nan=False, description="Stop immediately if the metric is at least this good."
     )
     divergence_threshold: float | None = Field(
-        default=None, allow_inf_nan=False, description="Stop at once where the metric is this bad."
+        default=None, allow_inf_nan=False, description="Stop immediately if the metric is at least this bad."
     )
-    min_epochs: int = Field(default=0, ge=0, description="Never stop before this many epochs are done.")
+    min_epochs: int = Field(default=0, ge=0, description="Minimum number of epochs before a stop.")
     strict: bool = Field(
-        default=True, description="A validation without the metric is an error; otherwise one warning."
+        default=True, description="Raise an error if a validation lacks the metric; false: log one warning."
     )
 
     @model_validator(mode="after")
     def _known_direction(self) -> Self:
         if self.mode == "auto" and infer_rule(self.monitor) is None:
-            raise ValueError(f"mode: {undecided(self.monitor, 'say min or max')}")
+            raise ValueError(f"mode: {undecided(self.monitor, 'set `mode` to min or max')}")
         return self
 
     @model_validator(mode="after")
     def _thresholds_leave_room(self) -> Self:
-        good, hopeless = self.stopping_threshold, self.divergence_threshold
-        if good is None or hopeless is None:
+        good, bad = self.stopping_threshold, self.divergence_threshold
+        if good is None or bad is None:
             return self
-        if good >= hopeless if self.direction == "min" else good <= hopeless:
-            where = "less" if self.direction == "min" else "more"
+        # Both thresholds are inclusive: if they are equal, no score lies between them.
+        if good >= bad if self.direction == "min" else good <= bad:
+            relation = "less" if self.direction == "min" else "greater"
             raise ValueError(
-                f"stopping_threshold: {good} must be {where} than divergence_threshold {hopeless}, since {where} is "
-                "better here; as they are, every score would end the run."
+                f"stopping_threshold: must be {relation} than divergence_threshold {bad} because {relation} is better, "
+                f"got {good}. As configured, every score would end the run."
             )
         return self
 
     @property
     def direction(self) -> Mode:
-        """Whether less or more is better."""
+        """Direction of improvement: "min" if lower is better, "max" if higher is better."""
         if self.mode != "auto":
             return self.mode
         return "min" if infer_rule(self.monitor) == "less" else "max"
 
     @property
     def best_weights(self) -> Literal["memory", "file"] | None:
-        """Where the best weights come back from; None where they do not."""
-        kept = self.restore_best_weights
-        if isinstance(kept, bool):
-            return "memory" if kept else None
-        return kept
+        """Source of the best weights, None if they are not restored."""
+        source = self.restore_best_weights
+        if isinstance(source, bool):
+            return "memory" if source else None
+        return source
 
     def decision(self) -> Decision:
-        """A decision that has seen nothing yet."""
+        """Create a decision with these settings and no scores."""
         return Decision(
             self.direction,
             patience=self.patience,

@@ -1,4 +1,4 @@
-"""Is it time to stop? The rule alone; needs nothing but Python."""
+"""Stopping rule for a sequence of scores. Depends on the standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mode = Literal["min", "max"]
 
 
 class Decision:
-    """Takes in one score after the other, and tells whether to stop.
+    """Stopping rule: track the best score, and determine after each score whether to stop.
 
     | | `min` | `max` |
     |---|---|---|
@@ -20,22 +20,22 @@ class Decision:
     | good enough | score <= stopping_threshold | score >= stopping_threshold |
     | diverged | score >= divergence_threshold | score <= divergence_threshold |
 
-    `best` is the last score that was accepted as an improvement, so small gains add up until they count together.
-    A score that is NaN or infinite never is an improvement and never good enough.
+    `best` is the last score that was accepted as an improvement, so consecutive gains smaller than `min_delta` add up
+    until their sum exceeds it. A NaN or infinite score is neither an improvement nor good enough.
 
     Args:
-        mode: whether less ("min") or more ("max") is better.
-        patience: how many scores in a row may bring no improvement; at that many it is time to stop. 0 acts as 1.
-        min_delta: an improvement is more than this, in the unit of the score.
-        baseline: what the first score has to improve on; None where any first score is the best.
-        check_finite: whether NaN or infinity is a reason to stop at once.
-        stopping_threshold: a score that is good enough to stop; None for none.
-        divergence_threshold: a score that is hopeless enough to stop; None for none.
+        mode: "min" if lower is better, "max" if higher is better.
+        patience: the number of consecutive scores without improvement after which to stop. 0 acts as 1.
+        min_delta: the minimum change that counts as an improvement, exclusive, in the unit of the score.
+        baseline: the score that the first improvement has to exceed; None to accept any first score.
+        check_finite: whether to stop at a NaN or infinite score.
+        stopping_threshold: the score from which on the result is good enough to stop; None for no threshold.
+        divergence_threshold: the score from which on the training has diverged; None for no threshold.
 
     Attributes:
-        best_score: the best so far, `baseline` before the first improvement.
-        best_epoch: the epoch of it, None before the first improvement.
-        wait_count: scores in a row without improvement.
+        best_score: best score so far; `baseline` before the first improvement.
+        best_epoch: epoch of the best score, None before the first improvement.
+        wait_count: number of consecutive scores without improvement.
     """
 
     KEPT = ("best_score", "best_epoch", "wait_count", "_last")
@@ -51,6 +51,7 @@ class Decision:
         stopping_threshold: float | None = None,
         divergence_threshold: float | None = None,
     ) -> None:
+        # All comparisons are written for "max"; multiplying both sides by the sign covers "min".
         self._sign = -1 if mode == "min" else 1
         self._patience, self._min_delta = max(patience, 1), min_delta
         self._check_finite = check_finite
@@ -61,14 +62,14 @@ class Decision:
         self._last: float | None = None
 
     def update(self, score: float, epoch: int) -> bool:
-        """Take in a score.
+        """Add a score.
 
         Args:
-            score: the newest one.
-            epoch: the number of the epoch in which it was reached.
+            score: the latest score.
+            epoch: the number of the epoch of the score, from 1.
 
         Returns:
-            Whether it is an improvement.
+            True if the score is an improvement.
         """
         self._last = score
         if not self._improves(score):
@@ -79,27 +80,30 @@ class Decision:
 
     @property
     def reason(self) -> str | None:
-        """Why it is time to stop after the newest score, to be read after the metric's name; None where it is not."""
+        """Reason to stop after the latest score, None to continue. The text continues the name of the metric."""
         score = self._last
         if score is None:
             return None
+        # The order matters for NaN and infinity: non-finite first, then divergence, which infinity may also reach.
         if self._check_finite and not math.isfinite(score):
-            return f"is {score}, which is not finite"
+            return f"is not finite, got {score}"
         if self._hopeless is not None and self._reaches(self._hopeless, score):
-            return f"is {score:.6g}: it has reached the divergence threshold {self._hopeless:.6g}"
+            return f"is {score:.6g} and reached the divergence threshold {self._hopeless:.6g}"
+        # An infinite score of the right sign would pass every threshold without being a good result.
         if self._good is not None and math.isfinite(score) and self._reaches(score, self._good):
-            return f"is {score:.6g}: it has reached the stopping threshold {self._good:.6g}"
+            return f"is {score:.6g} and reached the stopping threshold {self._good:.6g}"
         return self._impatience() if self.wait_count >= self._patience else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The best, the count of scores without improvement, and the newest score, as plain values."""
+        """Return the best score and its epoch, the number of scores without improvement, and the latest score."""
         return {name.lstrip("_"): getattr(self, name) for name in self.KEPT}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave. A baseline that nothing has improved on yet is the one given now."""
+        """Restore the state returned by `state_dict()`, except for a baseline without improvement."""
         for name in self.KEPT:
             setattr(self, name, state[name.lstrip("_")])
         if self.best_epoch is None:
+            # The saved best score is the baseline of the previous run; the configured baseline replaces it.
             self.best_score = self._baseline
 
     def _improves(self, score: float) -> bool:
@@ -109,12 +113,13 @@ class Decision:
         return best is None or self._sign * score > self._sign * best + self._min_delta
 
     def _reaches(self, score: float, threshold: float) -> bool:
-        """Whether a score is as good as the threshold, or better."""
+        """Whether a score is equal to the threshold or better."""
         return self._sign * score >= self._sign * threshold
 
     def _impatience(self) -> str:
         count = "1 validation" if self.wait_count == 1 else f"{self.wait_count} validations"
+        # Without a baseline every finite first score is an improvement, so all scores were NaN or infinite.
         if self.best_score is None:
             return f"has not been finite in {count}"
-        where = "the baseline" if self.best_epoch is None else f"epoch {self.best_epoch}"
-        return f"has not improved on {self.best_score:.6g} ({where}) in {count}"
+        origin = "the baseline" if self.best_epoch is None else f"epoch {self.best_epoch}"
+        return f"has not improved on {self.best_score:.6g} ({origin}) in {count}"

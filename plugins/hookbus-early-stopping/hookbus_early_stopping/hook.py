@@ -1,4 +1,4 @@
-"""The hook: watches a metric, asks for the end when it no longer improves, and brings the best weights back."""
+"""Early stopping hook: monitor a metric, request a stop when it stops improving, and restore the best weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ __all__ = ["EarlyStoppingHook"]
 
 
 class EarlyStoppingHook(Hook):
-    """Ends a training whose metric no longer improves, and brings the weights of its best score back.
+    """Stop the training when a metric stops improving, and restore the weights of the best score.
 
-    It decides after each validation of a training, whoever asked for it; the one before training counts for nothing.
-    When training is over, however it ended, the best weights come back, after the last checkpoint was written: files
-    hold the weights as training left them. A resumed run decides as if it had never been interrupted.
+    The metric is evaluated after every validation during training, whichever hook requested it, except for the
+    sanity-check validation before training. The best weights are restored after training, whatever its outcome except
+    for a failure, and after the last checkpoint was written: checkpoints contain the final weights. A resumed run stops
+    at the same epoch as an uninterrupted one.
 
     Attributes:
-        decision: the rule, with what it has seen.
-        stopped_epoch: the epoch in which it asked for the end, None where it has not.
+        decision: stopping rule with the best score and the number of validations without improvement.
+        stopped_epoch: epoch in which the hook requested a stop, from 1; None if it requested none.
     """
 
     Config = EarlyStoppingConfig
@@ -42,27 +43,27 @@ class EarlyStoppingHook(Hook):
 
     @property
     def best_score(self) -> float | None:
-        """The best score so far; the baseline before the first improvement."""
+        """Best score so far; the baseline before the first improvement."""
         return self.decision.best_score
 
     @property
     def best_epoch(self) -> int | None:
-        """The number, from 1, of the epoch in which it was reached; None before the first improvement."""
+        """Epoch of the best score, from 1; None before the first improvement."""
         return self.decision.best_epoch
 
     @property
     def wait_count(self) -> int:
-        """Validations in a row without improvement."""
+        """Number of consecutive validations without improvement."""
         return self.decision.wait_count
 
     @property
     def needs_metrics(self) -> list[str]:
-        """The metric that every validation has to give."""
+        """Metric that every validation has to provide; empty unless `strict`."""
         return [self.config.monitor] if self.config.strict else []
 
     @property
     def keeps_best_of(self) -> Mapping[str, Rule | None]:
-        """The metric whose best file this hook needs, with its direction."""
+        """Metric whose best checkpoint the hook loads, with its direction; empty unless loading from a file."""
         if self.config.best_weights != "file":
             return {}
         return {self.config.monitor: "less" if self.config.direction == "min" else "greater"}
@@ -70,45 +71,50 @@ class EarlyStoppingHook(Hook):
     # -- during training -------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """A training that begins at zero has no best yet."""
+        """Reset the state unless the run is resumed, and register for the restore after training."""
         if run.mode != "train":
             return
         if run.iters_done == 0:
+            # The same hook object may have been used by a previous run.
             self._begin()
         if self.config.best_weights is not None and run.model is not None:
+            # Not `after_train`: the last checkpoint is written after that event and needs the final weights.
             run.weights.put_back(self._bring_back)
 
     def before_train(self, run: Run) -> None:
-        """A run that was stopped stays stopped when it is resumed with the same settings."""
+        """Check that a best checkpoint will be available, and request a stop if the resumed run had stopped."""
         if self.config.best_weights == "file":
+            # Not in `before_run`, where the checkpoint hook registers its service: the order depends on the priorities.
             check_saver(run, self.name)
+        # The restored decision may be due: with unchanged settings a stopped run does not train another iteration.
         self._ask(run)
 
     def after_val(self, run: Run, metrics: Metrics) -> None:
-        """Judge the newest score."""
+        """Evaluate the latest score."""
         if run.mode != "train" or run.sanity_checking:
             return
         score = self._monitor.score(metrics)
         if score is None:
             return
         if self.decision.update(score, run.clock.number("epoch")):
+            # Copy now: the next iteration changes the weights in place.
             self._best = BestWeights.copied(run) if self.config.best_weights == "memory" else None
         self.stopped_epoch = run.clock.number("epoch") if self._ask(run) else None
 
     def after_run(self, run: Run) -> None:
-        """Say so where the metric was never there, so that nothing was watched."""
+        """Log a warning if no validation provided the metric."""
         if self._monitor.missed:
-            run.logger.warning("%s: the metric %r was never seen, so it decided nothing.", *self._names())
+            run.logger.warning("%s: no validation provided the metric %r; the hook had no effect.", *self._names())
 
     def cleanup(self) -> None:
-        """Bring nothing back any more."""
+        """Unregister from the restore after training."""
         if self._run is not None and self._run.mode == "train" and self.config.best_weights is not None:
             self._run.weights.put_back(None)
 
     # -- state -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The decision, the epoch of the stop, and the best weights where they are kept in memory."""
+        """Return the decision, the stopped epoch, the monitor, and the best weights if they are kept in memory."""
         return {
             **self.decision.state_dict(),
             "stopped_epoch": self.stopped_epoch,
@@ -117,7 +123,7 @@ class EarlyStoppingHook(Hook):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave. What was judged by another metric or direction says nothing here."""
+        """Restore the state returned by `state_dict()`. A state of another metric or direction is ignored."""
         if not self._monitor.goes_on_from(state["monitor"]):
             return
         self.decision.load_state_dict(state)
@@ -125,20 +131,21 @@ class EarlyStoppingHook(Hook):
         self.stopped_epoch, self._best = state["stopped_epoch"], None if best is None else BestWeights(**best)
         self._monitor.load_state_dict(state["monitor"])
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     def _ask(self, run: Run) -> bool:
-        """Ask for the end where it is time. Returns whether it is."""
+        """Request a stop if the decision is to stop, and return whether it is."""
         reason = self.decision.reason
+        # The decision is evaluated again after `min_epochs`: a metric that has recovered by then causes no stop.
         if reason is None or run.epochs_done < self.config.min_epochs:
             return False
         run.request_stop(f"{self.config.monitor} {reason}")
         return True
 
     def _bring_back(self) -> bool:
-        """Put the best weights into the model. Returns whether there were any."""
+        """Load the best weights into the model, and return whether the weights were replaced."""
         if self.best_epoch is None:
-            self.run.logger.info("%s: %r never improved, so the weights stay.", *self._names())
+            self.run.logger.info("%s: %r never improved; the model keeps its final weights.", *self._names())
             return False
         return bring_back(self.run, self._best, *self._names())
 

@@ -1,4 +1,4 @@
-"""Looks a metric up in results, and remembers whether it was ever there."""
+"""Lookup of the monitored metric in validation results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Monitor"]
 
 
 class Monitor:
-    """One metric that is watched.
+    """A monitored metric.
 
     Args:
-        metric: what the user calls it.
-        mode: whether less or more of it is better.
-        strict: whether it must be in all results; otherwise it is missed with one warning.
+        metric: the name of the metric as configured, abbreviated or full.
+        mode: "min" if lower is better, "max" if higher is better.
+        strict: whether to raise if a validation lacks the metric; otherwise one warning is emitted.
     """
 
     def __init__(self, metric: str, mode: Mode, *, strict: bool) -> None:
@@ -30,46 +30,55 @@ class Monitor:
 
     @property
     def missed(self) -> bool:
-        """Whether it was missed so far, and never seen."""
+        """Whether validations took place and none of them provided the metric."""
         return self._warned and self._full_name is None
 
     def score(self, metrics: Metrics) -> float | None:
-        """The metric among the results of a validation; None where it is not there.
+        """Return the value of the metric.
+
+        Args:
+            metrics: results of a validation.
+
+        Returns:
+            The value, or None if the metric is missing and `strict` is False.
 
         Raises:
-            MetricError: it is not there, or could be more than one thing; the message lists what there is.
+            MetricError: If `strict` is True and the metric is missing or ambiguous. The message lists all metrics.
         """
         try:
             self._full_name = resolve(self._metric, metrics)
         except MetricError as error:
             if self._strict:
                 raise
-            self._warn(f"Early stopping waits for its metric. {error} Set monitor.")
+            self._warn(f"early stopping: the monitored metric is missing. {error} Set `monitor`.")
             return None
         return metrics[self._full_name]
 
     def goes_on_from(self, state: Mapping[str, Any]) -> bool:
-        """Whether a state is that of the same metric, whichever way it is spelled, and direction; else a warning."""
+        """Whether a state belongs to the same metric, under any of its names, and direction; warn if it does not."""
         before, mode = state["full_name"], state["mode"]
+        # Matching by lookup accepts a resumed run that configures another spelling, such as `accuracy` for
+        # `val/accuracy`.
         if before is None or (mode == self._mode and self._metric in Metrics({before: 0.0})):
             return True
         warnings.warn(
-            f"Early stopping judged by {before!r} ({mode}) so far, and now by {self._metric!r} ({self._mode}): it "
-            "begins afresh, without a best score.",
+            f"early stopping: the checkpoint monitors {before!r} ({mode}), this run {self._metric!r} ({self._mode}). "
+            "The best score and the number of validations without improvement are reset.",
             HookWarning,
             stacklevel=3,
         )
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The full name under which it was seen, None where it was not; the direction; whether a warning was given."""
+        """Return the full name of the metric (None if never found), the direction, and whether it was warned about."""
         return {"full_name": self._full_name, "mode": self._mode, "warned": self._warned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._full_name, self._warned = state["full_name"], state["warned"]
 
     def _warn(self, problem: str) -> None:
+        # Once per run, resumes included: a metric that is missing in one validation is usually missing in all.
         if not self._warned:
             self._warned = True
             warnings.warn(problem, HookWarning, stacklevel=3)

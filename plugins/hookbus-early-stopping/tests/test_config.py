@@ -1,4 +1,4 @@
-"""Which settings hold."""
+"""Validation of the configuration of `EarlyStoppingHook`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from hookbus.errors import ConfigError
 from hookbus_early_stopping import EarlyStoppingConfig, EarlyStoppingHook
 
 
-def test_the_defaults() -> None:
+def test_config_has_the_documented_defaults() -> None:
     assert EarlyStoppingConfig().model_dump(exclude=set(EarlyStoppingConfig.__base__.model_fields)) == {  # type: ignore[union-attr]
         "monitor": "val_loss",
         "patience": 10,
@@ -35,13 +35,15 @@ def test_the_defaults() -> None:
         ({"monitor": "accuracy", "mode": "min"}, "min"),
     ],
 )
-def test_the_direction_is_what_was_said_or_what_the_name_says(settings: dict[str, Any], direction: str) -> None:
+def test_direction_is_the_mode_or_inferred_from_the_name_of_the_metric(
+    settings: dict[str, Any], direction: str
+) -> None:
     assert EarlyStoppingConfig(**settings).direction == direction
 
 
 @pytest.mark.parametrize("monitor", ["inaccuracy", "stop_rate", "accuracy_loss", "0_hmean-iou:recall"])
-def test_a_name_that_tells_no_direction_is_refused(monitor: str) -> None:
-    with pytest.raises(ConfigError, match=f"mode: '{monitor}' does not tell .* say min or max"):
+def test_config_rejects_mode_auto_if_the_name_implies_no_direction(monitor: str) -> None:
+    with pytest.raises(ConfigError, match=f"mode: '{monitor}' .*set `mode` to min or max"):
         EarlyStoppingHook(monitor=monitor)
 
 
@@ -55,36 +57,36 @@ def test_a_name_that_tells_no_direction_is_refused(monitor: str) -> None:
         ({"baseline": float("inf")}, "baseline: .*inf"),
         ({"mode": "best"}, "mode: .*'best'"),
         ({"restore_best_weights": "disk"}, "restore_best_weights"),
-        ({"frequency": 2}, "frequency: it judges every validation: say patience"),
+        ({"frequency": 2}, "frequency: the metric is evaluated at every validation. Set `patience`"),
         ({"patiense": 3}, "patiense: unknown key. Did you mean 'patience'"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_name(settings: dict[str, Any], message: str) -> None:
+def test_config_names_the_invalid_setting(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EarlyStoppingHook(settings)
 
 
 @pytest.mark.parametrize(
-    ("mode", "good", "hopeless", "holds"),
+    ("mode", "good", "bad", "valid"),
     [("min", 1.0, 2.0, True), ("min", 2.0, 2.0, False), ("max", 2.0, 1.0, True), ("max", 1.0, 2.0, False)],
 )
-def test_thresholds_that_leave_no_score_between_them_are_refused(
-    mode: str, good: float, hopeless: float, holds: bool
-) -> None:
-    settings = {"mode": mode, "stopping_threshold": good, "divergence_threshold": hopeless}
-    if holds:
+def test_config_rejects_thresholds_without_scores_between_them(mode: str, good: float, bad: float, valid: bool) -> None:
+    settings = {"mode": mode, "stopping_threshold": good, "divergence_threshold": bad}
+    if valid:
         EarlyStoppingHook(settings)
         return
     with pytest.raises(ConfigError, match="every score would end the run"):
         EarlyStoppingHook(settings)
 
 
-@pytest.mark.parametrize(("given", "where"), [(True, "memory"), ("memory", "memory"), ("file", "file"), (False, None)])
-def test_best_weights_come_from_memory_or_file_or_not_at_all(given: bool | str, where: str | None) -> None:
-    assert EarlyStoppingConfig(restore_best_weights=given).best_weights == where  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("setting", "source"), [(True, "memory"), ("memory", "memory"), ("file", "file"), (False, None)]
+)
+def test_restore_best_weights_selects_the_source_of_the_weights(setting: bool | str, source: str | None) -> None:
+    assert EarlyStoppingConfig(restore_best_weights=setting).best_weights == source  # type: ignore[arg-type]
 
 
-def test_it_is_found_under_its_short_name() -> None:
+def test_hook_is_registered_as_early_stopping() -> None:
     hook = EarlyStoppingHook()
     assert HookBus([hook]).hooks == {"early_stopping": hook}
     assert hook.priority == 90

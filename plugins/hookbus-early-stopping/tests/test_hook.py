@@ -1,4 +1,4 @@
-"""What early stopping does to a training."""
+"""Early stopping of runs: stops, monitored metric, best weights, and resume."""
 
 import logging
 import math
@@ -22,12 +22,12 @@ from hookbus_ema import EMAHook
 
 
 @pytest.mark.parametrize(("strict", "metrics"), [(True, ["val/loss"]), (False, [])])
-def test_it_needs_its_metric_where_it_is_strict(strict: bool, metrics: list[str]) -> None:
+def test_strict_hook_requires_its_metric(strict: bool, metrics: list[str]) -> None:
     assert EarlyStoppingHook(monitor="val/loss", strict=strict).needs_metrics == metrics
 
 
 class Weight(nn.Module):
-    """One weight, which the loop sets to the number of the epoch."""
+    """Model with one weight, which the training loop sets to the number of the epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ def train(
     *,
     model: Weight | None = None,
     epochs: int | None = None,
-    each_iteration: Callable[[Run], object] = lambda run: None,
+    on_iteration: Callable[[Run], object] = lambda run: None,
     **options: Any,
 ) -> tuple[Run, Weight]:
-    """A training of one iteration per epoch, with one score per epoch: a loss, or whole results."""
+    """Train for one iteration per epoch and validate each epoch with one score: a loss, or a mapping of metrics."""
     bus = hooks if isinstance(hooks, HookBus) else HookBus(hooks)
     model = model or Weight()
 
@@ -62,20 +62,20 @@ def train(
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
                 with torch.no_grad():
                     model.weight.fill_(epoch + 1)
-                each_iteration(run)
+                on_iteration(run)
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
             run.request_validation()
             bus.emit("after_train_epoch")
     return run, model
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_check() -> None:
     check_hook(EarlyStoppingHook)
     check_hook(EarlyStoppingHook, restore_best_weights=False, monitor="accuracy", patience=0)
 
 
 class TestStopping:
-    def test_ends_the_run_with_a_reason_and_tells_how_it_stood(self) -> None:
+    def test_hook_stops_the_run_with_a_reason(self) -> None:
         hook = EarlyStoppingHook(patience=2)
         run, _ = train([hook], [0.5, 0.4, 0.4, 0.6, 0.1])
 
@@ -84,26 +84,26 @@ class TestStopping:
         assert (hook.best_score, hook.best_epoch, hook.wait_count, hook.stopped_epoch) == (0.4, 2, 2, 4)
         assert run.epochs_done == 4
 
-    def test_leaves_a_run_alone_that_improves(self) -> None:
+    def test_hook_does_not_stop_a_run_that_improves(self) -> None:
         hook = EarlyStoppingHook(patience=1)
         run, _ = train([hook], [0.5, 0.4, 0.3])
 
         assert run.outcome == "finished"
         assert (hook.best_epoch, hook.wait_count, hook.stopped_epoch) == (3, 0, None)
 
-    def test_sees_a_stop_asked_for_at_once_by_a_score_that_is_not_finite(self) -> None:
+    def test_nonfinite_score_stops_the_run_immediately(self) -> None:
         run, _ = train([EarlyStoppingHook()], [0.5, math.nan, 0.1])
 
-        assert run.stop_reasons == ["early_stopping: val_loss is nan, which is not finite"]
+        assert run.stop_reasons == ["early_stopping: val_loss is not finite, got nan"]
         assert run.epochs_done == 2
 
-    def test_in_the_middle_of_an_epoch_ends_it_there(self) -> None:
+    def test_validation_within_an_epoch_may_stop_the_run_there(self) -> None:
         hook = EarlyStoppingHook(patience=1, restore_best_weights=False)
 
-        def validates(run: Run) -> None:
+        def request_validation(run: Run) -> None:
             run.request_validation()
 
-        loop = HookBus([hook, _listening("after_train_iter", validates)])
+        loop = HookBus([hook, _listener("after_train_iter", request_validation)])
         losses = iter([0.5, 0.6])
         with loop.run(epochs=1, validate=lambda: {"loss": next(losses)}) as run:
             for _ in run.epochs():
@@ -114,23 +114,23 @@ class TestStopping:
         assert (run.iters_done, run.epochs_done, run.outcome) == (2, 0, "stopped")
         assert (hook.best_epoch, hook.stopped_epoch) == (1, 1)
 
-    def test_waits_for_min_epochs_and_forgets_the_wish_when_the_score_recovers(self) -> None:
+    def test_hook_does_not_stop_after_min_epochs_if_the_score_has_recovered(self) -> None:
         hook = EarlyStoppingHook(patience=2, min_epochs=6)
         run, _ = train([hook], [5, 4, 4, 4, 3, 2, 1, 0.5])
 
         assert run.outcome == "finished"
         assert run.epochs_done == 8
 
-    def test_comes_with_the_end_of_min_epochs_where_the_score_does_not_recover(self) -> None:
+    def test_hook_stops_after_min_epochs_if_the_score_has_not_recovered(self) -> None:
         run, _ = train([EarlyStoppingHook(patience=2, min_epochs=6)], [5, 4, 4, 4, 4, 4, 1, 0.5])
 
         assert run.epochs_done == 6
 
-    def test_does_not_count_the_validation_before_training(self) -> None:
+    def test_hook_ignores_the_validation_before_training(self) -> None:
         losses = iter([9.0, 0.5, 0.4])
         hook = EarlyStoppingHook(patience=1, divergence_threshold=5.0)
-        asks = _listening("before_train", lambda run: run.request_validation())
-        bus = HookBus([hook, asks])
+        requester = _listener("before_train", lambda run: run.request_validation())
+        bus = HookBus([hook, requester])
         with bus.run(epochs=2, validate=lambda: {"loss": next(losses)}) as run:
             for _ in run.epochs():
                 bus.emit("before_train_epoch")
@@ -141,7 +141,7 @@ class TestStopping:
         assert run.outcome == "finished"
         assert (hook.best_score, hook.best_epoch, hook.wait_count) == (0.4, 2, 0)
 
-    def test_rests_in_runs_that_only_validate_or_test(self) -> None:
+    def test_hook_is_inactive_in_runs_without_training(self) -> None:
         model = nn.Linear(2, 2)
         batches = [(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))]
         hook = EarlyStoppingHook(monitor="accuracy")
@@ -160,120 +160,120 @@ class TestStopping:
 
 
 class TestMonitor:
-    def test_that_is_missing_is_an_error_that_lists_what_there_is(self) -> None:
-        with pytest.raises(MetricError, match=r"no metric 'loss'. Available: val/aAcc, val/mIoU"):
+    def test_strict_hook_raises_if_the_metric_is_missing_and_lists_the_metrics(self) -> None:
+        with pytest.raises(MetricError, match=r"'loss'.* val/aAcc, val/mIoU"):
             train([EarlyStoppingHook(monitor="loss")], [{"mIoU": 0.5, "aAcc": 0.5}])
 
-    def test_that_is_missing_is_one_warning_where_that_was_wanted_and_the_end_says_so(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_hook_warns_once_and_at_the_end_if_the_metric_is_missing(self, caplog: pytest.LogCaptureFixture) -> None:
         hook = EarlyStoppingHook(monitor="loss", strict=False)
-        with pytest.warns(HookWarning, match="Early stopping waits .* no metric 'loss'. Available: val/mIoU") as warned:
+        with pytest.warns(HookWarning, match="the monitored metric is missing.* 'loss'.* val/mIoU") as warned:
             run, _ = train([hook], [{"mIoU": 0.5}] * 3)
 
         assert len(warned) == 1
         assert run.outcome == "finished"
-        assert "early_stopping: the metric 'loss' was never seen, so it decided nothing." in caplog.messages
+        assert "early_stopping: no validation provided the metric 'loss'; the hook had no effect." in caplog.messages
 
-    def test_that_comes_late_is_watched_from_then_on(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_hook_monitors_a_metric_from_its_first_validation_on(self, caplog: pytest.LogCaptureFixture) -> None:
         hook = EarlyStoppingHook(monitor="loss", strict=False, patience=1)
         with pytest.warns(HookWarning):
             run, _ = train([hook], [{"mIoU": 0.5}, {"loss": 0.5}, {"loss": 0.6}, {"loss": 0.1}])
 
         assert run.epochs_done == 3
-        assert not [message for message in caplog.messages if "never seen" in message]
+        assert not [message for message in caplog.messages if "no validation provided" in message]
 
     @pytest.mark.parametrize("monitor", ["val/loss", "val_loss", "loss"])
-    def test_may_be_spelled_in_three_ways(self, monitor: str) -> None:
+    def test_metric_may_be_named_in_three_ways(self, monitor: str) -> None:
         hook = EarlyStoppingHook(monitor=monitor)
         train([hook], [{"loss": 0.5, "accuracy": 0.1}])
         assert hook.best_score == 0.5
 
 
 class TestBestWeights:
-    def test_come_back_when_the_run_ends_by_itself(self) -> None:
+    def test_best_weights_are_restored_after_a_complete_run(self) -> None:
         hook = EarlyStoppingHook(monitor="accuracy")
-        _, model = train([hook], [{"accuracy": each} for each in (0.5, 0.9, 0.6, 0.6, 0.6)])
+        _, model = train([hook], [{"accuracy": score} for score in (0.5, 0.9, 0.6, 0.6, 0.6)])
         assert model.value == 2
 
-    def test_come_back_when_it_was_stopped_early_or_by_somebody_else(self) -> None:
+    def test_best_weights_are_restored_after_a_stop_by_any_hook(self) -> None:
         _, stopped = train([EarlyStoppingHook(patience=2)], [0.5, 0.4, 0.6, 0.6, 0.6])
-        others = _listening("after_epoch", lambda run: run.epochs_done == 3 and run.request_stop())
-        _, ended = train([EarlyStoppingHook(), others], [0.5, 0.4, 0.6, 0.6, 0.6])
+        other = _listener("after_epoch", lambda run: run.epochs_done == 3 and run.request_stop())
+        _, ended = train([EarlyStoppingHook(), other], [0.5, 0.4, 0.6, 0.6, 0.6])
         assert (stopped.value, ended.value) == (2, 2)
 
-    def test_stay_where_that_was_not_wanted_or_nothing_beat_the_baseline(self) -> None:
-        _, unwanted = train([EarlyStoppingHook(restore_best_weights=False)], [0.5, 0.4, 0.6])
-        _, beaten = train([EarlyStoppingHook(baseline=0.1)], [0.5, 0.4, 0.6])
-        assert (unwanted.value, beaten.value) == (3, 3)
+    def test_final_weights_are_kept_without_restore_or_improvement(self) -> None:
+        _, disabled = train([EarlyStoppingHook(restore_best_weights=False)], [0.5, 0.4, 0.6])
+        _, unimproved = train([EarlyStoppingHook(baseline=0.1)], [0.5, 0.4, 0.6])
+        assert (disabled.value, unimproved.value) == (3, 3)
 
-    def test_stay_after_a_failure(self) -> None:
+    def test_final_weights_are_kept_after_a_failure(self) -> None:
         model = Weight()
         with pytest.raises(RuntimeError, match="broken"):
-            train([EarlyStoppingHook()], [0.5, 0.6, 0.7], model=model, each_iteration=_breaking_in_epoch(3))
+            train([EarlyStoppingHook()], [0.5, 0.6, 0.7], model=model, on_iteration=_raise_in_epoch(3))
         assert model.value == 3
 
-    def test_are_a_copy_that_training_does_not_reach(self) -> None:
+    def test_training_does_not_modify_the_best_weights(self) -> None:
         hook = EarlyStoppingHook()
         train([hook], [0.5, 0.6, 0.7])
         assert hook.state_dict()["best_weights"]["raw"]["weight"].tolist() == [1.0]
 
-    @pytest.mark.parametrize("where", ["memory", "file"])
+    @pytest.mark.parametrize("source", ["memory", "file"])
     @pytest.mark.parametrize("priority", [0, 100])
-    def test_come_back_after_the_last_file_was_written(self, tmp_path: Path, where: str, priority: int) -> None:
-        seen = []
-        asks = _listening("after_train", lambda run: (seen.append(run.model.value), run.request_save("asked")))  # type: ignore[union-attr]
-        reads = _listening("after_run", lambda run: seen.append(run.model.value))  # type: ignore[union-attr]
-        hook = EarlyStoppingHook(restore_best_weights=where, priority=priority)
-        files = CheckpointHook(interval=None, save_best=False if where == "memory" else "loss")
-        _, model = train([files, hook, asks, reads], [0.5, 0.4, 0.6], work_dir=tmp_path)
+    def test_best_weights_are_restored_after_the_last_save(self, tmp_path: Path, source: str, priority: int) -> None:
+        values = []
+        requester = _listener("after_train", lambda run: (values.append(run.model.value), run.request_save("asked")))  # type: ignore[union-attr]
+        reader = _listener("after_run", lambda run: values.append(run.model.value))  # type: ignore[union-attr]
+        hook = EarlyStoppingHook(restore_best_weights=source, priority=priority)
+        files = CheckpointHook(interval=None, save_best=False if source == "memory" else "loss")
+        _, model = train([files, hook, requester, reader], [0.5, 0.4, 0.6], work_dir=tmp_path)
 
         assert read_checkpoint(tmp_path / "checkpoints/last.pth")["state_dict"]["weight"].tolist() == [3.0]
-        assert seen == [3, 2]
+        assert values == [3, 2]
         assert model.value == 2
 
-    def test_are_in_no_file_that_is_asked_for_after_that(
+    def test_save_requested_after_the_restore_is_skipped(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Such a file would hold the best weights beside the optimizer of the last step."""
-        asks = _listening("after_run", lambda run: run.request_save("too late"))
-        _, model = train([EarlyStoppingHook(), CheckpointHook(save_best=False), asks], [0.5, 0.6], work_dir=tmp_path)
+        """Such a checkpoint would combine the best weights with the optimizer state of the last step."""
+        requester = _listener("after_run", lambda run: run.request_save("too late"))
+        _, model = train(
+            [EarlyStoppingHook(), CheckpointHook(save_best=False), requester], [0.5, 0.6], work_dir=tmp_path
+        )
 
         assert model.value == 1
         assert float(read_checkpoint(tmp_path / "checkpoints/last.pth")["state_dict"]["weight"]) == 2
         assert any(text.endswith("save asked for by at_after_run: too late") for text in caplog.messages)
 
-    def test_come_with_the_averages_of_the_same_moment(self) -> None:
+    def test_averaged_weights_of_the_best_score_are_restored(self) -> None:
         model = Weight()
-        average = Averages(model)
+        average = AveragingHook(model)
         run, _ = train([EarlyStoppingHook(), average], [0.5, 0.4, 0.6], model=model)
 
         assert model.value == 2
         assert average.mean.tolist() == [20.0]
         assert run.weights.averaged() == {"weight": average.mean}
 
-    def test_may_be_brought_back_by_one_hook_only(self) -> None:
+    def test_best_weights_are_restored_by_at_most_one_hook(self) -> None:
         two = [EarlyStoppingHook(name="a"), EarlyStoppingHook(name="b")]
         with pytest.raises(HookError, match="restore_best_weights: false"):
             train(two, [0.5])
         one = [EarlyStoppingHook(name="a"), EarlyStoppingHook(name="b", restore_best_weights=False)]
         assert train(one, [0.5])[0].outcome == "finished"
 
-    def test_of_a_run_that_failed_are_not_brought_back_in_the_next_one(self) -> None:
+    def test_best_weights_of_a_failed_run_are_not_restored_in_the_next_run(self) -> None:
         bus = HookBus([EarlyStoppingHook()])
         with pytest.raises(RuntimeError, match="broken"):
-            train(bus, [0.5, 0.6], each_iteration=_breaking_in_epoch(2))
+            train(bus, [0.5, 0.6], on_iteration=_raise_in_epoch(2))
         bus.unregister(bus.hooks["early_stopping"])
         _, model = train(bus, [0.5, 0.6, 0.7], epochs=3)
         assert model.value == 3
 
-    def test_are_judged_anew_by_a_validation_after_training(self) -> None:
-        bus, judged = HookBus([EarlyStoppingHook()]), []
+    def test_validation_after_training_evaluates_the_restored_weights(self) -> None:
+        bus, validated = HookBus([EarlyStoppingHook()]), []
         model, losses = Weight(), iter([0.5, 0.6, 0.5])
-        bus.register(_listening("after_run", lambda run: run.request_validation()))
+        bus.register(_listener("after_run", lambda run: run.request_validation()))
 
         def validate() -> dict[str, float]:
-            judged.append(model.value)
+            validated.append(model.value)
             return {"loss": next(losses)}
 
         with bus.run(model=model, epochs=2, validate=validate) as run:
@@ -284,21 +284,21 @@ class TestBestWeights:
                 bus.emit("after_train_iter")
                 run.request_validation()
                 bus.emit("after_train_epoch")
-        assert judged == [1, 2, 1]
+        assert validated == [1, 2, 1]
 
 
 @pytest.mark.parametrize(
-    ("where", "files"),
+    ("source", "files"),
     [("memory", {}), ("file", {}), ("file", {"async_save": True})],
     ids=["memory", "file", "file on another thread"],
 )
-def test_the_best_weights_earn_their_score_again_with_averages_and_batch_norm(
-    tmp_path: Path, where: str, files: Mapping[str, Any]
+def test_restored_weights_reproduce_the_best_score_with_averages_and_batch_norm(
+    tmp_path: Path, source: str, files: Mapping[str, Any]
 ) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     data = [(torch.randn(4, 3), torch.randint(0, 2, (4,))) for _ in range(4)]
-    stopping = EarlyStoppingHook(patience=3, restore_best_weights=where)
+    stopping = EarlyStoppingHook(patience=3, restore_best_weights=source)
     trainer = Trainer(
         model,
         torch.optim.SGD(model.parameters(), lr=0.5),
@@ -320,26 +320,28 @@ def test_the_best_weights_earn_their_score_again_with_averages_and_batch_norm(
 
 
 class TestBestWeightsOfAFile:
-    def test_need_the_checkpoint_hook(self) -> None:
-        with pytest.raises(ConfigError, match=r"restore_best_weights: file needs the checkpoint hook"):
+    def test_best_weights_of_a_file_require_the_checkpoint_hook(self) -> None:
+        with pytest.raises(ConfigError, match=r"restore_best_weights: file requires the checkpoint hook"):
             train([EarlyStoppingHook(restore_best_weights="file")], [0.5])
 
-    def test_have_a_file_that_the_checkpoint_hook_keeps_for_them(self, tmp_path: Path) -> None:
+    def test_checkpoint_hook_keeps_the_best_file_of_the_metric(self, tmp_path: Path) -> None:
         hook = EarlyStoppingHook(monitor="my_score", mode="max", restore_best_weights="file")
-        scores = [{"my_score": each, "accuracy": 0.5} for each in (0.5, 0.9, 0.6)]
+        scores = [{"my_score": score, "accuracy": 0.5} for score in (0.5, 0.9, 0.6)]
         run, model = train([CheckpointHook(), hook], scores, work_dir=tmp_path)
 
         assert run.best["val/my_score"].path == tmp_path / "checkpoints/best_my_score.pth"
         assert model.value == 2
         assert hook.state_dict()["best_weights"] is None
 
-    def test_are_waited_for_where_the_file_is_still_being_written(self, tmp_path: Path) -> None:
-        _, model = train([Later(tmp_path / "best.pth"), EarlyStoppingHook(restore_best_weights="file")], [0.5, 0.6])
+    def test_hook_waits_for_a_best_file_in_progress(self, tmp_path: Path) -> None:
+        _, model = train(
+            [DelayedSaver(tmp_path / "best.pth"), EarlyStoppingHook(restore_best_weights="file")], [0.5, 0.6]
+        )
         assert model.value == 1
 
-    def test_are_refused_before_training_where_that_hook_was_told_to_keep_none(self, tmp_path: Path) -> None:
+    def test_best_weights_of_a_file_are_rejected_with_save_best_false(self, tmp_path: Path) -> None:
         hook = EarlyStoppingHook(restore_best_weights="file")
-        with pytest.raises(ConfigError, match="checkpoint hook has save_best: false"):
+        with pytest.raises(ConfigError, match="checkpoint hook has `save_best: false`"):
             train([CheckpointHook(save_best=False), hook], [0.5, 0.6], work_dir=tmp_path)
         assert not list(tmp_path.glob("checkpoints/*.pth"))
 
@@ -347,31 +349,31 @@ class TestBestWeightsOfAFile:
 class TestResume:
     LOSSES = (0.5, 0.4, 0.6, 0.5, 0.7, 0.3)
 
-    @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
-    @pytest.mark.parametrize("where", ["memory", "file"])
-    def test_decides_as_if_there_had_been_no_interruption(self, tmp_path: Path, cut: int, where: str) -> None:
+    @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5])
+    @pytest.mark.parametrize("source", ["memory", "file"])
+    def test_resumed_run_stops_like_an_uninterrupted_one(self, tmp_path: Path, epochs: int, source: str) -> None:
         def hooks() -> list[Hook]:
-            files = CheckpointHook(save_best=False if where == "memory" else "loss")
-            return [EarlyStoppingHook(patience=3, restore_best_weights=where), files]
+            files = CheckpointHook(save_best=False if source == "memory" else "loss")
+            return [EarlyStoppingHook(patience=3, restore_best_weights=source), files]
 
-        straight, model = train(hooks(), self.LOSSES, work_dir=tmp_path / "a")
-        train(hooks(), self.LOSSES, epochs=cut, work_dir=tmp_path / "b")
+        uninterrupted, model = train(hooks(), self.LOSSES, work_dir=tmp_path / "a")
+        train(hooks(), self.LOSSES, epochs=epochs, work_dir=tmp_path / "b")
         resumed, same = train(hooks(), self.LOSSES, work_dir=tmp_path / "b", resume="auto")
 
-        assert straight.epochs_done == resumed.epochs_done == 5
-        assert resumed.stop_reasons == straight.stop_reasons
+        assert uninterrupted.epochs_done == resumed.epochs_done == 5
+        assert resumed.stop_reasons == uninterrupted.stop_reasons
         assert model.value == same.value == 2
-        states = [read_checkpoint(tmp_path / each / "checkpoints/last.pth")["hooks"] for each in "ab"]
+        states = [read_checkpoint(tmp_path / name / "checkpoints/last.pth")["hooks"] for name in "ab"]
         assert states[0]["early_stopping"]["state"] == states[1]["early_stopping"]["state"]
 
     @pytest.mark.parametrize("at", [1, 5, 8, 12])
     @pytest.mark.parametrize("outcome", ["preempted", "interrupted"])
-    def test_decides_the_same_after_an_interruption_within_an_epoch(
+    def test_resumed_run_stops_likewise_after_an_interruption_within_an_epoch(
         self, tmp_path: Path, at: int, outcome: Any
     ) -> None:
-        """In a loop that asks for a validation after its batches, however these ended."""
+        """The loop requests a validation after the batches of an epoch, also if the epoch was truncated."""
 
-        class Interrupts(Hook):
+        class Interrupter(Hook):
             def after_train_iter(self, run: Run) -> None:
                 if run.iters_done == at:
                     run.request_save()
@@ -386,19 +388,19 @@ class TestResume:
             weights = state.pop("best_weights") or {"raw": {}}
             return {**state, "weights": fingerprint(weights["raw"])}
 
-        straight = state_after("a")
-        state_after("b", Interrupts())
-        assert state_after("b", resume="auto") == straight
-        assert straight["stopped_epoch"] == 5
+        uninterrupted = state_after("a")
+        state_after("b", Interrupter())
+        assert state_after("b", resume="auto") == uninterrupted
+        assert uninterrupted["stopped_epoch"] == 5
 
-    def test_uses_the_patience_that_was_left(self, tmp_path: Path) -> None:
-        scores = [{"accuracy": each} for each in (0.5, 0.4, 0.3, 0.2, 0.1)]
+    def test_resumed_run_uses_the_remaining_patience(self, tmp_path: Path) -> None:
+        scores = [{"accuracy": score} for score in (0.5, 0.4, 0.3, 0.2, 0.1)]
         settings: dict[str, Any] = {"monitor": "accuracy", "patience": 3}
         train([EarlyStoppingHook(settings), CheckpointHook()], scores, epochs=3, work_dir=tmp_path)
         run, _ = train([EarlyStoppingHook(settings), CheckpointHook()], scores, work_dir=tmp_path, resume="auto")
         assert run.epochs_done == 4
 
-    def test_of_a_stopped_run_stops_again_at_once_unless_the_patience_was_raised(self, tmp_path: Path) -> None:
+    def test_resumed_run_stops_immediately_unless_the_patience_was_raised(self, tmp_path: Path) -> None:
         losses = [0.5, 0.6, 0.6, 0.6, 0.6]
         train([EarlyStoppingHook(patience=1), CheckpointHook(best_metric="loss")], losses, work_dir=tmp_path)
         again = EarlyStoppingHook(patience=1)
@@ -410,18 +412,18 @@ class TestResume:
         assert (run.epochs_done, raised.stopped_epoch) == (4, 4)
 
     @pytest.mark.parametrize(("metric", "mode"), [("accuracy", "max"), ("loss", "max")])
-    def test_by_another_metric_or_direction_begins_afresh_and_says_so(
+    def test_resume_with_another_metric_or_direction_resets_with_a_warning(
         self, tmp_path: Path, metric: str, mode: str
     ) -> None:
         scores = [{"loss": 0.5, "accuracy": 0.1}, {"loss": 0.3, "accuracy": 0.2}, {"loss": 0.2, "accuracy": 0.1}]
         train([EarlyStoppingHook(), CheckpointHook()], scores, epochs=1, work_dir=tmp_path)
         other = EarlyStoppingHook(monitor=metric, mode=mode)
-        with pytest.warns(HookWarning, match=r"judged by 'val/loss' \(min\) so far, .* begins afresh"):
+        with pytest.warns(HookWarning, match=r"monitors 'val/loss' \(min\), .* are reset"):
             train([other, CheckpointHook()], scores, work_dir=tmp_path, resume="auto")
         assert (other.best_score, other.best_epoch, other.wait_count) == (scores[1][metric], 2, 1)
 
     @pytest.mark.parametrize(("save_best", "weight"), [("loss", 1), (False, 3)])
-    def test_with_best_weights_that_were_not_kept_takes_the_file_or_stays_and_says_so(
+    def test_resume_without_best_weights_in_memory_loads_the_file_or_warns(
         self, tmp_path: Path, save_best: Any, weight: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         losses = [0.5, 0.6, 0.7]
@@ -429,33 +431,33 @@ class TestResume:
         train([EarlyStoppingHook(restore_best_weights=False), CheckpointHook(files)], losses[:2], work_dir=tmp_path)
         _, model = train([EarlyStoppingHook(), CheckpointHook(files)], losses, work_dir=tmp_path, resume="auto")
         assert model.value == weight
-        assert ("were not kept, so the model stays as it is" in caplog.text) == (weight == 3)
+        assert ("the model keeps its final weights" in caplog.text) == (weight == 3)
 
-    def test_with_best_weights_of_a_file_does_not_bring_older_ones_from_memory_back(self, tmp_path: Path) -> None:
+    def test_resume_with_best_weights_of_a_file_ignores_weights_in_the_state(self, tmp_path: Path) -> None:
         losses = [0.5, 0.4, 0.6]
         train([EarlyStoppingHook(), CheckpointHook(save_best="loss")], losses[:1], work_dir=tmp_path)
         from_file = EarlyStoppingHook(restore_best_weights="file")
         _, model = train([from_file, CheckpointHook(save_best="loss")], losses, work_dir=tmp_path, resume="auto")
         assert model.value == 2
 
-    @pytest.mark.parametrize("where", ["memory", "file"])
+    @pytest.mark.parametrize("source", ["memory", "file"])
     @pytest.mark.parametrize("averaged_first", [False, True])
-    def test_of_a_run_that_averages_now_and_did_not_or_the_reverse_judges_what_earned_the_best(
-        self, tmp_path: Path, where: str, averaged_first: bool
+    def test_resume_with_or_without_averaging_restores_the_evaluated_weights(
+        self, tmp_path: Path, source: str, averaged_first: bool
     ) -> None:
-        """The weight is 1 in the epoch of the best, and its average then 0.5 * 0 + 0.5 * 1."""
+        """In the epoch of the best score the weight is 1 and its average 0.5 * 0 + 0.5 * 1."""
 
         def hooks(averages: bool) -> list[Hook]:
             ema = [EMAHook(momentum=0.5, warm_up=0)] if averages else []
-            return [EarlyStoppingHook(restore_best_weights=where), CheckpointHook(save_best="loss"), *ema]
+            return [EarlyStoppingHook(restore_best_weights=source), CheckpointHook(save_best="loss"), *ema]
 
         train(hooks(averaged_first), [0.5], work_dir=tmp_path)
         run, model = train(hooks(not averaged_first), [0.5, 0.6], work_dir=tmp_path, resume="auto")
-        judged = run.weights.averaged() or run.weights.raw()
-        assert float(judged["weight"]) == (0.5 if averaged_first else 1.0)
+        evaluated = run.weights.averaged() or run.weights.raw()
+        assert float(evaluated["weight"]) == (0.5 if averaged_first else 1.0)
         assert model.value == (0.5 if averaged_first else 1.0)
 
-    def test_of_a_finished_run_brings_the_best_weights_back_again(self, tmp_path: Path) -> None:
+    def test_resume_of_a_finished_run_restores_the_best_weights_again(self, tmp_path: Path) -> None:
         losses = [0.5, 0.6, 0.7]
         for resume in ("never", "auto", "auto"):
             hooks = [EarlyStoppingHook(), CheckpointHook(save_best=False)]
@@ -463,9 +465,9 @@ class TestResume:
             assert (run.outcome, run.epochs_done, model.value) == ("finished", 3, 1)
         assert float(read_checkpoint(tmp_path / "checkpoints/last.pth")["state_dict"]["weight"]) == 3
 
-    def test_a_second_loop_goes_on_with_its_best_and_a_fresh_one_does_not(self) -> None:
+    def test_second_loop_keeps_the_best_score_and_a_fresh_one_resets_it(self) -> None:
         hook = EarlyStoppingHook(monitor="accuracy")
-        bus, scores = HookBus([hook]), [{"accuracy": each} for each in (0.9, 0.5, 0.6)]
+        bus, scores = HookBus([hook]), [{"accuracy": score} for score in (0.9, 0.5, 0.6)]
         train(bus, scores, epochs=1)
         train(bus, scores, epochs=3)
         assert (hook.best_score, hook.best_epoch) == (0.9, 1)
@@ -473,8 +475,8 @@ class TestResume:
         assert (hook.best_score, hook.best_epoch) == (0.2, 1)
 
 
-class Later(Hook):
-    """Saves the best of the first epoch, and writes it when somebody waits for it."""
+class DelayedSaver(Hook):
+    """Saver that requests a save of the best in the first epoch and writes it in `catch_up`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -498,13 +500,13 @@ class Later(Hook):
         write_checkpoint(self.path, self.checkpoint, 1)
 
 
-class Averages(Hook):
-    """Averages weights: its mean is ten times the weight, and in the model during validations."""
+class AveragingHook(Hook):
+    """Averaging hook: the average is ten times the weight, and is in the model during validations."""
 
     def __init__(self, model: Weight) -> None:
         super().__init__()
         self.model, self.mean = model, torch.zeros(1)
-        self.kept: dict[str, Tensor] | None = None
+        self.stored: dict[str, Tensor] | None = None
 
     def before_run(self, run: Run) -> None:
         run.weights.provide(self)
@@ -514,34 +516,34 @@ class Averages(Hook):
         self.mean.copy_(10 * self.model.weight.detach())
 
     def raw(self) -> dict[str, Tensor] | None:
-        return self.kept
+        return self.stored
 
     def averaged(self) -> dict[str, Tensor]:
         return {"weight": self.mean}
 
     def applied(self) -> AbstractContextManager[Any]:
-        return self._applied() if self.kept is None else nullcontext()
+        return self._applied() if self.stored is None else nullcontext()
 
     @contextmanager
     def _applied(self) -> Any:
-        self.kept = {"weight": self.model.weight.detach().clone()}
+        self.stored = {"weight": self.model.weight.detach().clone()}
         self.model.weight.data.copy_(self.mean)
         yield
-        self.model.weight.data.copy_(self.kept["weight"])
-        self.kept = None
+        self.model.weight.data.copy_(self.stored["weight"])
+        self.stored = None
 
     def wait(self) -> None:
         pass
 
 
-def _listening(point: str, do: Callable[[Run], object]) -> Hook:
+def _listener(point: str, do: Callable[[Run], object]) -> Hook:
     def listener(self: Hook, run: Run) -> None:
         do(run)
 
-    return type("Listening", (Hook,), {point: listener})(name=f"at_{point}")
+    return type("Listener", (Hook,), {point: listener})(name=f"at_{point}")
 
 
-def _breaking_in_epoch(number: int) -> Callable[[Run], None]:
+def _raise_in_epoch(number: int) -> Callable[[Run], None]:
     def iteration(run: Run) -> None:
         if run.epoch + 1 == number:
             raise RuntimeError("broken")
