@@ -160,7 +160,7 @@ def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
 
 def test_the_hooks_that_stand_beside_those_of_others_are_there() -> None:
     tables = re.findall(
-        r"ready made \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "docs/coming-from.md").read_text()
+        r"built-in \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "docs/coming-from.md").read_text()
     )
     cells = [row.split("| ")[2] for table in tables for row in table.splitlines()]
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"lr", "fsdp2", "log_weights"}

@@ -1,4 +1,4 @@
-"""The scanned digits, from a disk that takes three milliseconds for each of them."""
+"""Scanned digits on a simulated disk that takes three milliseconds per sample."""
 
 import time
 from dataclasses import replace
@@ -10,19 +10,19 @@ from hookbus import Splits
 from hookbus_zoo import digits
 
 
-class FromSlowDisk(Dataset[tuple[Tensor, ...]]):
-    def __init__(self, pictures: TensorDataset) -> None:
-        self.pictures = pictures
+class SlowDiskDataset(Dataset[tuple[Tensor, ...]]):
+    def __init__(self, images: TensorDataset) -> None:
+        self.images = images
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         time.sleep(0.003)
-        picture: tuple[Tensor, ...] = self.pictures[index]
-        return picture
+        sample: tuple[Tensor, ...] = self.images[index]
+        return sample
 
 
 def slow_digits() -> Splits:
-    found = digits()
-    return replace(found, train=FromSlowDisk(found.train))
+    splits = digits()
+    return replace(splits, train=SlowDiskDataset(splits.train))
