@@ -191,19 +191,21 @@ class Run(Counts, RequestMethods):
         return self.work_dir is not None and self.work_dir.own(Path(path))
 
     def hold(self, directory: Path) -> None:
-        """Keep a directory for the files of this run until it ends, so that no other live run writes into it.
+        """Lock a directory for the files of this run until it ends, so that no other live run writes into it.
 
-        What is inside the work directory is kept already. Where this run overwrites another one, the files that that
-        one has in the directory are removed.
+        A directory inside the work directory is locked already. Temporary files that killed processes of this run
+        left in the directory are removed, as are the files of a run that this one overwrites.
 
         Raises:
-            WorkDirError: a live run has it.
+            WorkDirError: If a live run has locked it.
         """
-        inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
-        if is_main() and not inside and directory not in self.held:
-            from hookbus.runs.workdir import hold
+        if not is_main() or directory in self.held:
+            return
+        from hookbus.runs.workdir import hold
 
-            self.held[directory] = hold(directory, self.work_dir.removed if self.work_dir is not None else "")
+        inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
+        removed = self.work_dir.removed if self.work_dir is not None else ""
+        self.held[directory] = hold(directory, self.id, removed, locked=inside)
 
     # -- metrics -----------------------------------------------------------------------------
 

@@ -255,5 +255,5 @@ def _record_config(run: Run) -> None:
         return
     to_yaml = getattr(run.config, "to_yaml", None)
     if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
-        run.work_dir.write_config(to_yaml())
+        run.work_dir.write_config(to_yaml(), run.id)
     run.bus.fire("log_config")

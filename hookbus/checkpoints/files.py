@@ -13,6 +13,7 @@ import functools
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import xxhash
 
 __all__ = [
-    "TEMPORARY",
     "Sidecar",
     "check_of",
     "commit",
@@ -39,12 +39,14 @@ __all__ = [
     "read_sidecar",
     "remove",
     "remove_leftovers",
+    "temporary_name",
     "verify",
     "write_json",
 ]
 
 SIDECAR = ".json"
 TEMPORARY = ".tmp-"
+UNIQUE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | N
         path: the final name.
         write: given a binary file to write to.
         generation: makes a sidecar with this generation; None for a file without sidecar.
-        run: the id of the run, for the sidecar.
+        run: ID of the run, for the sidecar and the temporary file; "" if the file belongs to no run.
 
     Returns:
         Size and hash of what was written.
@@ -88,7 +90,7 @@ def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | N
     Raises:
         OSError: the file could not be written; nothing changed under `path`.
     """
-    with _temporary(path) as temporary:
+    with _temporary(path, run) as temporary:
         with open(temporary, "wb") as file:
             hashing = _Hashing(file)
             write(hashing)  # type: ignore[arg-type]
@@ -108,7 +110,7 @@ def link(source: Path, target: Path) -> None:
     sidecar = read_sidecar(source)
     if sidecar is None:
         raise CheckpointError(f"{source}: it has no sidecar, so it cannot be given the name {target.name}.")
-    with _temporary(target) as temporary:
+    with _temporary(target, sidecar.run) as temporary:
         try:
             os.link(source, temporary)
         except OSError:
@@ -131,34 +133,58 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
 
 def remove(path: Path) -> None:
     """Delete a file and its sidecar. Cut off in between, it leaves no file of which nobody knows whose it is."""
-    with _temporary(path) as hidden:
+    sidecar = read_sidecar(path)
+    with _temporary(path, sidecar.run if sidecar is not None else "") as hidden:
         with suppress(FileNotFoundError):
             os.replace(path, hidden)
         _sidecar_path(path).unlink(missing_ok=True)
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Delete what processes that died have left half-written. Nobody may be writing into the directory."""
-    for leftover in directory.glob(f"{TEMPORARY}*"):
-        if leftover.is_dir() and not leftover.is_symlink():
+def temporary_name(run: str) -> str:
+    """Return a hidden, unique file name that contains the ID of the run that owns the file.
+
+    Args:
+        run: ID of the run; "" for a file that belongs to no run.
+    """
+    return f"{TEMPORARY}{run}-{uuid.uuid4().hex}" if run else f"{TEMPORARY}{uuid.uuid4().hex}"
+
+
+def remove_leftovers(directory: Path, run: str) -> None:
+    """Delete the temporary files that killed processes of a run left in a directory.
+
+    The ID in the name identifies the owner. Every other file named `.tmp-*` is foreign and is not modified. No process
+    may be writing into the directory.
+
+    Args:
+        directory: Directory to clean up; it may be missing.
+        run: ID of the run; "" removes nothing.
+    """
+    prefix = f"{TEMPORARY}{run}-"
+    for leftover in directory.glob(f"{TEMPORARY}*") if run else ():
+        is_own = leftover.name.startswith(prefix) and UNIQUE.fullmatch(leftover.name.removeprefix(prefix))
+        # hookbus creates no symlinks
+        if not is_own or leftover.is_symlink():
+            continue
+        if leftover.is_dir():
             shutil.rmtree(leftover)
         else:
             leftover.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, run: str = "") -> None:
     """Write a small JSON file, whole or not at all.
 
     Args:
         path: the final name.
         value: mappings, sequences, texts and numbers, those of NumPy and torch included; NaN and infinity become null,
             which JSON has instead, and anything else its text.
+        run: ID of the run that owns the file; "" if it belongs to no run.
 
     Raises:
         OSError: the file could not be written; nothing changed under `path`.
     """
     text = json.dumps(_in_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    commit(path, lambda file: file.write(text.encode()))
+    commit(path, lambda file: file.write(text.encode()), run=run)
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
@@ -249,10 +275,10 @@ class _Hashing:
 
 
 @contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
+def _temporary(path: Path, run: str) -> Iterator[Path]:
     """A hidden name beside `path`, gone afterwards whatever happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    temporary = path.parent / temporary_name(run)
     try:
         yield temporary
     finally:
@@ -281,7 +307,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     fields = asdict(sidecar)
-    write_json(_sidecar_path(path), {**fields, "check": check_of(fields)})
+    write_json(_sidecar_path(path), {**fields, "check": check_of(fields)}, sidecar.run)
 
 
 def _sidecar(fields: dict[str, Any]) -> Sidecar:

@@ -18,12 +18,11 @@ import json
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoints.files import TEMPORARY, check_of, flush, hash_file, write_json
+from hookbus.checkpoints.files import check_of, flush, hash_file, temporary_name, write_json
 from hookbus.errors import CheckpointDamaged, CheckpointError
 
 __all__ = [
@@ -149,8 +148,13 @@ def verify_generation(directory: Path, manifest: str | None = None) -> None:
             raise CheckpointDamaged(f"{path}: damaged: its bytes are not those that were saved.")
 
 
-def remove_generation(directory: Path) -> None:
-    """Delete a generation. Cut off in between, it leaves nothing that looks like one."""
-    hidden = directory.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+def remove_generation(directory: Path, run: str) -> None:
+    """Delete a generation.
+
+    Args:
+        directory: Directory of the generation.
+        run: ID of the run that wrote it.
+    """
+    hidden = directory.with_name(temporary_name(run))  # a partly deleted directory must not look like a generation
     os.rename(directory, hidden)
     shutil.rmtree(hidden)

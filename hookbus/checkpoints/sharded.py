@@ -9,7 +9,6 @@ there is no code in it: what torch would unpickle goes through a list of what ma
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from hookbus.checkpoints.files import TEMPORARY, commit
+from hookbus.checkpoints.files import commit, temporary_name
 from hookbus.checkpoints.generations import (
     COMMON,
     POINTER,
@@ -59,8 +58,8 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
         CheckpointError: it could not be written. Nothing is left of it, and nothing else has changed.
     """
     common, tensors = _parted(checkpoint)
-    temporary = folder / ranks.broadcast("the name of a generation", f"{TEMPORARY}{uuid.uuid4().hex}")
     final, run = folder / directory_of(generation), checkpoint["loop"]["id"]
+    temporary = folder / ranks.broadcast("the name of a generation", temporary_name(run))
     try:
         write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
         parts = ranks.everywhere("the tensors of a generation", partial(_in_words, final, write))

@@ -26,4 +26,4 @@ def sweep(folder: Path, run: str) -> None:
     for directory in unnamed:
         with suppress(CheckpointError):  # nobody knows whose it is
             if read_manifest(directory)["run"] == run:
-                remove_generation(directory)
+                remove_generation(directory, run)

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -100,10 +100,14 @@ class WorkDir:
         now = time.time()
         host = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
-        write_json(self.path / STATUS, {**fields, **times, **host})
+        write_json(self.path / STATUS, {**fields, **times, **host}, fields.get("run", ""))
 
-    def write_config(self, text: str) -> None:
-        """Keep the resolved configuration of the run in `config.yaml`.
+    def write_config(self, text: str, run: str = "") -> None:
+        """Write the resolved configuration of the run to `config.yaml`.
+
+        Args:
+            text: Content of the file.
+            run: ID of the run.
 
         Raises:
             WorkDirError: a file of this name is there that no run has written.
@@ -114,7 +118,7 @@ class WorkDir:
                 f"{self.path / CONFIG} was not written by a run, and would be written over. Move it, or give another "
                 "work_dir."
             )
-        commit(self.path / CONFIG, lambda file: file.write(text.encode()))
+        commit(self.path / CONFIG, lambda file: file.write(text.encode()), run=run)
 
     def release(self) -> None:
         """Let other processes use the directory. May be called twice."""
@@ -131,7 +135,7 @@ def checked_resume(resume: object) -> str | Path:
     """
     if isinstance(resume, (str, Path)) and str(resume):
         return resume
-    raise ValueError(f"should be auto, never or the path of a checkpoint, but it is {resume!r}.")
+    raise ValueError(f"should be auto, never or the path of a checkpoint, got {resume!r}.")
 
 
 def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
@@ -150,19 +154,22 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
         WorkDirError: it cannot be written, or a live run is using it.
     """
     target, lock = next(_free(path, any_run=resume or overwrite))
-    removed = read_status(target).get("run", "") if overwrite else ""
+    earlier = _run_id(read_status(target)) if resume or overwrite else ""
+    removed = earlier if overwrite else ""
     left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
     for directory in (target, target / "checkpoints"):
-        remove_leftovers(directory)
+        remove_leftovers(directory, earlier)
     return WorkDir(target, lock, None if target == path else path, left, removed)
 
 
-def hold(directory: Path, removed: str = "") -> Callable[[], None]:
-    """Keep a directory of its own for the files of a run.
+def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:
+    """Lock a directory for the files of a run.
 
     Args:
-        directory: the directory; made if it is not there.
-        removed: the id of the run that this one takes the place of: its files here are removed, too.
+        directory: Directory; created if it is missing.
+        run: ID of the run, whose temporary files are removed.
+        removed: ID of the run that is overwritten, whose files are removed.
+        locked: Whether the lock of the work directory covers the directory.
 
     Returns:
         A function that lets others have it.
@@ -170,11 +177,11 @@ def hold(directory: Path, removed: str = "") -> Callable[[], None]:
     Raises:
         WorkDirError: it cannot be written, or a live run has it.
     """
-    lock = _lock(directory, needed=True, what="directory", setting="out_dir")
-    assert lock is not None
+    lock = None if locked else _lock(directory, needed=True, what="directory", setting="out_dir")
+    remove_leftovers(directory, run)
     if removed:
         _clear_files(directory, removed)
-    return partial(_unlock, lock)
+    return partial(_unlock, lock) if lock is not None else lambda: None
 
 
 def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
@@ -277,6 +284,7 @@ def _clear(path: Path, run: str) -> list[Path]:
 
 def _clear_files(directory: Path, run: str) -> None:
     """Remove the files of a run, as their sidecars say."""
+    remove_leftovers(directory, run)
     for each in directory.glob("[!.]*"):
         if is_of(each, run):
             remove(each)
@@ -314,6 +322,12 @@ def _name_inside(path: Path, line: str) -> str:
 
 def _stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+
+
+def _run_id(status: Mapping[str, Any]) -> str:
+    """Return the ID of the run that a status describes; "" if it has none."""
+    run = status.get("run")
+    return run if isinstance(run, str) and run.isalnum() else ""
 
 
 def read_status(path: Path) -> dict[str, Any]:

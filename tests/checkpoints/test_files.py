@@ -32,6 +32,7 @@ from hookbus.checkpoints.files import (
 from hookbus.errors import CheckpointDamaged, CheckpointError
 from tests.dying import deaths, in_child
 
+RUN = "me"
 OLD, NEW = b"old " * 50, b"newer " * 60
 
 
@@ -48,7 +49,7 @@ def put(path: Path, content: bytes, generation: int = 1) -> files.Sidecar:
         file.write(content[:7])
         file.write(memoryview(content)[7:])
 
-    return commit(path, write, generation)
+    return commit(path, write, generation, RUN)
 
 
 def hidden(directory: Path) -> list[str]:
@@ -79,7 +80,7 @@ class TestCommit:
             "hash": xxhash.xxh3_128_hexdigest(NEW),
             "generation": 7,
             "previous": [],
-            "run": "",
+            "run": RUN,
             "check": read_check(path),
         }
         assert read_sidecar(path) == sidecar == verify(path)
@@ -236,7 +237,7 @@ class TestLink:
 
         assert (tmp_path / "last.pth").samefile(tmp_path / "epoch_1.pth")
         assert verify(tmp_path / "last.pth") == files.Sidecar(
-            "last.pth", len(NEW), xxhash.xxh3_128_hexdigest(NEW), generation=3
+            "last.pth", len(NEW), xxhash.xxh3_128_hexdigest(NEW), generation=3, run=RUN
         )
         assert hidden(tmp_path) == []
 
@@ -317,7 +318,7 @@ class TestDeath:
             self.whole(source, NEW)
             assert newest_first(tmp_path)[0].read_bytes() == NEW, "the newest file goes back to an older one"
             put(path, OLD, 1)
-            remove_leftovers(tmp_path)
+            remove_leftovers(tmp_path, RUN)
             assert hidden(tmp_path) == []
 
         assert deaths(replace, look_and_go_back) >= 12
@@ -377,7 +378,7 @@ class TestDeath:
             assert newest_first(tmp_path)[0] == kept
             if gone.exists():
                 self.whole(gone, OLD)  # its sidecar included: nobody would know whose it is
-            remove_leftovers(tmp_path)
+            remove_leftovers(tmp_path, RUN)
             put(gone, OLD, 1)
 
         assert deaths(lambda: remove(gone), look_and_go_back) == 3
@@ -387,12 +388,57 @@ class TestDeath:
 
         def look() -> None:
             left.add(len(hidden(tmp_path)))
-            remove_leftovers(tmp_path)
+            remove_leftovers(tmp_path, RUN)
             assert hidden(tmp_path) == []
 
         deaths(lambda: put(tmp_path / "x.pth", NEW), look)
         assert left == {0, 1, 2}
-        remove_leftovers(tmp_path / "not there")
+        remove_leftovers(tmp_path / "not there", RUN)
+
+    def test_leaves_no_hidden_file_without_the_id_of_the_run(self, tmp_path: Path) -> None:
+        """Every operation on a checkpoint file names its owner in the temporary name."""
+
+        def save() -> None:
+            put(tmp_path / "epoch_1.pth", NEW)
+            link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
+            remove(tmp_path / "epoch_1.pth")
+
+        def look() -> None:
+            assert all(name.startswith(f".tmp-{RUN}-") for name in hidden(tmp_path))
+            for each in tmp_path.iterdir():
+                each.unlink()
+
+        assert deaths(save, look) >= 20
+
+
+class TestRemoveLeftovers:
+    @pytest.mark.parametrize(
+        "name", [".tmp-x.pth", ".tmp-notes", f".tmp-{'0' * 32}", f".tmp-you-{'0' * 32}", f".tmp-{RUN}-notes", ".tmp-"]
+    )
+    @pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
+    def test_keeps_what_the_run_did_not_create(self, tmp_path: Path, name: str, kind: str) -> None:
+        path = tmp_path / "work" / name
+        target = path
+        path.parent.mkdir()
+        if kind == "symlink":
+            target = tmp_path / "target"
+            path.symlink_to(target)
+        if kind == "directory":
+            path.mkdir()
+            target = path / "thesis.tex"
+        target.write_text("years of work")
+        for run in (RUN, "", "*", "[m]e"):
+            remove_leftovers(path.parent, run)
+
+        assert target.read_text() == "years of work"
+        assert os.path.lexists(path)
+
+    def test_removes_files_and_directories_of_the_run(self, tmp_path: Path) -> None:
+        (tmp_path / files.temporary_name(RUN)).write_text("half")
+        (tmp_path / files.temporary_name(RUN)).mkdir()
+        remove_leftovers(tmp_path, RUN)
+
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestVerify:

@@ -128,7 +128,7 @@ def test_a_removal_that_is_cut_off_leaves_nothing_that_looks_like_a_generation(
 
     monkeypatch.setattr("hookbus.checkpoints.generations.shutil.rmtree", dies)
     with pytest.raises(KeyboardInterrupt):
-        remove_generation(directory)
+        remove_generation(directory, "a")
 
     assert dict(generations_in(tmp_path)) == {}
     assert [path.name.startswith(".tmp-") for path in tmp_path.iterdir()] == [True]

@@ -221,7 +221,7 @@ def test_a_death_at_any_moment_leaves_the_newest_generation_that_was_named(tmp_p
             difference = (found[1]["state_dict"]["a/b%"] - WEIGHT).unique().tolist()
             seen.update(difference)
             assert len(difference) == 1
-            files.remove_leftovers(folder)
+            files.remove_leftovers(folder, "a-run")
             assert list(folder.glob(".tmp*")) == []
             shutil.rmtree(folder)
         shutil.copytree(sound, folder)
@@ -231,9 +231,9 @@ def test_a_death_at_any_moment_leaves_the_newest_generation_that_was_named(tmp_p
 
 
 def test_what_a_process_that_died_has_left_is_cleared_away(tmp_path: Path) -> None:
-    shutil.copytree(written(tmp_path).parent / "generation_1", tmp_path / ".tmp-0123")
-    (tmp_path / ".tmp-link").symlink_to(tmp_path / "generation_1")
-    files.remove_leftovers(tmp_path)
+    shutil.copytree(written(tmp_path).parent / "generation_1", tmp_path / files.temporary_name("a-run"))
+    (tmp_path / f".tmp-a-run-{'0' * 32}").symlink_to(tmp_path / "generation_1")
+    files.remove_leftovers(tmp_path, "a-run")
 
-    assert list(tmp_path.glob(".tmp*")) == []
+    assert [path.is_symlink() for path in tmp_path.glob(".tmp*")] == [True]
     verify_generation(tmp_path / "generation_1")

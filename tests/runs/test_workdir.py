@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.checkpoints.files import commit
+from hookbus.checkpoints.files import commit, temporary_name
 from hookbus.checkpoints.generations import seal
 from hookbus.errors import WorkDirError
 from hookbus.runs.workdir import STATUS, WorkDir, claim, hold, read_status, see
@@ -179,15 +179,43 @@ class TestClaim:
         names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
         assert names == {"precious.pth", "new.txt", "last.pth", "last.pth.json"}
 
-    def test_what_a_dead_process_left_half_written_is_cleared_away(self, tmp_path: Path) -> None:
-        checkpoints = run_in(tmp_path).directory("checkpoints")
+    @pytest.mark.parametrize("option", ["resume", "overwrite"])
+    def test_removes_the_temporary_files_of_a_killed_run_and_no_others(self, tmp_path: Path, option: str) -> None:
+        first = claim(tmp_path)
+        first.write_status(outcome="running", run="me")
+        checkpoints = first.directory("checkpoints")
         for directory in (tmp_path, checkpoints):
-            (directory / ".tmp-0123").write_text("half")
-        (checkpoints / "a.pth").write_text("whole")
-        claim(tmp_path, resume=True).release()
+            (directory / temporary_name("me")).write_text("half")
+            (directory / temporary_name("you")).write_text("half")
+            (directory / ".tmp-notes").mkdir()
+            (directory / ".tmp-x.pth").write_text("mine")
+        first.release()
+        claim(tmp_path, **{option: True}).release()
 
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "checkpoints", STATUS]
-        assert [path.name for path in checkpoints.iterdir()] == ["a.pth"]
+        for directory in (tmp_path, checkpoints):
+            left = sorted(path.name[:10] for path in directory.glob(".tmp*"))
+            assert left == [".tmp-notes", ".tmp-x.pth", ".tmp-you-" + left[2][9:]]
+
+    @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+    def test_a_directory_without_a_run_contains_no_temporary_files_of_a_run(
+        self, tmp_path: Path, options: dict[str, bool]
+    ) -> None:
+        paths = [tmp_path / ".tmp-data.csv", tmp_path / temporary_name("me"), tmp_path / temporary_name("")]
+        for path in paths:
+            path.write_text("1,2,3")
+        claim(tmp_path, **options).release()
+
+        assert all(path.read_text() == "1,2,3" for path in paths)
+
+    @pytest.mark.parametrize("run", ["*", "../x", 3, None, ""])
+    def test_a_status_that_names_no_run_removes_nothing(self, tmp_path: Path, run: object) -> None:
+        (tmp_path / STATUS).write_text(json.dumps({"run": run}))
+        (tmp_path / temporary_name("me")).write_text("mine")
+        (tmp_path / ".tmp-x").write_text("mine")
+        for options in ({"resume": True}, {"overwrite": True}):
+            claim(tmp_path, **options).release()
+
+        assert len(list(tmp_path.glob(".tmp*"))) == 2
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
     def test_one_that_cannot_be_written_is_an_error(self, tmp_path: Path, options: dict[str, bool]) -> None:
@@ -262,6 +290,19 @@ class TestHold:
             hold(tmp_path)
         let_go()
         hold(tmp_path)()
+
+    @pytest.mark.parametrize("locked", [False, True])
+    def test_removes_the_temporary_files_of_its_run_and_of_the_overwritten_one(
+        self, tmp_path: Path, locked: bool
+    ) -> None:
+        for run in ("me", "removed", "you", ""):
+            (tmp_path / temporary_name(run)).write_text("half")
+        (tmp_path / ".tmp-x.pth").symlink_to(tmp_path / "elsewhere")
+        hold(tmp_path, "me", "removed", locked=locked)()
+
+        left = {path.name for path in tmp_path.glob(".tmp*")}
+        assert len(left) == 3
+        assert not any("me-" in name or "removed-" in name for name in left)
 
 
 class TestLock:
