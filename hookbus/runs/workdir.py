@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import logging
 import os
 import shutil
 import socket
@@ -29,8 +31,20 @@ MADE = ".made"
 
 DIRECTORIES = ("checkpoints", "logs", "visualization")
 
+LOCKED_BY_OTHERS = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+"""Errors of `flock` on file systems without locks: NFS without a lock daemon, Lustre without `-o flock`, FUSE."""
+
+MAX_LOCKED_NEW_DIRECTORIES = 16
+"""Number of newly created siblings that may turn out to be locked before the search for a free one fails."""
+
+_logger = logging.getLogger("hookbus")
+
 _locks: set[int] = set()
 """Descriptors of the locks that this process holds."""
+
+_unsupported: dict[int, str] = {}
+"""Descriptors of lock files without a lock, and the reason of the system."""
 
 
 def _let_go_in_child() -> None:
@@ -153,7 +167,7 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
     Raises:
         WorkDirError: it cannot be written, or a live run is using it.
     """
-    target, lock = next(_free(path, any_run=resume or overwrite))
+    target, lock = _take_free(path, any_run=resume or overwrite)
     earlier = _run_id(read_status(target)) if resume or overwrite else ""
     removed = earlier if overwrite else ""
     left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
@@ -178,6 +192,8 @@ def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = Fa
         WorkDirError: it cannot be written, or a live run has it.
     """
     lock = None if locked else _lock(directory, needed=True, what="directory", setting="out_dir")
+    if lock is not None:
+        _warn_if_unsupported(lock, directory)
     remove_leftovers(directory, run)
     if removed:
         _clear_files(directory, removed)
@@ -231,18 +247,53 @@ def _candidates(path: Path) -> Iterator[Path]:
         yield named.with_name(f"{named.name}-{number}")
 
 
-def _free(path: Path, *, any_run: bool) -> Iterator[tuple[Path, int]]:
-    """The directories that can be taken, locked; `any_run` tells whether one that holds a run will do."""
+def _take_free(path: Path, *, any_run: bool) -> tuple[Path, int]:
+    """Lock the first directory that can be used.
+
+    Args:
+        path: Directory to use.
+        any_run: Whether a directory that contains a run can be used.
+
+    Returns:
+        The directory and the descriptor of its lock.
+
+    Raises:
+        WorkDirError: If no directory can be created or locked.
+    """
+    locked_new = 0
     for target in _candidates(path):
+        is_new = not os.path.lexists(target)
         lock = _lock(target, needed=any_run)
         if lock is not None and (any_run or not (target / STATUS).exists()):
-            yield target, lock
-        elif lock is not None:
+            _warn_if_unsupported(lock, target)
+            return target, lock
+        if lock is not None:
             _unlock(lock)
+        elif is_new:
+            # Another process may lock a new directory first, but not time after time.
+            locked_new += 1
+            if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
+                reason = f"the file system reports {locked_new} new directories as locked by other processes"
+                raise _cannot_be_locked(path, reason, "work directory", "work_dir")
+    raise AssertionError  # the candidates do not end
 
 
 def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: str = "work_dir") -> int | None:
-    """Lock a directory; None if a live run has it. With `needed`, that is an error: no sibling will do."""
+    """Lock a directory.
+
+    Args:
+        path: Directory; created if it is missing.
+        needed: Whether a lock of another process is an error.
+        what: Kind of directory, for messages.
+        setting: Setting that names the directory, for messages.
+
+    Returns:
+        The descriptor of the lock file, which is unlocked if the file system does not support locks; None if another
+        process has locked the directory.
+
+    Raises:
+        WorkDirError: If the directory cannot be written or locked.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -250,23 +301,44 @@ def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: st
         raise _cannot_be_written(path, _reason(error), what, setting) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-        os.close(descriptor)
-        if needed:
-            raise WorkDirError(
-                f"The {what} {path} is in use by a live run ({owner}). Stop that run, or give another {setting}."
-            ) from None
-        return None
+    except OSError as error:
+        if error.errno in LOCKED_BY_OTHERS:
+            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            if needed:
+                raise WorkDirError(
+                    f"The {what} {path} is in use by a live run ({owner}). Stop that run, or give another {setting}."
+                ) from None
+            return None
+        if error.errno not in LOCKS_UNSUPPORTED:
+            os.close(descriptor)
+            raise _cannot_be_locked(path, _reason(error), what, setting) from error
+        _unsupported[descriptor] = _reason(error)
     _locks.add(descriptor)
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
     return descriptor
 
 
+def _warn_if_unsupported(lock: int, path: Path) -> None:
+    """Log a warning if the file system of a directory does not support locks."""
+    if lock in _unsupported:
+        _logger.warning(
+            "%s: the file system does not support locks (%s), so concurrent runs in this directory cannot be "
+            "detected. Start only one run at a time in it.",
+            path,
+            _unsupported[lock],
+        )
+
+
+def _cannot_be_locked(path: Path, reason: str, what: str, setting: str) -> WorkDirError:
+    return WorkDirError(f"The {what} {path} cannot be locked: {reason}. Use another {setting}.")
+
+
 def _unlock(descriptor: int) -> None:
     if descriptor in _locks:
         _locks.remove(descriptor)
+        _unsupported.pop(descriptor, None)
         os.close(descriptor)
 
 

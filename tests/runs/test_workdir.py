@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import pickle
@@ -8,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +355,77 @@ class TestLock:
 
         assert (first.path.name, second.path.name) == ("x", "x-2")
         first.release(), second.release()
+
+
+class TestFlockErrors:
+    """`flock` on file systems that do not support it, or that fail."""
+
+    @pytest.fixture
+    def fails_with(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+        def install(code: int) -> None:
+            def fail(*_: object) -> None:
+                raise OSError(code, os.strerror(code))
+
+            monkeypatch.setattr(fcntl, "flock", fail)
+
+        return install
+
+    @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+    @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+    def test_a_file_system_without_locks_is_used_without_a_lock(
+        self,
+        tmp_path: Path,
+        fails_with: Callable[[int], None],
+        caplog: pytest.LogCaptureFixture,
+        code: int,
+        options: dict[str, bool],
+    ) -> None:
+        run_in(tmp_path / "x")
+        fails_with(code)
+        work_dir = claim(tmp_path / "x", **options)
+        name = "x" if options else "x-2"
+
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"x", name})
+        assert work_dir.path == tmp_path / name
+        assert caplog.messages == [
+            f"{work_dir.path}: the file system does not support locks ({os.strerror(code)}), so concurrent runs in "
+            "this directory cannot be detected. Start only one run at a time in it."
+        ]
+        work_dir.release()
+
+    def test_an_out_dir_without_locks_is_used_without_a_lock(
+        self, tmp_path: Path, fails_with: Callable[[int], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fails_with(errno.ENOLCK)
+        hold(tmp_path)()
+
+        assert [message.split(":")[0] for message in caplog.messages] == [str(tmp_path)]
+
+    @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
+    def test_any_other_error_is_reported_with_its_reason(
+        self, tmp_path: Path, fails_with: Callable[[int], None], options: dict[str, bool]
+    ) -> None:
+        fails_with(errno.EIO)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        message = rf"The work directory {tmp_path} cannot be locked: Input/output error. Use another work_dir."
+        with pytest.raises(WorkDirError, match=message):
+            claim(tmp_path, **options)
+        with pytest.raises(WorkDirError, match=r"cannot be locked: Input/output error. Use another out_dir."):
+            hold(tmp_path)
+
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+    @pytest.mark.parametrize("code", [errno.EWOULDBLOCK, errno.EACCES])
+    def test_the_search_ends_if_every_new_directory_is_reported_as_locked(
+        self, tmp_path: Path, fails_with: Callable[[int], None], code: int
+    ) -> None:
+        fails_with(code)
+        with pytest.raises(WorkDirError, match="reports 16 new directories as locked by other processes. Use another"):
+            claim(tmp_path / "x")
+        with pytest.raises(WorkDirError, match="in use by a live run"):
+            claim(tmp_path / "x", resume=True)
+
+        assert len(list(tmp_path.iterdir())) == 16
 
 
 class TestSee:
