@@ -1,4 +1,4 @@
-"""Evaluation for hookbus: when to validate, on which data sets, and what to measure there."""
+"""Evaluation for hookbus: when to validate, on which datasets, and with which metrics."""
 
 from hookbus_eval.config import EvalConfig
 from hookbus_eval.hook import DistEvalHook, EvalHook

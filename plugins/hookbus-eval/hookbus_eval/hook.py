@@ -1,4 +1,4 @@
-"""The hooks: ask for validations when they are due, and say what is judged in them."""
+"""Evaluation hooks: request validations on a schedule, with optional data, metrics, or validation function."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["DistEvalHook", "EvalHook"]
 
 
 class EvalHook(Hook):
-    """Decides when to validate; the Trainer then does not validate by itself.
+    """Schedule the validations of a run, in place of the validation of the Trainer after every epoch.
 
-    The validation is the run's own, unless the settings name other data, further metrics or a function in its place.
-    With `save_best` the checkpoint hook keeps the best file of `metric`.
+    The hook runs the validation of the run unless `dataloader`, `metrics` or `test_fn` replace it. With `save_best` the
+    checkpoint hook keeps the best checkpoint by `metric`.
     """
 
     Config = EvalConfig
@@ -30,53 +30,59 @@ class EvalHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        # The common key `frequency` counts in the same unit as `interval`.
         self.unit = "epoch" if self.config.by_epoch else "iter"
         self._own = OwnValidation(self.config, self.name) if self.config.brings_validation else None
 
     @property
     def validates_with(self) -> Callable[[Run], None] | None:
-        """The validation in the place of the run's, None for the run's own."""
+        """Validation that replaces the one of the run, None if the settings do not replace it."""
         return self._own
 
     @property
     def keeps_best_of(self) -> Mapping[str, Rule | None]:
-        """The metric whose best file is wanted, if anything was said about it."""
+        """Metric whose best checkpoint is requested, with its direction; empty if none was configured."""
         metric = self.config.best_metric
         return {} if metric is None else {metric: self.config.rule}
 
     def before_train(self, run: Run) -> None:
-        """See that there are data and somebody who keeps the best; ask for the validation before training."""
+        """Check data and checkpoint hook, and request the validation before training."""
         if self._own is not None:
+            # Resolves the names of services now, so that a misspelled name fails before any epoch was trained.
             self._own.loaders(run)
         self._see_who_keeps_the_best(run)
+        # Not after a resume: this validation only checks the start of a new run.
         if self.config.before_train and run.iters_done == 0:
             run.request_validation("before training")
 
     @hookimpl(when=lambda config: _schedule(config, "epoch"))
     def after_train_epoch(self, run: Run) -> None:
-        """Ask for a validation after this epoch."""
-        if self.config.by_epoch:  # a `when` of the file replaces the schedules of both listeners
+        """Request a validation after this epoch."""
+        # The schedule covers `by_epoch` already, but the common key `when` replaces the schedules of both listeners.
+        if self.config.by_epoch:
             run.request_validation(f"epoch {run.epochs_done}")
 
     @hookimpl(when=lambda config: _schedule(config, "iter"))
     def after_train_iter(self, run: Run) -> None:
-        """Ask for a validation after this iteration."""
+        """Request a validation after this iteration."""
         if not self.config.by_epoch:
             run.request_validation(f"iteration {run.iters_done}")
 
     def _see_who_keeps_the_best(self, run: Run) -> None:
         metric, saver = self.config.best_metric, run.get("saver")
+        # A custom saver without the attribute `keeps_best` is assumed to keep the best checkpoint.
         if metric is None or getattr(saver, "keeps_best", saver is not None):
             return
-        why = "no hook here writes checkpoints" if saver is None else "the checkpoint hook has save_best: false"
-        run.logger.warning("%s: %s, so no file of the best %r is kept.", self.name, why, metric)
+        cause = "no hook writes checkpoints" if saver is None else "the checkpoint hook has `save_best: false`"
+        run.logger.warning("%s: the best checkpoint by %r is not kept because %s.", self.name, metric, cause)
 
 
 class DistEvalHook(EvalHook):
-    """The same under the name of the distributed one: with several processes each sample is judged once."""
+    """Alias of `EvalHook` for distributed training: both evaluate each sample once, whatever the world size."""
 
 
 def _schedule(config: EvalConfig, unit: Unit) -> Schedule:
+    # The unit is a setting, but listeners are bound to a point: one of the two never becomes due.
     if config.by_epoch != (unit == "epoch"):
         return every(None, unit=unit)
     return validations_due(config.interval, config.start, config.dynamic_intervals, unit)

@@ -1,4 +1,4 @@
-"""A validation in the place of the run's: other data, further metrics, or a function of one's own."""
+"""Validation that replaces the one of the run: other data, additional metrics, or a custom function."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["OwnValidation"]
 
 
 class OwnValidation:
-    """Validates a run as the settings say.
+    """Validation with the data, metrics and function of a configuration.
 
     Args:
-        config: the settings.
+        config: the configuration.
         owner: the name of the hook, for messages.
     """
 
@@ -29,12 +29,17 @@ class OwnValidation:
         self._scores = scores_from(config.metrics, streaming=config.efficient_test)
 
     def __call__(self, run: Run) -> None:
-        """Validate, and emit the events of it. Several processes share the batches; `test_fn` has them all on each.
+        """Validate the model and emit the validation events.
+
+        Batches are sharded across ranks. `test_fn` is called on every rank with the complete loader.
+
+        Args:
+            run: the run.
 
         Raises:
-            ServiceError: there is no loader of the name that was given.
-            HookError: there is no way to judge a batch, or `test_fn` does not return results.
-            LoopError: a loader gives no batch, or a metric cannot be measured.
+            ServiceError: If the run has no service of the configured name.
+            HookError: If no `val_step` is registered, or `test_fn` does not return a mapping.
+            LoopError: If a loader yields no batch, or a metric cannot be computed.
         """
         loaders = self.loaders(run)
         if self._config.test_fn is not None:
@@ -43,24 +48,31 @@ class OwnValidation:
             self._by_steps(run, loaders)
 
     def loaders(self, run: Run) -> Any:
-        """What is judged: a loader, or a mapping of name to loader.
+        """Return the validation data.
+
+        Args:
+            run: the run that provides the services.
+
+        Returns:
+            A loader, or a mapping of name to loader. Names of services are resolved.
 
         Raises:
-            ServiceError: there is no loader of the name that was given.
+            ServiceError: If the run has no service of the configured name.
         """
         return self._found(run, self._config.dataloader)
 
-    def _found(self, run: Run, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            return {name: self._found(run, each) for name, each in given.items()}
-        return run.require(given) if isinstance(given, str) else given
+    def _found(self, run: Run, dataloader: Any) -> Any:
+        if isinstance(dataloader, Mapping):
+            return {name: self._found(run, loader) for name, loader in dataloader.items()}
+        return run.require(dataloader) if isinstance(dataloader, str) else dataloader
 
     def _by_steps(self, run: Run, loaders: Any) -> None:
         if "val_step" not in run.bus.table.steps:
             raise HookError(
-                f"hook {self._owner!r} has data to validate on, but this loop does not say how a batch is judged. Say "
-                'so by bus.action("val_step", step), or give test_fn.'
+                f"hook {self._owner!r}: no `val_step` is registered to evaluate a batch of the configured data. Call "
+                '`bus.action("val_step", step)`, or set `test_fn`.'
             )
+        # Metrics of this configuration are added to those of the Trainer, and replace metrics of the same name.
         own = {} if run.trainer is None else run.trainer.scores
         judge(run, "val", loaders, {**own, **self._scores}, _device_of(run))
 
@@ -71,14 +83,14 @@ class OwnValidation:
             results = self._config.test_fn(run.model, loader)
             if not isinstance(results, Mapping):
                 raise HookError(
-                    f"hook {self._owner!r}: test_fn returned {type(results).__name__}; wanted is a mapping of name to "
-                    "number."
+                    f"hook {self._owner!r}: test_fn must return a mapping of name to number, got "
+                    f"{type(results).__name__}."
                 )
             run.bus.fire("after_val_epoch", metrics=results, dataloader_name=name)
 
 
 def _device_of(run: Run) -> torch.device:
-    """The device of the run, else that of the model."""
+    """Return the device of the run, or of the model if the run has none."""
     if run.device is not None:
         return torch.device(run.device)
     parameter = None if run.model is None else next(run.model.parameters(), None)

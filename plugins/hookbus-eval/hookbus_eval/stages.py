@@ -1,4 +1,4 @@
-"""When is a validation due, where the interval changes on the way?"""
+"""Validation schedule with an interval that changes at milestones."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ __all__ = ["validations_due"]
 
 
 def validations_due(interval: int, start: int, changes: Sequence[tuple[int, int]], unit: Unit) -> Schedule:
-    """Due when the number done is at least `start`, and `done - start` is a multiple of the interval.
+    """Build the schedule of the validations.
+
+    A number of completed units `n` is due if `n >= start` and `n - start` is a multiple of the interval in effect.
 
     Args:
-        interval: of the beginning.
-        start: the first number that is due; 0: the first multiple of the interval.
-        changes: (milestone, interval) pairs in ascending order: from this number on, this interval.
-        unit: what is counted.
+        interval: the interval before the first milestone.
+        start: the first number that is due; 0 for the first multiple of the interval.
+        changes: (milestone, interval) pairs in ascending order; an interval is in effect from its milestone on.
+        unit: the unit that is counted.
+
+    Returns:
+        A schedule in this unit.
     """
     stages = [(1, interval), *changes]
     ends = [milestone - 1 for milestone, _ in changes]
     due = _stage(*stages[-1], start, unit)
-    for (first, each), end in zip(stages, ends, strict=False):
+    # `ends` is one shorter: the last stage is unbounded and was handled above.
+    for (first, stage_interval), end in zip(stages, ends, strict=False):
+        # A milestone of 1 leaves the initial stage empty, and `between` requires a non-empty range.
         if first <= end:
-            due = due | (_stage(first, each, start, unit) & between(first, end, unit=unit))
+            due = due | (_stage(first, stage_interval, start, unit) & between(first, end, unit=unit))
     return due
 
 
 def _stage(first: int, interval: int, start: int, unit: Unit) -> Schedule:
     earliest = max(first, start)
+    # `every` counts from its start, but all stages count from the common `start`: align to the next multiple.
     return every(interval, start=earliest + (start - earliest) % interval, unit=unit)

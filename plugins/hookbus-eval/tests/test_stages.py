@@ -1,9 +1,9 @@
-"""At which numbers a validation is due."""
+"""Numbers at which a validation is due."""
 
 from typing import get_args
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus.lifecycle import Unit
@@ -11,7 +11,7 @@ from hookbus_eval.stages import validations_due
 
 
 class Number:
-    """A moment at which one number is completed."""
+    """Moment at which one number is completed, in any unit."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -29,7 +29,7 @@ class Number:
         return None
 
 
-def due(interval: int, start: int, changes: list[tuple[int, int]], until: int) -> list[int]:
+def get_due_numbers(interval: int, start: int, changes: list[tuple[int, int]], until: int) -> list[int]:
     schedule = validations_due(interval, start, changes, "epoch")
     return [number for number in range(1, until + 1) if schedule.due(Number(number))]
 
@@ -49,39 +49,41 @@ def due(interval: int, start: int, changes: list[tuple[int, int]], until: int) -
         (5, 0, [(1, 4)], [4, 8]),
     ],
 )
-def test_due_from_the_start_on_at_multiples_of_the_interval(
+def test_validation_is_due_at_multiples_of_the_interval_from_the_start_on(
     interval: int, start: int, changes: list[tuple[int, int]], expected: list[int]
 ) -> None:
-    assert due(interval, start, changes, 10) == expected
+    assert get_due_numbers(interval, start, changes, 10) == expected
 
 
-CHANGES = st.dictionaries(st.integers(1, 30), st.integers(1, 7), max_size=3).map(lambda each: sorted(each.items()))
+CHANGES = st.dictionaries(st.integers(1, 30), st.integers(1, 7), max_size=3).map(
+    lambda intervals: sorted(intervals.items())
+)
 
 
-@given(st.integers(1, 7), st.integers(0, 12), CHANGES)
-def test_it_is_what_the_rule_says_number_by_number(interval: int, start: int, changes: list[tuple[int, int]]) -> None:
-    expected = []
-    for number in range(1, 41):
-        in_force = interval
-        for milestone, later in changes:
-            if number >= milestone:
-                in_force = later
-        if number >= start and (number - start) % in_force == 0:
-            expected.append(number)
-    assert due(interval, start, changes, 40) == expected
-
-
-@given(st.integers(1, 7), st.integers(0, 12), CHANGES)
-def test_nothing_is_due_before_the_number_that_it_says_is_next(
+@hypothesis.given(st.integers(1, 7), st.integers(0, 12), CHANGES)
+def test_schedule_matches_the_definition_for_each_number(
     interval: int, start: int, changes: list[tuple[int, int]]
 ) -> None:
+    expected = []
+    for number in range(1, 41):
+        current = interval
+        for milestone, changed in changes:
+            if number >= milestone:
+                current = changed
+        if number >= start and (number - start) % current == 0:
+            expected.append(number)
+    assert get_due_numbers(interval, start, changes, 40) == expected
+
+
+@hypothesis.given(st.integers(1, 7), st.integers(0, 12), CHANGES)
+def test_no_number_is_due_before_the_following_one(interval: int, start: int, changes: list[tuple[int, int]]) -> None:
     schedule = validations_due(interval, start, changes, "iter")
-    expected = due(interval, start, changes, 40)
+    expected = get_due_numbers(interval, start, changes, 40)
     for number in range(41):
         following = schedule.following(number, None)
-        assert not [each for each in expected if number < each < following]
+        assert not [due for due in expected if number < due < following]
 
 
 @pytest.mark.parametrize("unit", get_args(Unit))
-def test_it_counts_in_the_unit_that_was_given(unit: Unit) -> None:
+def test_schedule_counts_in_its_unit(unit: Unit) -> None:
     assert validations_due(2, 1, [(5, 1)], unit).units() == {unit}
