@@ -19,8 +19,8 @@ __all__ = ["Pace", "Ticker", "View", "bar", "line", "speed"]
 
 BAR_WIDTH, SHORTEST_BAR, GAP = 32, 6, 2
 
-# A process forked during a tick (a DataLoader worker, say) would inherit the console's locks in the locked state, with no
-# thread to release them. Holding this lock over the fork keeps ticks and forks apart.
+# A process forked during a tick, such as a DataLoader worker, would inherit locked console locks and no thread that
+# releases them. Acquiring this lock before a fork ensures that no tick is running.
 _ticking = threading.Lock()
 os.register_at_fork(before=_ticking.acquire, after_in_parent=_ticking.release, after_in_child=_ticking.release)
 
@@ -126,7 +126,6 @@ def bar(view: View, width: int) -> RenderableType:
         A renderable of exactly one line.
     """
     texts = [view.label, view.place, *view.facts]
-    # One column stays free: some terminals wrap the cursor after the last one, which breaks the redraw.
     bar_width = min(BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
     if bar_width < SHORTEST_BAR:
         return Text(line(view), no_wrap=True, overflow="ellipsis")

@@ -15,13 +15,11 @@ class RecordConfig(HookConfig):
     """Interval at which training metrics are logged."""
 
     interval: int = Field(default=50, gt=0, description="Number of iterations between two records.")
-    by_epoch: bool = Field(
-        default=True, description="Count the interval within each epoch (else over the whole run)."
-    )
+    by_epoch: bool = Field(default=True, description="Count the interval within each epoch (else over the whole run).")
     ignore_last: bool = Field(
         default=True,
-        description="Drop the incomplete interval at the end of an epoch, except if it is the epoch's only record or the "
-        "run ends. Ignored if `by_epoch` is false.",
+        description="Drop the incomplete interval at the end of an epoch, except if it is the epoch's only record or "
+        "the run ends. Ignored if `by_epoch` is false.",
     )
 
 
@@ -36,13 +34,17 @@ class LoggerConfig(RecordConfig):
 class JsonlConfig(RecordConfig):
     """Configuration of `JsonlHook`."""
 
-    path: Path | None = Field(default=None, description="Path of the file. Default: metrics.jsonl in the run's logs directory.")
+    path: Path | None = Field(
+        default=None, description="Path of the file. Default: metrics.jsonl in the run's logs directory."
+    )
 
 
 class ProgressConfig(HookConfig):
     """Configuration of `ProgressHook`."""
 
-    interval: int = Field(default=50, gt=0, description="Number of iterations over which the displayed loss is averaged.")
+    interval: int = Field(
+        default=50, gt=0, description="Number of iterations over which the displayed loss is averaged."
+    )
     refresh_per_second: float = Field(
         default=4.0, gt=0, le=30, description="Number of refreshes of the bar per second in a terminal."
     )

@@ -1,4 +1,4 @@
-"""The JSON lines hook: everything that a run reports, in one file that any program can read."""
+"""The JSON lines hook: metrics, results, text and configuration of a run in one file."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hookbus_logger.rows import order_of, plain, scalars
 __all__ = ["JsonlHook"]
 
 MOST_WAITING = 1000
-"""So many rows wait for a disk that is full; the oldest go first."""
+"""Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
 
 PLACE = ("mode", "step", "epoch", "iteration")
-"""The fields that say where a row belongs; rows that agree in them stand in the order of their kinds."""
+"""Fields that locate a row in the run; rows with equal values are sorted by kind."""
 
 
 class JsonlHook(RecordingHook):
-    """Writes records of training, results, and what other hooks report, as one JSON object per line.
+    """Write training metrics, results and the output of other hooks to a file, one JSON object per line.
 
-    A resumed run goes on where its checkpoint was taken: rows that came later are cut away, and come again.
+    A resumed run removes the rows written after its checkpoint and writes them again.
     """
 
     Config = JsonlConfig
@@ -56,85 +56,92 @@ class JsonlHook(RecordingHook):
         """Open the file.
 
         Raises:
-            HookError: there is nowhere to write.
+            HookError: If the run has no work directory and `path` is not set.
         """
         super().before_run(run, mode)
         self._resumed_rows, self._resumed_moment = None, (None, [])
         self._open(run)
 
     def before_train(self, run: Run) -> None:
-        """Cut away what a run before this one has written beyond the place from which this one goes on."""
+        """Remove the rows that a previous run wrote after the checkpoint from which this run resumes."""
         super().before_train(run)
         count, self._resumed_rows = self._resumed_rows, None
+        # Without a row count in the checkpoint, only the run's own file may be truncated, by step.
         if self._file is None or (count is None and not self._is_own):
             return
         moment, keys = self._resumed_moment
-        whole, step, still = math.inf if count is None else count - len(keys), run.steps_done, list(keys)
+        # The interrupted run may have inserted later rows between those of the checkpoint's moment, so these rows are
+        # matched by key and not by number.
+        complete, step, open_keys = math.inf if count is None else count - len(keys), run.steps_done, list(keys)
 
-        def wanted(number: int, row: Row) -> bool:
+        def is_retained(number: int, row: Row) -> bool:
             if number >= self._rows_before or row.get("mode", "train") != "train":
-                return True  # of others
-            is_before = number < whole or (_place_of(row) == moment and _is_among(row, still))
+                return True  # written by this run, or by a separate validation or test
+            is_before = number < complete or (_place_of(row) == moment and _is_among(row, open_keys))
             return is_before and row.get("step", 0) <= step
 
-        self._file.keep(wanted)
+        self._file.keep(is_retained)
         if keys and self._file.rows == count:
             self._file.reopen_moment(moment, keys)
         self._rows = self._file.rows
 
     def cleanup(self) -> None:
-        """Close the file, and tell how many rows are missing."""
+        """Close the file, and warn if rows could not be written."""
         if self._file is not None:
             self._write_waiting(self._file)
             self._file.close()
         if lost := self._lost + len(self._unwritten):
-            warnings.warn(f"hook {self.name!r}: {lost} rows could not be written.", HookWarning, stacklevel=2)
+            warnings.warn(
+                f"hook {self.name!r}: {lost} rows could not be written and are lost.", HookWarning, stacklevel=2
+            )
         self._unwritten.clear()
         self._file, self._lost, self._was_told = None, 0, False
 
-    # -- what is written -----------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------
 
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
-        """Write the means over an interval, and the learning rates."""
+        """Write the mean metrics over an interval and the learning rates."""
         self._write_numbers(run, "train", {**metrics, **rates}, step, metrics.nonfinite)
 
     def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Write the results of a validation loader."""
+        """Write the metrics of a validation loader."""
         self._write_numbers(run, "val", metrics, run.steps_done)
 
     def after_test_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Write the results of a test loader."""
+        """Write the metrics of a test loader."""
         self._write_numbers(run, "test", metrics, run.steps_done)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
-        """Write numbers that another hook, or the loop, reports."""
+        """Write scalars logged by another hook or the training loop."""
         self._write_numbers(run, "scalars", values, step)
 
     def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
-        """Write a text."""
+        """Write a text logged by another hook."""
         self._write(run, "text", step, tag=tag, text=text)
 
     def log_config(self, run: Run, config: Any) -> None:
-        """Write the configuration."""
+        """Write the configuration of the run, with secrets redacted."""
         self._write(run, "config", run.steps_done, config=plain(recordable(config)))
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """How many rows there are, and which of them more may come between, besides what decides on the next one."""
+        """Return the number of rows, the keys of the newest ones, and the state of the recorder."""
         moment, keys = (None, []) if self._file is None else self._file.moment()
         return {**super().state_dict(), "rows": self._rows, "moment": moment, "keys": keys}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         super().load_state_dict(state)
         self._rows = self._resumed_rows = state["rows"]
         self._resumed_moment = state["moment"], list(state["keys"])
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------
 
     def _open(self, run: Run) -> JsonLines | None:
-        """The file of the run, opened when it is first needed; None if that has failed."""
+        """Return the file of the run, opened on first use; None if it could not be opened."""
+        # `log_*` events may arrive before `before_run` of this hook. A failed open is not retried during the run, as
+        # each row would report the same error.
         if self._opened_for is not run:
             self._opened_for = run
             self.cleanup()
@@ -150,8 +157,8 @@ class JsonlHook(RecordingHook):
         directory = run.get("logs_dir")
         if directory is None:
             raise HookError(
-                "JSON lines are written into the work directory, and this run has none: give work_dir= to the run, or "
-                "path= to this hook. Nothing is written."
+                "The run has no work directory for metrics.jsonl, so no rows are written. Set `work_dir` of the run or "
+                "`path` of this hook."
             )
         return Path(directory) / "metrics.jsonl"
 
@@ -160,7 +167,7 @@ class JsonlHook(RecordingHook):
     ) -> None:
         fields, problems = scalars(values, counts)
         for problem in set(problems) - self._reported:
-            run.logger.warning("%s: %s; it is left out of %s.", self.name, problem, kind)
+            run.logger.warning("%s: %s. The value is omitted from %s rows.", self.name, problem, kind)
         self._reported.update(problems)
         self._write(run, kind, step, **fields)
 
@@ -168,17 +175,17 @@ class JsonlHook(RecordingHook):
         file = self._open(run)
         if file is None or run.sanity_checking:
             return
-        place = dict(zip(PLACE, (run.mode, int(step), epoch_of(run), run.iters_done), strict=True))
-        row = {"kind": kind, **place, "time": round(time.time(), 3), **fields}
-        self._unwritten.append((row, place))
+        position = dict(zip(PLACE, (run.mode, int(step), epoch_of(run), run.iters_done), strict=True))
+        row = {"kind": kind, **position, "time": round(time.time(), 3), **fields}
+        self._unwritten.append((row, position))
         self._write_waiting(file)
 
     def _write_waiting(self, file: JsonLines) -> None:
-        """Write what waits, in order; what the disk does not take now is tried again with the next row."""
+        """Write the buffered rows in order; after an error, the rest is retried with the next row."""
         while self._unwritten:
-            row, place = self._unwritten[0]
+            row, position = self._unwritten[0]
             try:
-                file.write(row, moment=place, key=order_of(row))
+                file.write(row, moment=position, key=order_of(row))
             except OSError as error:
                 self._troubled(error)
                 return
@@ -186,10 +193,13 @@ class JsonlHook(RecordingHook):
             self._unwritten.popleft()
 
     def _troubled(self, error: OSError) -> None:
-        """Say once that rows wait, and let only so many of them wait."""
+        """Warn once about the error, and drop the oldest rows beyond `MOST_WAITING`."""
         if not self._was_told:
             self._was_told = True
-            message = f"hook {self.name!r}: {error}; rows wait until the file can be written, {MOST_WAITING} at most."
+            message = (
+                f"hook {self.name!r}: cannot write rows: {error}. Up to {MOST_WAITING} rows are buffered until the "
+                "file can be written."
+            )
             warnings.warn(message, HookWarning, stacklevel=2)
         while len(self._unwritten) > MOST_WAITING:
             self._unwritten.popleft()
@@ -201,7 +211,7 @@ def _place_of(row: Row) -> Row:
 
 
 def _is_among(row: Row, keys: list[Any]) -> bool:
-    """Whether a row has one of the keys, which then is taken away."""
+    """Return whether the key of a row is in the list, and remove that key."""
     key = order_of(row)
     if key not in keys:
         return False

@@ -1,4 +1,4 @@
-"""A file of JSON lines that survives a kill at any instant. Knows nothing of trainings."""
+"""Crash-safe JSON lines file. Independent of the event bus."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 class JsonLines:
-    """A file with one JSON object per line, open for appending.
+    """File with one JSON object per line, open for appending.
 
-    Each row is written at once and whole; a torn last line, which a kill in the middle of a write has left, is cut off
-    when the file is opened. Rows of one moment stand in the order of their keys, whatever the order in which they come.
+    Each row is written in one unbuffered call. Opening the file removes an incomplete last line, which a process killed
+    during a write leaves. Rows of one moment are sorted by their keys, in whatever order they are written.
 
     Args:
-        path: the file; it and its directory are made if they are not there.
+        path: Path of the file; the file and its directory are created if they do not exist.
 
     Attributes:
-        path: the file.
-        rows: how many rows there are.
+        path: Path of the file.
+        rows: Number of rows in the file.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: If the file cannot be opened for writing.
     """
 
     rows: int
@@ -51,40 +51,43 @@ class JsonLines:
         """Add a row.
 
         Args:
-            row: plain values; NaN and infinities are refused.
-            moment: what it belongs to. As long as this stays the same, rows are kept in the order of their keys.
-            key: its place among the rows of the moment; equal ones stand in the order in which they came.
+            row: JSON-serializable values.
+            moment: Group to which the row belongs. Consecutive rows with an equal moment are sorted by their keys.
+            key: Sort key within the moment; rows with equal keys keep the order in which they are written.
 
         Raises:
-            ValueError: a value is NaN or infinite.
-            TypeError: a value is not plain.
-            OSError: it could not be written; the file is as it was before. One that was removed meanwhile is told
-                once, and begun again.
+            ValueError: If a value is NaN or infinite.
+            TypeError: If a value is not JSON-serializable.
+            OSError: If the row cannot be written; the file keeps its previous content. If the file was deleted, the
+                error is raised once and the next row starts a new file.
         """
+        # A lone surrogate (from a file name, for example) has no UTF-8 encoding; as an escape it is valid JSON.
         line = f"{_encode(row)}\n".encode("utf-8", "backslashreplace")
         size = self._size()
         if moment != self._moment:
             self._begin_moment(moment, size)
-        place = bisect_right(self._keys, key)
-        if place < len(self._lines):
+        index = bisect_right(self._keys, key)
+        if index < len(self._lines):
+            # The lines of the moment are rewritten in one call. A process killed in between loses at most these rows,
+            # and a resumed run writes them again.
             self._file.truncate(self._begin)
-            self._append(b"".join([*self._lines[:place], line, *self._lines[place:]]), self._begin)
+            self._append(b"".join([*self._lines[:index], line, *self._lines[index:]]), self._begin)
         else:
             self._append(line, size)
-        self._keys.insert(place, key)
-        self._lines.insert(place, line)
+        self._keys.insert(index, key)
+        self._lines.insert(index, line)
         self.rows += 1
 
     def moment(self) -> tuple[object, list[Any]]:
-        """What the newest rows belong to, and their keys; None and no keys where nothing can come between them."""
+        """Return the current moment and the keys of its rows; None and an empty list if it is closed."""
         return self._moment, list(self._keys)
 
     def reopen_moment(self, moment: object, keys: list[Any]) -> None:
-        """The newest rows belong to a moment to which more will come.
+        """Continue a moment with the last rows of the file.
 
         Args:
-            moment: what they belong to.
-            keys: theirs, in order.
+            moment: Moment of these rows.
+            keys: Sort keys of these rows, one per row, in ascending order.
         """
         content = self.path.read_bytes()
         self._moment, self._keys = moment, list(keys)
@@ -92,22 +95,24 @@ class JsonLines:
         self._begin = len(content) - sum(map(len, self._lines))
 
     def close_moment(self) -> None:
-        """What is there stays where it is; rows that come later stand behind it."""
+        """Close the current moment; later rows are appended after it."""
         self._begin_moment(None, os.fstat(self._file.fileno()).st_size)
 
     def keep(self, wanted: Callable[[int, Row], bool]) -> None:
-        """Cut away the rows that are not wanted: the file is replaced by one without them.
+        """Remove the rows that do not match a predicate.
 
         Args:
-            wanted: given the number of a row, from 0, and the row; {} for a line that is not JSON.
+            wanted: Predicate called with the number of a row, counted from 0, and the row; {} for a line that is not a
+                JSON object.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)
-        kept = [line for i, line in enumerate(lines) if wanted(i, _row_in(line))]
-        if len(kept) == len(lines):
+        remaining = [line for number, line in enumerate(lines) if wanted(number, _row_in(line))]
+        if len(remaining) == len(lines):
             return
+        # A temporary file, fsync and rename: a crash leaves either the old file or the new one, never a mixture.
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         with open(temporary, "wb") as file:
-            file.writelines(kept)
+            file.writelines(remaining)
             file.flush()
             os.fsync(file.fileno())
         self.close()
@@ -115,16 +120,16 @@ class JsonLines:
         self._open()
 
     def close(self) -> None:
-        """Close the file. May be called twice."""
+        """Close the file; a no-op if it is closed."""
         self._file.close()
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed in `close`
         content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)
+        complete = content.rfind(b"\n") + 1
+        if complete < len(content):
+            self._file.truncate(complete)
         self.rows = content.count(b"\n")
         self.close_moment()
 
@@ -136,30 +141,37 @@ class JsonLines:
         rest = data
         try:
             while rest:
+                # An unbuffered write may accept only a part of the data, on a nearly full disk for example.
                 rest = rest[self._file.write(rest) :]
         except BaseException:
+            # A KeyboardInterrupt must not leave half a line either: the next row would be appended to it.
             with contextlib.suppress(OSError):
                 self._file.truncate(before)
             raise
 
     def _size(self) -> int:
         state = os.fstat(self._file.fileno())
+        # Writes to a deleted file succeed on POSIX and are lost; a link count of zero is the only sign of it.
         if state.st_nlink:
             return state.st_size
         self.close()
         self._open()
-        raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
+        raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was open", str(self.path))
 
 
 def read_jsonl(path: str | Path) -> list[Row]:
-    """The rows of a file of JSON lines. A torn last line, as a kill leaves it, is left out.
+    """Load the rows of a JSON lines file. An incomplete last line is skipped.
 
     Args:
-        path: the file.
+        path: Path of the file.
+
+    Returns:
+        One dictionary per line.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line is not an object of strict JSON (NaN and Infinity are not); the message names the line.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If a line is not an object in strict JSON (without NaN and Infinity); the message contains the
+            line number.
     """
     lines = Path(path).read_bytes().split(b"\n")[:-1]
     rows = []
@@ -167,15 +179,15 @@ def read_jsonl(path: str | Path) -> list[Row]:
         try:
             row = json.loads(line, parse_constant=_refuse)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: this is not strict JSON: {error}") from None
+            raise ValueError(f"{path}, line {number}: invalid JSON: {error}.") from None
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: a row is an object, and this is a {type(row).__name__}.")
+            raise ValueError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}.")
         rows.append(row)
     return rows
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _row_in(line: bytes) -> Row:

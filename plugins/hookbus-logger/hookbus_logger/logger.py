@@ -1,4 +1,4 @@
-"""The console hook: one line per record of training, one per validation, a table per epoch."""
+"""The console hook: one line per training record and validation, and a table per epoch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OUTCOMES = {"finished": "bold green", "failed": "bold red"}
 
 
 class LoggerHook(RecordingHook):
-    """Tells on the console what happens: records of training, results, and the messages of other hooks.
+    """Print training metrics, results and log messages on the console.
 
-    What is due to be told of an epoch as a whole waits until everything that belongs to the epoch is done, its
-    checkpoints included, so that the best score is the one that counts.
+    The table of an epoch is printed after all other hooks have processed the epoch, checkpoints included, so that it
+    contains the final best values.
     """
 
     Config = LoggerConfig
@@ -39,9 +39,10 @@ class LoggerHook(RecordingHook):
         self._cells: dict[str, Cell] = {}
         self._table: tuple[int, str, dict[str, Cell]] | None = None
 
+    # First on entry and, as cleanup runs in reverse order, last on exit: messages of all other hooks are printed.
     @hookimpl(priority=Priority.HIGHEST)
     def before_run(self, run: Run, mode: str) -> None:
-        """Take over the messages of the run."""
+        """Print log messages on the console of the run."""
         super().before_run(run, mode)
         self.cleanup()
         self._messages.enter_context(messages_on(console_of(run)))
@@ -49,71 +50,72 @@ class LoggerHook(RecordingHook):
 
     @hookimpl(priority=Priority.HIGHEST)
     def cleanup(self) -> None:
-        """Leave the logger as it was found."""
+        """Restore the logger."""
         self._messages.close()
 
     # -- training ------------------------------------------------------------------------------
 
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
-        """One line: where the run stands, learning rates, means, times."""
+        """Print the position in the run, learning rates, mean metrics and times on one line."""
         distinct = dict.fromkeys(f"{rate:.3g}" for rate in rates.values())
         lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
         values = values_line({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
         self._say(run, "train", [(self._place(run), "")], lr, values)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
-        """Keep times that others report at iterations, for the lines of training."""
+        """Store the times logged per iteration for the next training line."""
         if run.clock.epoch_open and not run.validating:
             self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
 
     # -- results -------------------------------------------------------------------------------
 
     def after_val_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
-        """One line: the results of a validation loader."""
+        """Print the metrics of a validation loader on one line."""
         self._results(run, "val", metrics, dataloader_name)
 
     def after_test_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
-        """One line: the results of a test loader."""
+        """Print the metrics of a test loader on one line."""
         self._results(run, "test", metrics, dataloader_name)
 
     def after_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Put the results of the epoch together; of one that is still to go on, when it is whole."""
+        """Collect the results of the epoch; an interrupted epoch is completed by the resumed run."""
         if run.resumable and not run.epoch_complete:
             return
         own = {name: value for name, value in metrics.items() if name.startswith("train/")}
         cells = {name: Cell(name.removeprefix("train/"), "train", value) for name, value in own.items()}
-        title = f"epoch {count(epoch_of(run), run.max_epochs)}{'' if run.epoch_complete else ', cut'}"
+        title = f"epoch {count(epoch_of(run), run.max_epochs)}{'' if run.epoch_complete else ', truncated'}"
+        # Printed in `before_epoch` or `after_run`: a checkpoint hook updates `run.best` only after this event.
         self._table, self._cells = (epoch_of(run), title, {**cells, **self._cells}), {}
 
     @hookimpl(priority=Priority.HIGHEST)
     def before_epoch(self, run: Run) -> None:
-        """The epoch before is done with."""
+        """Print the table of the previous epoch."""
         self._show_table(run)
 
     def after_run(self, run: Run, mode: str) -> None:
-        """The last table, and how the run ended."""
+        """Print the table of the last epoch and the outcome of the run."""
         self._show_table(run)
         if mode == "train":
             error = run.exception
-            why = in_one_line(error) if error is not None else "; ".join(run.stop_reasons)
+            reason = in_one_line(error) if error is not None else "; ".join(run.stop_reasons)
             outcome = (run.outcome, OUTCOMES.get(run.outcome, "yellow"))
             epoch, seconds = count(epoch_of(run), run.max_epochs), clock_time(run.clock.seconds)
             done = f"epoch {epoch}, iteration {run.iters_done}, {seconds}"
-            say(console_of(run), *joined([outcome], [(done, "")], [(why, "")]))
+            say(console_of(run), *joined([outcome], [(done, "")], [(reason, "")]))
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The results that the epoch has had so far, besides what decides on the next record."""
+        """Return the results of the current epoch and the state of the recorder."""
         cells = {name: [cell.metric, cell.column, cell.value] for name, cell in self._cells.items()}
         return {**super().state_dict(), "cells": cells}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         super().load_state_dict(state)
         self._cells = {name: Cell(*cell) for name, cell in state["cells"].items()}
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------
 
     def _say(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
         say(console_of(run), *joined([(f"{kind:<5}", STYLES[kind])], *groups))
@@ -122,15 +124,16 @@ class LoggerHook(RecordingHook):
         clock = run.clock
         if not self.config.by_epoch:
             return f"iteration {count(run.iters_done, clock.limit('iter'))}"
-        within = count(clock.epoch_iter + 1, clock.epoch_length)
-        return f"epoch {count(epoch_of(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{within}"
+        position = count(clock.epoch_iter + 1, clock.epoch_length)
+        return f"epoch {count(epoch_of(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{position}"
 
     def _results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
         epoch = f"epoch {count(epoch_of(run), run.max_epochs)}"
-        where = epoch if self.config.log_metric_by_epoch else f"iteration {run.iters_done}"
-        where = "before training" if run.sanity_checking else where if run.iters_done else ""
+        label = epoch if self.config.log_metric_by_epoch else f"iteration {run.iters_done}"
+        label = "before training" if run.sanity_checking else label if run.iters_done else ""
         prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
-        self._say(run, kind, [(where, "")], [(loader or "", "")], values_line(metrics, prefix=prefix))
+        self._say(run, kind, [(label, "")], [(loader or "", "")], values_line(metrics, prefix=prefix))
+        # The model is untrained during a sanity check; its metrics do not belong to any epoch.
         if not run.sanity_checking:
             column = f"{kind} {loader}" if loader else kind
             self._cells |= {name: Cell(name.removeprefix(prefix), column, value) for name, value in metrics.items()}
@@ -144,7 +147,7 @@ class LoggerHook(RecordingHook):
 
 
 def _with_best(cell: Cell, best: Best | None, epoch: int) -> Cell:
-    """The same cell, and the best score of its metric so far."""
+    """Return the cell with the best value of its metric so far."""
     if best is None:
         return cell
     return replace(cell, best=(best.value, best.epoch), is_best=(best.value, best.epoch) == (cell.value, epoch))

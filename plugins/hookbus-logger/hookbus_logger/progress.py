@@ -1,4 +1,4 @@
-"""The progress hook: a bar in a terminal, a plain line now and then elsewhere."""
+"""The progress hook: a bar in a terminal, periodic plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from hookbus_logger.format import clock_time, count
 __all__ = ["ProgressHook"]
 
 INDENT = " " * 7
-"""Plain lines stand under the places in the lines of the logger."""
+"""Indentation of plain lines, aligned with the position in the lines of `LoggerHook`."""
 
 
 def _interval(config: Any) -> Any:
+    # The first iteration is included so that a loss is displayed early in a slow run.
     return once(1, unit="batch") | every(config.interval, unit="batch")
 
 
 class ProgressHook(Hook):
-    """Shows how far the run is, at what pace, and how long it will take.
+    """Display progress, throughput and remaining time.
 
-    A thread of its own looks at the clock of the run and draws, so an iteration costs nothing.
+    A separate thread reads the run's clock and renders the progress, so the hook adds no work to an iteration.
     """
 
     Config = ProgressConfig
@@ -49,7 +50,7 @@ class ProgressHook(Hook):
         self._begin()
 
     def before_run(self, run: Run, mode: str) -> None:
-        """Begin to show."""
+        """Start displaying the progress."""
         self.cleanup()
         self._begin()
         if mode == "train":
@@ -57,36 +58,37 @@ class ProgressHook(Hook):
         self._show(run)
 
     def before_train(self) -> None:
-        """Measure the pace from here on: what a checkpoint brought along was not done now."""
+        """Restart the throughput measurement, so that iterations restored from a checkpoint are not counted."""
         self._pace = Pace()
 
     @hookimpl(when=_interval)
     def after_train_iter(self, run: Run) -> None:
-        """Ask for the loss that is shown."""
+        """Request the loss to display."""
         run.request_record(run.metrics.window(self.name), self._take_loss)
 
     def before_val(self) -> None:
-        """A validation says nothing about the pace of the training."""
+        """Pause the throughput measurement during validation."""
         self._pace.pause(time.monotonic())
 
     def after_val(self) -> None:
-        """Training goes on."""
+        """Resume the throughput measurement."""
         self._pace.go_on(time.monotonic())
 
     def before_val_epoch(self, run: Run, dataloader_name: str | None) -> None:
-        """A validation loader begins."""
+        """Switch to the progress of a validation loader."""
         self._loader = ("validating", dataloader_name, _length(run.val_loader, dataloader_name))
 
     def before_test_epoch(self, run: Run, dataloader_name: str | None) -> None:
-        """A test loader begins."""
+        """Switch to the progress of a test loader."""
         self._loader = ("testing", dataloader_name, _length(run.test_loader, dataloader_name))
 
     def cleanup(self) -> None:
-        """Leave the terminal as it was found."""
+        """Stop the thread and restore the terminal."""
         self._open.close()
 
     def view(self, run: Run) -> View:
-        """Where the run stands. Called on the drawing thread: reads counts, and no tensor."""
+        """Return the current progress of the run."""
+        # Called on the rendering thread: reading a tensor here would synchronize with the device.
         clock = run.clock
         if run.validating and self._loader is not None:
             kind, name, total = self._loader
@@ -101,7 +103,7 @@ class ProgressHook(Hook):
         label = f"epoch {count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
         return View(label, run.iters_done - clock.epoch_first_iter, clock.epoch_length, self._loss, pace, eta)
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._pace, self._loss, self._loader = Pace(), None, None
@@ -109,13 +111,15 @@ class ProgressHook(Hook):
     def _show(self, run: Run) -> None:
         console = console_of(run)
         if console.is_interactive:
-            drawn = partial(self._drawn, run, console)
-            live = Live(get_renderable=drawn, console=console, auto_refresh=False, transient=True)
+            render = partial(self._drawn, run, console)
+            # rich's own refresh thread is not fork-safe; `Ticker` is.
+            live = Live(get_renderable=render, console=console, auto_refresh=False, transient=True)
             live.start()
             self._open.callback(live.stop)
             ticker = Ticker(1 / self.config.refresh_per_second, live.refresh)
         else:
             ticker = Ticker(self.config.line_every, lambda: say(console, INDENT, line(self.view(run))))
+        # Callbacks run in reverse order: the thread is joined before the terminal is restored.
         self._open.callback(ticker.stop)
 
     def _drawn(self, run: Run, console: Console) -> RenderableType:
@@ -126,6 +130,6 @@ class ProgressHook(Hook):
 
 
 def _length(loaders: Any, name: str | None) -> int | None:
-    """How many batches a loader has; None where it does not tell."""
+    """Return the number of batches of a loader; None if unknown."""
     loader = loaders.get(name) if isinstance(loaders, Mapping) else loaders
     return operator.length_hint(loader, 0) or None

@@ -1,4 +1,4 @@
-"""When is a record of training due? The one place that decides, for every hook here that writes such records."""
+"""Base class of the hooks that log training metrics: determines when a record is due."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _interval(config: Any) -> Schedule:
 
 
 class RecordingHook(Hook):
-    """Asks for the means over an interval when a record is due, and hands them to `write_record`.
+    """Request the mean metrics over an interval when a record is due, and pass them to `write_record`.
 
-    A record is due every `interval` iterations, counted within the epoch where `by_epoch`. What is left at the end of
-    such an epoch is dropped with `ignore_last`, unless the epoch has no record yet; what is left at the end of the run
-    becomes a record, unless a checkpoint keeps it for a run that goes on. Without `by_epoch` the end of an epoch means
-    nothing.
+    A record is due every `interval` iterations, counted within each epoch if `by_epoch` is true and over the whole run
+    otherwise. An incomplete interval at the end of an epoch is dropped if `by_epoch` and `ignore_last` are true, unless
+    the epoch has no record yet. An incomplete interval at the end of the run is recorded, unless a checkpoint stores it
+    for a resumed run.
     """
 
     Config = RecordConfig
@@ -39,62 +39,66 @@ class RecordingHook(Hook):
         self._forget()
 
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
-        """Write one record of training.
+        """Write one training record.
 
         Args:
-            run: the run, with its clock where the record stands.
-            metrics: the means over the interval, by full name.
-            step: the updates made so far.
-            rates: the learning rates that the last iteration used: `lr`, or `lr/0`, `lr/1`, ... by parameter group.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must say how a record is written")
+            run: Run whose clock is at the iteration of the record.
+            metrics: Mean metrics over the interval, by full name.
+            step: Number of completed optimizer steps.
+            rates: Learning rates of the last iteration: `lr`, or `lr/0`, `lr/1`, ... by parameter group.
 
-    # -- listening -----------------------------------------------------------------------------
+        Raises:
+            NotImplementedError: If the subclass does not override this method.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: `write_record` is not implemented.")
+
+    # -- events --------------------------------------------------------------------------------
 
     def before_run(self, run: Run, mode: str) -> None:
-        """Open the window, so that nothing is missed from the first iteration on."""
+        """Create the metric window, so that it includes the first iteration."""
         if not run.iters_done:
             self._forget()
         if mode == "train":
             self._window(run)
 
     def before_train(self, run: Run) -> None:
-        """A record that waited for an update when the checkpoint was taken waits again."""
+        """Request again a record that was pending when the checkpoint was saved."""
         if self._waiting:
             self._ask(run)
 
     def before_train_epoch(self, run: Run) -> None:
-        """Drop what is left of the epoch before, unless it is on its way into a record."""
+        """Drop the incomplete interval of the previous epoch, unless its record is pending."""
+        # The event is also emitted when a run resumes within an epoch, whose restored window must be preserved.
         begins = run.iters_done == run.clock.epoch_first_iter
         if begins and self.config.by_epoch and not self._waiting:
             self._window(run).reset()
 
     def before_train_iter(self, run: Run) -> None:
-        """Note the learning rates that this iteration uses."""
-        # At every one: that an iteration was the last shows only afterwards, when the scheduler has moved on.
+        """Store the learning rates of this iteration."""
+        # In every iteration: whether it was the last of a record is known only after the scheduler step.
         self._rates = rates_of(run.optimizer)
 
     @hookimpl(when=_interval)
     def after_train_iter(self, run: Run) -> None:
-        """An interval is complete."""
+        """Request a record at the end of an interval."""
         self._record(run)
 
     def after_train_epoch(self, run: Run) -> None:
-        """Record what is left, where it is not to be dropped."""
+        """Request a record of the incomplete interval, unless it is to be dropped."""
         only = self._recorded_epoch != run.epoch
         of_epoch = self.config.by_epoch and run.epoch_complete and (only or not self.config.ignore_last)
         if (of_epoch or run.clock.at_limit) and self._window(run):
             self._record(run)
 
     def after_train(self, run: Run) -> None:
-        """Record what is left where the run was stopped, unless a checkpoint keeps it for the run that goes on."""
+        """Request a record of the incomplete interval, unless a checkpoint stores it for a resumed run."""
         if self._window(run) and not run.resumable:
             self._record(run)
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Which epoch has a record, whether one waits for an update, and the latest learning rates."""
+        """Return the last epoch with a record, whether a record is pending, and the last learning rates."""
         return {
             "recorded_epoch": self._recorded_epoch,
             "waiting": self._waiting,
@@ -102,11 +106,11 @@ class RecordingHook(Hook):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._recorded_epoch, self._waiting = state["recorded_epoch"], state["waiting"]
         self._rates = list(state["rates"])
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         self._recorded_epoch, self._waiting, self._rates = -1, False, []
@@ -128,6 +132,6 @@ class RecordingHook(Hook):
 
 
 def epoch_of(run: Run) -> int:
-    """The number, from 1, of the epoch to which the last iteration belongs; 0 before the first iteration."""
+    """Return the epoch of the last iteration, counted from 1; 0 before the first iteration."""
     clock = run.clock
     return run.epochs_done + (clock.epoch_open and run.iters_done > clock.epoch_first_iter)

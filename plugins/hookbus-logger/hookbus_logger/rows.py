@@ -1,4 +1,4 @@
-"""What one row of the log holds: plain numbers and strict JSON, from whatever a training reports."""
+"""Conversion of logged values to the fields of a row: built-in numbers and strict JSON."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 __all__ = ["KINDS", "order_of", "plain", "plain_number", "scalars"]
 
 KINDS = ("config", "train", "val", "test", "scalars", "text")
-"""The kinds of rows, in the order in which those of one moment stand."""
+"""Kinds of rows, in the order in which rows of one moment are written."""
 
 
 def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a row that hold numbers.
+    """Convert scalars to the fields of a row.
 
-    A number that is not finite becomes null, and `nonfinite` says what it was: "nan", "inf" or "-inf".
+    A value that is not finite becomes null in `values`; `nonfinite` contains its text: "nan", "inf" or "-inf".
 
     Args:
-        values: numbers, tensors or arrays with one element, by name; a name that is no text becomes one.
-        counts: how many of the numbers behind a mean were not finite, by name.
+        values: Numbers, or tensors and arrays with one element, by name; names are converted to strings.
+        counts: Number of NaN or infinite values in each mean, by name.
 
     Returns:
-        The fields `values`, and where there is something to say `nonfinite` and `nonfinite_counts`; and a sentence
-        about each value that is not a single number and was left out.
+        The field `values` and, if not empty, `nonfinite` and `nonfinite_counts`; and a message for each omitted value
+        that is not a single number.
     """
     numbers: dict[str, float | None] = {}
     bad: dict[str, str] = {}
@@ -33,12 +33,12 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
         name = str(key)
         try:
             number = plain_number(value)
-            is_finite = math.isfinite(number)  # as a float it may be too large
+            is_finite = math.isfinite(number)  # raises OverflowError for an int beyond the range of a float
         except OverflowError:
-            problems.append(f"{name!r} is larger than any float")
+            problems.append(f"{name!r} exceeds the range of a float")
             continue
         except (TypeError, ValueError, RuntimeError):
-            problems.append(f"{name!r} is a {type(value).__name__}, not a single number")
+            problems.append(f"{name!r} must be a single number, got {type(value).__name__}")
             continue
         numbers[name] = number if is_finite else None
         if not is_finite:
@@ -52,12 +52,14 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
 
 
 def plain_number(value: Any) -> int | float:
-    """A Python number from a number, or from a tensor or array with one element; a truth value becomes 0 or 1.
+    """Convert a number, or a tensor or array with one element, to an int or float; a bool becomes 0 or 1.
 
     Raises:
-        TypeError: it is not a real number.
-        ValueError, RuntimeError: it has more than one element (as numpy and torch say it).
+        TypeError: If the value is not a real number.
+        ValueError: If an array does not have exactly one element.
+        RuntimeError: If a tensor does not have exactly one element.
     """
+    # The common case: means are floats already.
     if type(value) is float:
         return value
     item = value.item() if hasattr(value, "item") else value
@@ -65,20 +67,20 @@ def plain_number(value: Any) -> int | float:
         return int(item)
     if isinstance(item, Real):
         return float(item)
-    raise TypeError(f"a {type(item).__name__} is not a real number")
+    raise TypeError(f"expected a real number, got {type(item).__name__}")
 
 
 def plain(value: Any) -> Any:
-    """Anything as strict JSON: mappings and lists stay, what JSON has no word for becomes text."""
+    """Convert a value to strict JSON; mappings and lists are converted recursively, other objects become strings."""
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def order_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The place of a row among those of its moment: by kind, then by the names in it."""
+    """Return the sort key of a row within its moment: the kind, then the names of its values."""
     return KINDS.index(row["kind"]), sorted(row.get("values", ())), row.get("tag", "")

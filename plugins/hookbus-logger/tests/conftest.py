@@ -17,8 +17,8 @@ from hookbus.state import write_checkpoint
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    """No test may leave a handler, a level or a thread."""
+def _no_leaks() -> Iterator[None]:
+    """Check that a test leaves the logger unchanged and no thread running."""
     logger = logging.getLogger("hookbus")
     before, threads = (list(logger.handlers), logger.level), set(threading.enumerate())
     yield
@@ -27,19 +27,19 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 
 class Terminal(io.StringIO):
-    """A terminal that remembers everything, and tells when something was drawn."""
+    """Terminal that stores its output and sets an event on each write."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawn = threading.Event()
+        self.written = threading.Event()
 
     def write(self, text: str) -> int:
-        self.drawn.set()
+        self.written.set()
         return super().write(text)
 
 
-class OnConsole(Hook):
-    """Gives a run its console before any other hook asks for one."""
+class ProvideConsole(Hook):
+    """Provide the console of a run before any other hook requests it."""
 
     priority = Priority.HIGHEST
 
@@ -52,19 +52,19 @@ class OnConsole(Hook):
 
 
 class SaveAt(Hook):
-    """Writes a checkpoint after some iterations."""
+    """Write a checkpoint after the given iterations."""
 
-    def __init__(self, directory: Path, *iterations: int) -> None:
+    def __init__(self, output_dir: Path, *iterations: int) -> None:
         super().__init__()
-        self.directory, self.iterations = directory, iterations
+        self.output_dir, self.iterations = output_dir, iterations
 
     def after_train_iter(self, run: Run) -> None:
         if run.iters_done in self.iterations:
             run.request_save(saver=self)
 
     def plan(self, run: Run, requests: list[Request]) -> Path:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        return self.directory / f"{run.iters_done}.pth"
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        return self.output_dir / f"{run.iters_done}.pth"
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
         write_checkpoint(self.plan(run, []), checkpoint, run.iters_done)
@@ -72,7 +72,7 @@ class SaveAt(Hook):
 
 
 class Values(nn.Module):
-    """A model whose loss is the value in the batch."""
+    """Model whose loss is the value in the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,8 +82,8 @@ class Values(nn.Module):
         return batch.sum() + 0 * self.weight.sum()
 
 
-class Stream:
-    """A loader that does not know how long it is."""
+class UnsizedLoader:
+    """Loader without a length."""
 
     def __init__(self, values: list[float]) -> None:
         self.values = values
@@ -94,36 +94,38 @@ class Stream:
 
 @pytest.fixture
 def terminal() -> Terminal:
-    """The far end of `on_terminal`."""
+    """Return the terminal behind `on_terminal`."""
     return Terminal()
 
 
 @pytest.fixture
-def on_terminal(terminal: Terminal) -> OnConsole:
-    """A hook that gives a run a terminal of 100 columns."""
-    return OnConsole(Console(file=terminal, force_terminal=True, force_interactive=True, width=100, highlight=False))
+def on_terminal(terminal: Terminal) -> ProvideConsole:
+    """Return a hook that provides a terminal of 100 columns."""
+    return ProvideConsole(
+        Console(file=terminal, force_terminal=True, force_interactive=True, width=100, highlight=False)
+    )
 
 
 @pytest.fixture(scope="session")
 def save_at() -> type[SaveAt]:
-    """A hook that writes a checkpoint after some iterations: `save_at(directory, 3, 7)`."""
+    """Return the hook class that writes checkpoints at iterations: `save_at(directory, 3, 7)`."""
     return SaveAt
 
 
 @pytest.fixture(scope="session")
-def stream() -> type[Stream]:
-    """A loader of unknown length: `stream([1.0, 2.0])`."""
-    return Stream
+def unsized_loader() -> type[UnsizedLoader]:
+    """Return the class of a loader without a length: `unsized_loader([1.0, 2.0])`."""
+    return UnsizedLoader
 
 
 @pytest.fixture(scope="session")
 def trainer() -> Callable[..., Trainer]:
-    """A Trainer whose loss at each iteration is the value in the batch: `trainer(hook, losses=[1.0, 2.0])`.
+    """Return a factory of Trainers whose loss is the value in the batch: `trainer(hook, losses=[1.0, 2.0])`.
 
-    With `halving=True` the learning rate, 0.1 at first, is half as large after each update.
+    With `halving=True`, each optimizer step halves the learning rate, which starts at 0.1.
     """
 
-    def make(*hooks: object, losses: list[float] | None = None, halving: bool = False, **options: Any) -> Trainer:
+    def build(*hooks: object, losses: list[float] | None = None, halving: bool = False, **options: Any) -> Trainer:
         model = Values()
         options.setdefault("epochs", None if "iterations" in options else 1)
         options.setdefault("train_loader", [torch.tensor([value]) for value in losses or ()])
@@ -134,4 +136,4 @@ def trainer() -> Callable[..., Trainer]:
         options = {"optimizer": optimizer, "work_dir": None, **options}
         return Trainer(model, hooks=hooks, default_hooks=False, **options)
 
-    return make
+    return build

@@ -1,4 +1,4 @@
-"""Pace, one line of progress, and the thread that draws it."""
+"""Tests of the throughput measurement, the progress line and the ticker thread."""
 
 import subprocess
 import sys
@@ -11,14 +11,14 @@ from rich.console import Console, Group
 from hookbus_logger.bar import Pace, Ticker, View, bar, line, speed
 
 
-def drawn(view: View, width: int = 100) -> str:
+def render(view: View, width: int = 100) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(Group(bar(view, width)))
     return captured.get()
 
 
-def test_the_pace_is_what_was_done_by_the_time_it_took() -> None:
+def test_throughput_is_the_number_of_iterations_per_second() -> None:
     pace = Pace()
     for done, now in ((80, 100.0), (85, 105.0), (90, 110.0)):
         pace.see(done, now)
@@ -26,7 +26,7 @@ def test_the_pace_is_what_was_done_by_the_time_it_took() -> None:
     assert pace.per_second == 1.0
 
 
-def test_a_pause_does_not_slow_the_pace() -> None:
+def test_throughput_excludes_pauses() -> None:
     pace = Pace()
     pace.see(0, 0.0)
     pace.pause(5.0)
@@ -37,7 +37,7 @@ def test_a_pause_does_not_slow_the_pace() -> None:
     assert pace.per_second == 20 / 10
 
 
-def test_only_the_last_while_counts() -> None:
+def test_throughput_uses_only_the_window() -> None:
     pace = Pace(span=10.0)
     pace.see(0, 0.0)
     for second in range(1, 31):
@@ -48,7 +48,7 @@ def test_only_the_last_while_counts() -> None:
     assert pace.per_second == 1.0
 
 
-def test_two_looks_that_are_far_apart_are_enough() -> None:
+def test_two_measurements_outside_the_window_yield_a_throughput() -> None:
     pace = Pace(span=10.0)
     pace.see(0, 0.0)
     pace.see(50, 100.0)
@@ -56,7 +56,7 @@ def test_two_looks_that_are_far_apart_are_enough() -> None:
     assert pace.per_second == 0.5
 
 
-def test_there_is_no_pace_before_something_has_moved() -> None:
+def test_throughput_is_none_before_an_iteration_is_completed() -> None:
     pace = Pace()
     assert pace.per_second is None
     pace.see(7, 1.0)
@@ -68,42 +68,42 @@ def test_there_is_no_pace_before_something_has_moved() -> None:
 @pytest.mark.parametrize(
     ("per_second", "text"), [(1234.5, "1234 it/s"), (46.94, "46.9 it/s"), (1.0, "1.0 it/s"), (0.25, "4.0 s/it")]
 )
-def test_the_speed_is_in_the_unit_that_people_read(per_second: float, text: str) -> None:
+def test_throughput_below_one_is_formatted_in_seconds_per_iteration(per_second: float, text: str) -> None:
     assert speed(per_second) == text
 
 
-def test_a_plain_line_says_it_all() -> None:
+def test_plain_line_contains_all_fields() -> None:
     view = View("epoch 2/5", 150, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
     assert line(view) == "epoch 2/5  150/450  loss 0.4213  12.3 it/s  eta 0:00:24"
     assert line(View("validating", 3)) == "validating  3 it"
 
 
-def test_a_bar_is_one_line_in_any_terminal() -> None:
+def test_bar_fits_on_one_line_at_any_width() -> None:
     view = View("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
-    assert drawn(view).split() == [
+    assert render(view).split() == [
         *("epoch", "2/5", "━" * 16, "225/450"),
         *("loss", "0.4213", "12.3", "it/s", "eta", "0:00:24"),
     ]
     for width in range(10, 100):
-        assert drawn(view, width).count("\n") == 1
-        assert len(drawn(view, width).rstrip("\n")) <= width
+        assert render(view, width).count("\n") == 1
+        assert len(render(view, width).rstrip("\n")) <= width
 
 
-def test_a_narrow_terminal_has_no_bar_but_the_numbers() -> None:
+def test_narrow_terminal_omits_the_bar() -> None:
     view = View("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
-    assert drawn(view, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
-    assert drawn(view, 30) == "epoch 2/5  225/450  loss 0.42…\n"
+    assert render(view, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
+    assert render(view, 30) == "epoch 2/5  225/450  loss 0.42…\n"
 
 
-def test_a_bar_without_a_total_shows_the_count() -> None:
-    assert "━" in drawn(View("validating", 3))
-    assert drawn(View("validating", 3)).split()[-2:] == ["3", "it"]
+def test_bar_without_a_total_contains_the_count() -> None:
+    assert "━" in render(View("validating", 3))
+    assert render(View("validating", 3)).split()[-2:] == ["3", "it"]
 
 
-def test_a_ticker_calls_until_it_is_stopped_and_leaves_no_thread() -> None:
+def test_ticker_calls_the_function_until_stopped_and_joins_its_thread() -> None:
     called, threads = threading.Event(), set(threading.enumerate())
 
     ticker = Ticker(0.001, called.set)
@@ -115,7 +115,7 @@ def test_a_ticker_calls_until_it_is_stopped_and_leaves_no_thread() -> None:
     assert not called.is_set()
 
 
-FORKS = """
+FORK_SCRIPT = """
     import os, threading
     from hookbus_logger.bar import Ticker
 
@@ -133,10 +133,10 @@ FORKS = """
         child = os.fork()
         if not child:
             os._exit(not lock.acquire(timeout=5))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child hangs"
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child process deadlocks"
     ticker.stop()
 """
 
 
-def test_a_worker_process_never_inherits_a_lock_that_the_thread_holds() -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKS)], check=True, timeout=100)
+def test_forked_process_does_not_inherit_a_lock_of_the_thread() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK_SCRIPT)], check=True, timeout=100)

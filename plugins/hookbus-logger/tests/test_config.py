@@ -1,4 +1,4 @@
-"""Settings: defaults of the documents, and what is refused."""
+"""Tests of the settings: documented defaults and invalid values."""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from hookbus.errors import ConfigError
 from hookbus_logger import JsonlHook, LoggerHook, ProgressHook
 
 
-def test_the_defaults_of_the_logger_are_those_of_the_documents() -> None:
+def test_logger_has_the_documented_defaults() -> None:
     config = LoggerHook().config
 
     assert (config.interval, config.by_epoch, config.log_metric_by_epoch, config.ignore_last) == (50, True, True, True)
 
 
-def test_the_file_has_the_same_rules_and_a_place_of_its_own() -> None:
+def test_jsonl_has_the_same_defaults_and_a_path() -> None:
     config = JsonlHook({"path": "log.jsonl"}).config
 
     assert (config.interval, config.by_epoch, config.ignore_last) == (50, True, True)
@@ -35,6 +35,6 @@ def test_the_file_has_the_same_rules_and_a_place_of_its_own() -> None:
         (ProgressHook, {"line_every": 0}, "line_every"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_name(cls: type[Hook], settings: dict[str, Any], message: str) -> None:
+def test_invalid_setting_is_reported_by_name(cls: type[Hook], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         cls(settings)

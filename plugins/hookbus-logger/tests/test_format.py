@@ -1,4 +1,4 @@
-"""How numbers, durations and results look."""
+"""Tests of the formats of numbers, durations and results."""
 
 import math
 
@@ -27,12 +27,12 @@ from hookbus_logger.format import Cell, Part, clock_time, count, duration, epoch
         (-math.inf, "-inf"),
     ],
 )
-def test_a_number_has_four_significant_digits(value: float, text: str) -> None:
+def test_number_has_four_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
 @given(st.floats(-1e300, 1e300))
-def test_a_number_is_never_far_from_what_is_shown(value: float) -> None:
+def test_number_is_close_to_its_value(value: float) -> None:
     assert math.isclose(float(number(value)), value, rel_tol=1e-3)
 
 
@@ -47,7 +47,7 @@ def test_a_number_is_never_far_from_what_is_shown(value: float) -> None:
         (math.nan, "nan"),
     ],
 )
-def test_a_duration_has_a_fitting_unit(seconds: float, text: str) -> None:
+def test_duration_has_a_suitable_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -62,46 +62,46 @@ def test_a_duration_has_a_fitting_unit(seconds: float, text: str) -> None:
         (math.inf, "unknown"),
     ],
 )
-def test_a_time_left_is_in_hours_minutes_and_seconds(seconds: float, text: str) -> None:
+def test_clock_time_has_hours_minutes_and_seconds(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text
 
 
-def test_a_count_is_as_wide_as_its_total() -> None:
+def test_count_is_padded_to_the_width_of_its_total() -> None:
     assert [count(5, 100), count(5, None)] == ["  5/100", "5"]
 
 
-def plain(line: list[Part]) -> str:
+def join_text(line: list[Part]) -> str:
     return "".join(text for text, _ in line)
 
 
-def test_values_stand_under_short_names_and_times_come_last() -> None:
+def test_values_line_shortens_names_and_places_times_last() -> None:
     values = {"time/iter": 0.012, "train/loss": 0.5, "eta": 65.0, "grad/norm": 2.0, "time/eta": 3.0}
 
     line = values_line(values, prefix="train/")
 
-    assert plain(line) == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
+    assert join_text(line) == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
 
 
-def test_what_is_not_finite_stands_out_with_its_count() -> None:
+def test_values_line_highlights_nonfinite_values_with_their_count() -> None:
     line = values_line({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
 
-    assert plain(line) == "loss nan (2 not finite)  acc 0.5000"
+    assert join_text(line) == "loss nan (2 not finite)  acc 0.5000"
     assert [text for text, style in line if style == "bold red"] == ["nan", " (2 not finite)"]
 
 
-def test_empty_groups_leave_no_gap() -> None:
-    assert plain(joined([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
+def test_joined_skips_empty_groups() -> None:
+    assert join_text(joined([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
 
 
-def shown(*cells: Cell) -> list[str]:
+def render_table(*cells: Cell) -> list[str]:
     console = Console(width=80, color_system=None)
     with console.capture() as captured:
         console.print(epoch_table("epoch 2/3", cells))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_an_epoch_has_a_row_per_metric_and_a_column_per_place() -> None:
-    lines = shown(Cell("loss", "train", 0.5), Cell("loss", "val", 0.25), Cell("accuracy", "val", 0.75))
+def test_epoch_table_has_a_row_per_metric_and_a_column_per_dataset() -> None:
+    lines = render_table(Cell("loss", "train", 0.5), Cell("loss", "val", 0.25), Cell("accuracy", "val", 0.75))
 
     assert lines == [
         "epoch 2/3    train      val",
@@ -111,8 +111,10 @@ def test_an_epoch_has_a_row_per_metric_and_a_column_per_place() -> None:
     ]
 
 
-def test_the_best_so_far_is_marked_and_told() -> None:
-    lines = shown(Cell("accuracy", "val", 0.75, best=(0.75, 2), is_best=True), Cell("f1", "val", 0.5, best=(0.625, 1)))
+def test_epoch_table_marks_the_best_value() -> None:
+    lines = render_table(
+        Cell("accuracy", "val", 0.75, best=(0.75, 2), is_best=True), Cell("f1", "val", 0.5, best=(0.625, 1))
+    )
 
     assert lines == [
         "epoch 2/3       val   best",

@@ -1,4 +1,4 @@
-"""What is in the file of JSON lines, after runs of every kind."""
+"""Tests of the JSON lines file written by runs, resumed runs and killed processes."""
 
 import itertools
 import math
@@ -24,32 +24,32 @@ from hookbus_logger import JsonlHook, read_jsonl
 Row = dict[str, Any]
 
 
-def rows_of(directory: Path, *kinds: str) -> list[Row]:
+def read_rows(directory: Path, *kinds: str) -> list[Row]:
     rows = read_jsonl(directory / "logs" / "metrics.jsonl")
     return [row for row in rows if not kinds or row["kind"] in kinds]
 
 
-def without_time(rows: list[Row]) -> list[Row]:
+def remove_time(rows: list[Row]) -> list[Row]:
     return [{key: value for key, value in row.items() if key != "time"} for row in rows]
 
 
-def steps(directory: Path, kind: str = "train") -> list[int]:
-    return [row["step"] for row in rows_of(directory, kind)]
+def read_steps(directory: Path, kind: str = "train") -> list[int]:
+    return [row["step"] for row in read_rows(directory, kind)]
 
 
-class Emits(Hook):
-    """Reports something at some point."""
+class EmitAfterEpoch(Hook):
+    """Emit a logging point after each epoch."""
 
     def __init__(self, point: str, **arguments: Any) -> None:
-        super().__init__(name=arguments.pop("name", "emits"), priority=arguments.pop("number", 50))
+        super().__init__(name=arguments.pop("name", "emitter"), priority=arguments.pop("number", 50))
         self.point, self.arguments = point, arguments
 
     def after_epoch(self, run: Run) -> None:
         run.bus.emit(self.point, **self.arguments)  # type: ignore[arg-type]
 
 
-class Fails(Hook):
-    """Ends the run with an error after some iterations."""
+class Fail(Hook):
+    """Raise an error after the given iteration."""
 
     def __init__(self, iteration: int, error: type[BaseException] = RuntimeError) -> None:
         super().__init__()
@@ -57,20 +57,20 @@ class Fails(Hook):
 
     def after_train_iter(self, run: Run) -> None:
         if run.iters_done == self.iteration:
-            raise self.error("the power went")
+            raise self.error("simulated crash")
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_checks() -> None:
     check_hook(JsonlHook)
 
 
 # -- rows ------------------------------------------------------------------------------------------------
 
 
-def test_a_row_tells_what_when_and_where(tmp_path: Path) -> None:
+def test_row_contains_kind_position_and_values(tmp_path: Path) -> None:
     fake_training([JsonlHook(interval=2)], epochs=1, batches=2, losses=float, work_dir=tmp_path)
 
-    (row,) = rows_of(tmp_path)
+    (row,) = read_rows(tmp_path)
     assert row.pop("time") > 1.7e9
     assert row == {
         "kind": "train",
@@ -82,10 +82,10 @@ def test_a_row_tells_what_when_and_where(tmp_path: Path) -> None:
     }
 
 
-def test_results_stand_behind_the_training_that_they_judge(tmp_path: Path) -> None:
+def test_validation_rows_follow_the_training_rows_of_their_epoch(tmp_path: Path) -> None:
     fake_training([JsonlHook(interval=2)], batches=2, scores=lambda epoch: {"accuracy": epoch / 4}, work_dir=tmp_path)
 
-    rows = rows_of(tmp_path)
+    rows = read_rows(tmp_path)
     assert [(row["kind"], row["epoch"], row["step"]) for row in rows] == [
         *(("train", 1, 2), ("val", 1, 2)),
         *(("train", 2, 4), ("val", 2, 4)),
@@ -93,71 +93,74 @@ def test_results_stand_behind_the_training_that_they_judge(tmp_path: Path) -> No
     assert [row["values"] for row in rows if row["kind"] == "val"] == [{"val/accuracy": 0.25}, {"val/accuracy": 0.5}]
 
 
-def test_a_broken_loss_is_in_the_record_of_its_window(tmp_path: Path) -> None:
+def test_nan_loss_is_reported_in_the_record_of_its_interval(tmp_path: Path) -> None:
     fake_training([JsonlHook(interval=3)], epochs=1, losses=lambda i: math.nan if i == 2 else 1.0, work_dir=tmp_path)
 
-    (row,) = rows_of(tmp_path)
+    (row,) = read_rows(tmp_path)
     assert row["values"] == {"train/loss": None, "lr": 0.1}
     assert row["nonfinite"] == {"train/loss": "nan"}
     assert row["nonfinite_counts"] == {"train/loss": 1}
 
 
-def test_numbers_of_any_library_are_plain_in_the_file(tmp_path: Path) -> None:
+def test_numbers_of_any_library_are_written_as_json_numbers(tmp_path: Path) -> None:
     values = {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(0.25), "d": torch.tensor(True), "e": -math.inf}
 
-    fake_training([JsonlHook(), Emits("log_scalars", values=values, step=7)], epochs=1, work_dir=tmp_path)
+    fake_training([JsonlHook(), EmitAfterEpoch("log_scalars", values=values, step=7)], epochs=1, work_dir=tmp_path)
 
-    (row,) = rows_of(tmp_path, "scalars")
+    (row,) = read_rows(tmp_path, "scalars")
     assert row["values"] == {"a": 0.5, "b": 3, "c": 0.25, "d": 1, "e": None}
     assert (row["step"], row["nonfinite"]) == (7, {"e": "-inf"})
 
 
-def test_what_is_no_number_is_left_out_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_non_number_is_omitted_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     values = {"boxes": [1, 2], "good": 1.0}
 
-    fake_training([JsonlHook(), Emits("log_scalars", values=values)], epochs=4, work_dir=tmp_path)
+    fake_training([JsonlHook(), EmitAfterEpoch("log_scalars", values=values)], epochs=4, work_dir=tmp_path)
 
-    assert [row["values"] for row in rows_of(tmp_path, "scalars")] == [{"good": 1.0}] * 4
+    assert [row["values"] for row in read_rows(tmp_path, "scalars")] == [{"good": 1.0}] * 4
     assert [record.getMessage() for record in caplog.records] == [
-        "jsonl: 'boxes' is a list, not a single number; it is left out of scalars."
+        "jsonl: 'boxes' must be a single number, got list. The value is omitted from scalars rows."
     ]
 
 
-def test_texts_and_the_configuration_are_rows(tmp_path: Path) -> None:
-    text, config = Emits("log_text", tag="note", text="zwölf"), Emits("log_config", config={"lr": 0.1}, name="config")
+def test_texts_and_the_configuration_are_written_as_rows(tmp_path: Path) -> None:
+    text, config = (
+        EmitAfterEpoch("log_text", tag="note", text="zwölf"),
+        EmitAfterEpoch("log_config", config={"lr": 0.1}, name="config"),
+    )
 
     fake_training([JsonlHook(interval=10), text, config], epochs=1, work_dir=tmp_path)
 
-    rows = rows_of(tmp_path)
+    rows = read_rows(tmp_path)
     assert [row["kind"] for row in rows] == ["config", "train", "text"]
     assert (rows[0]["config"], rows[2]["tag"], rows[2]["text"]) == ({"lr": 0.1}, "note", "zwölf")
 
 
-def test_the_order_of_rows_does_not_depend_on_the_order_of_hooks(tmp_path: Path) -> None:
-    found = []
+def test_order_of_rows_does_not_depend_on_the_order_of_hooks(tmp_path: Path) -> None:
+    files = []
     for number, (order, numbers) in enumerate(
         itertools.product(("nested", "ascending"), itertools.permutations([10, 50, 90]))
     ):
-        mine, first, second = numbers
+        jsonl, first, second = numbers
         hooks = [
-            JsonlHook(interval=2, priority=mine),
-            Emits("log_scalars", values={"b": 1.0}, name="x", number=first),
-            Emits("log_scalars", values={"a": 1.0}, name="y", number=second),
-            AtValidation(number=second),
+            JsonlHook(interval=2, priority=jsonl),
+            EmitAfterEpoch("log_scalars", values={"b": 1.0}, name="x", number=first),
+            EmitAfterEpoch("log_scalars", values={"a": 1.0}, name="y", number=second),
+            EmitAfterValidation(number=second),
         ]
         directory = tmp_path / str(number)
         bus = HookBus(hooks, order=order)
         fake_training(bus=bus, scores=lambda epoch: {"accuracy": 0.5}, work_dir=directory)
-        found.append(without_time(rows_of(directory)))
+        files.append(remove_time(read_rows(directory)))
 
-    assert all(rows == found[0] for rows in found)
-    names = [next(iter(row["values"])) for row in found[0]]
+    assert all(rows == files[0] for rows in files)
+    names = [next(iter(row["values"])) for row in files[0]]
     of_epoch = ["val/accuracy", "a", "at_val", "b"]
     assert names == ["train/loss", *of_epoch, "train/loss", "train/loss", *of_epoch]
 
 
-class AtValidation(Hook):
-    """Reports something in the middle of a validation."""
+class EmitAfterValidation(Hook):
+    """Log a scalar during a validation."""
 
     def __init__(self, number: int) -> None:
         super().__init__(priority=number)
@@ -166,212 +169,212 @@ class AtValidation(Hook):
         run.bus.emit("log_scalars", values={"at_val": 1.0})
 
 
-def test_evaluations_of_a_run_counted_in_iterations_stand_at_their_steps(tmp_path: Path) -> None:
-    class Asks(Hook):
+def test_validation_rows_of_a_run_limited_in_iterations_have_their_step(tmp_path: Path) -> None:
+    class RequestValidation(Hook):
         @hookimpl(when=every(3))
         def after_train_iter(self, run: Run) -> None:
             run.request_validation()
 
-    bus = HookBus([JsonlHook(by_epoch=False), Asks()])
+    bus = HookBus([JsonlHook(by_epoch=False), RequestValidation()])
     with bus.run(iterations=6, work_dir=tmp_path, validate=lambda: {"accuracy": 0.5}) as run:
         for _ in run.epochs():
             for i, batch in run.batches(range(6)):
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
 
-    assert steps(tmp_path, "val") == [3, 6]
-    assert steps(tmp_path) == [6]
+    assert read_steps(tmp_path, "val") == [3, 6]
+    assert read_steps(tmp_path) == [6]
 
 
-def test_several_loaders_have_a_row_each(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
+def test_each_validation_loader_has_a_row(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
     loaders = {"clean": [torch.tensor([1.0])], "noisy": [torch.tensor([3.0])]}
 
     trainer(JsonlHook(), losses=[1.0], val_loader=loaders, work_dir=tmp_path).fit()
 
-    assert [row["values"] for row in rows_of(tmp_path, "val")] == [{"val/clean/loss": 1.0}, {"val/noisy/loss": 3.0}]
+    assert [row["values"] for row in read_rows(tmp_path, "val")] == [{"val/clean/loss": 1.0}, {"val/noisy/loss": 3.0}]
 
 
-def test_the_validation_before_training_leaves_no_row(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
-    made = trainer(
-        JsonlHook(), AtValidation(50), losses=[1.0], val_loader=[torch.tensor([2.0])], validate_first=True,
+def test_sanity_check_writes_no_row(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
+    trained = trainer(
+        JsonlHook(), EmitAfterValidation(50), losses=[1.0], val_loader=[torch.tensor([2.0])], validate_first=True,
         work_dir=tmp_path,
     )  # fmt: skip
-    made.fit()
+    trained.fit()
 
-    assert [(row["kind"], row["step"]) for row in rows_of(tmp_path)] == [("train", 1), ("val", 1), ("scalars", 1)]
-
-
-# -- where it is written -----------------------------------------------------------------------------------
+    assert [(row["kind"], row["step"]) for row in read_rows(tmp_path)] == [("train", 1), ("val", 1), ("scalars", 1)]
 
 
-def test_without_a_work_dir_it_says_what_to_do_and_the_run_goes_on() -> None:
-    with pytest.warns(HookWarning, match="give work_dir= to the run, or path= to this hook") as caught:
-        training = fake_training([JsonlHook(), Emits("log_scalars", values={"a": 1.0})], epochs=5)
+# -- location of the file ---------------------------------------------------------------------------------
+
+
+def test_missing_work_dir_is_one_warning_and_the_run_continues() -> None:
+    with pytest.warns(HookWarning, match="Set `work_dir` of the run or `path` of this hook") as caught:
+        training = fake_training([JsonlHook(), EmitAfterEpoch("log_scalars", values={"a": 1.0})], epochs=5)
 
     assert training.run.outcome == "finished"
     assert len(caught) == 1
 
 
-def test_a_file_of_the_users_needs_no_work_dir_and_keeps_what_is_in_it(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
+def test_custom_path_needs_no_work_dir_and_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "custom.jsonl"
     for _ in range(2):
         fake_training([JsonlHook(path=path, interval=3)], epochs=1)
 
     assert [row["step"] for row in read_jsonl(path)] == [3, 3]
 
 
-def test_a_file_of_the_users_under_its_name_loses_nothing(tmp_path: Path) -> None:
+def test_existing_foreign_file_is_appended_to(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "mine", "step": 7}\n')
+    (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "custom", "step": 7}\n')
     fake_training([JsonlHook(interval=3)], epochs=1, work_dir=tmp_path)
 
-    assert [(row["kind"], row["step"]) for row in rows_of(tmp_path)] == [("mine", 7), ("train", 3)]
+    assert [(row["kind"], row["step"]) for row in read_rows(tmp_path)] == [("custom", 7), ("train", 3)]
 
 
-def test_the_file_of_a_run_goes_with_it(tmp_path: Path) -> None:
+def test_overwrite_removes_the_file_of_the_previous_run(tmp_path: Path) -> None:
     for _ in range(2):
         fake_training([JsonlHook(interval=3)], epochs=1, work_dir=tmp_path, overwrite=True)
 
-    assert steps(tmp_path) == [3]
+    assert read_steps(tmp_path) == [3]
 
 
 def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    hook = JsonlHook(path=tmp_path / "mine.jsonl")
+    hook = JsonlHook(path=tmp_path / "custom.jsonl")
     bus = HookBus([hook])
     with bus.run():
         bus.emit("log_scalars", values={"a": 1.0}, step=0)
 
-    assert not (tmp_path / "mine.jsonl").exists()
+    assert not (tmp_path / "custom.jsonl").exists()
 
 
-def test_a_test_alone_and_a_validation_alone_have_their_own_mode(
-    tmp_path: Path, trainer: Callable[..., Trainer]
-) -> None:
-    made = trainer(
+def test_rows_of_a_separate_validation_or_test_have_their_mode(tmp_path: Path, trainer: Callable[..., Trainer]) -> None:
+    trained = trainer(
         JsonlHook(interval=1), losses=[1.0], val_loader=[torch.tensor([2.0])], test_loader=[torch.tensor([4.0])],
         work_dir=tmp_path,
     )  # fmt: skip
-    made.fit()
-    made.validate()
-    made.test()
+    trained.fit()
+    trained.validate()
+    trained.test()
 
-    assert [(row["kind"], row["mode"], row["step"]) for row in rows_of(tmp_path)] == [
+    assert [(row["kind"], row["mode"], row["step"]) for row in read_rows(tmp_path)] == [
         *(("train", "train", 1), ("val", "train", 1)),
         *(("val", "val", 1), ("test", "test", 1)),
     ]
 
 
-def test_a_second_run_on_the_same_bus_writes_into_its_own_file(tmp_path: Path) -> None:
+def test_second_run_on_the_same_bus_writes_to_its_own_file(tmp_path: Path) -> None:
     bus = HookBus([JsonlHook(interval=3)])
     for name in ("a", "b"):
         fake_training(bus=bus, epochs=1, work_dir=tmp_path / name, fresh=True)
 
-    assert [steps(tmp_path / name) for name in ("a", "b")] == [[3], [3]]
+    assert [read_steps(tmp_path / name) for name in ("a", "b")] == [[3], [3]]
 
 
-def test_every_row_is_there_after_a_very_short_run(tmp_path: Path) -> None:
+def test_short_run_writes_all_rows(tmp_path: Path) -> None:
     hook = JsonlHook(interval=1)
     fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
 
-    assert steps(tmp_path) == [1, 2, 3, 4, 5]
+    assert read_steps(tmp_path) == [1, 2, 3, 4, 5]
     assert hook._file is None
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_interrupt_closes_the_file_and_leaves_the_call(tmp_path: Path, error: type[BaseException]) -> None:
+def test_error_closes_the_file_and_propagates(tmp_path: Path, error: type[BaseException]) -> None:
     hook = JsonlHook(interval=1)
 
     with pytest.raises(error):
-        fake_training([hook, Fails(3, error)], epochs=1, batches=5, work_dir=tmp_path)
+        fake_training([hook, Fail(3, error)], epochs=1, batches=5, work_dir=tmp_path)
 
-    assert steps(tmp_path) == [1, 2]
+    assert read_steps(tmp_path) == [1, 2]
     assert hook._file is None
 
 
 # -- resume ------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_and_resumed_run_has_each_step_once(tmp_path: Path, save_at: Any) -> None:
+def test_killed_and_resumed_run_has_each_step_once(tmp_path: Path, save_at: Any) -> None:
     checkpoints, options = tmp_path / "checkpoints", {"batches": 50, "work_dir": tmp_path}
     with pytest.raises(RuntimeError):
-        fake_training([JsonlHook(interval=10), save_at(checkpoints, 100), Fails(155)], epochs=4, **options)
-    assert steps(tmp_path)[-1] == 150
+        fake_training([JsonlHook(interval=10), save_at(checkpoints, 100), Fail(155)], epochs=4, **options)
+    assert read_steps(tmp_path)[-1] == 150
 
     fake_training([JsonlHook(interval=10)], epochs=4, resume="auto", **options)
 
-    assert steps(tmp_path) == list(range(10, 201, 10))
+    assert read_steps(tmp_path) == list(range(10, 201, 10))
 
 
-def test_more_epochs_go_on_in_the_same_file(tmp_path: Path, save_at: Any) -> None:
+def test_additional_epochs_are_appended_to_the_same_file(tmp_path: Path, save_at: Any) -> None:
     options = {"scores": lambda epoch: {"accuracy": epoch / 10}, "work_dir": tmp_path}
     fake_training([JsonlHook(), save_at(tmp_path / "checkpoints", 9)], epochs=3, **options)
 
     fake_training([JsonlHook()], epochs=5, resume="auto", **options)
 
     for kind in ("train", "val"):
-        assert [row["epoch"] for row in rows_of(tmp_path, kind)] == [1, 2, 3, 4, 5]
+        assert [row["epoch"] for row in read_rows(tmp_path, kind)] == [1, 2, 3, 4, 5]
 
 
-class ReportsEachIteration(Hook):
-    """Reports something at each iteration, which stands behind the results of the same moment."""
+class LogEachIteration(Hook):
+    """Log a scalar at each iteration; its row is sorted after the results of the same moment."""
 
     def after_train_iter(self, run: Run) -> None:
         run.bus.emit("log_scalars", values={"iteration": run.iters_done})
 
 
-@pytest.mark.parametrize(("place", "killed_at"), [(1, 5), (3, 3), (3, 4), (5, 9), (6, 12), (9, 12)])
-def test_the_file_is_that_of_the_uninterrupted_run(tmp_path: Path, save_at: Any, place: int, killed_at: int) -> None:
+@pytest.mark.parametrize(("saved_at", "killed_at"), [(1, 5), (3, 3), (3, 4), (5, 9), (6, 12), (9, 12)])
+def test_file_of_a_resumed_run_equals_that_of_the_uninterrupted_run(
+    tmp_path: Path, save_at: Any, saved_at: int, killed_at: int
+) -> None:
     def train(directory: Path, *hooks: object, **more: Any) -> None:
-        saves = save_at(directory / "checkpoints", place)
+        saves = save_at(directory / "checkpoints", saved_at)
         scores = {"scores": lambda epoch: {"accuracy": epoch / 10}}
-        hooks = (JsonlHook(interval=2), saves, ReportsEachIteration(), *hooks)
+        hooks = (JsonlHook(interval=2), saves, LogEachIteration(), *hooks)
         fake_training(hooks, epochs=4, work_dir=directory, losses=float, **scores, **more)
 
-    train(tmp_path / "whole")
+    train(tmp_path / "uninterrupted")
     with pytest.raises(RuntimeError):
-        train(tmp_path / "killed", Fails(killed_at))
+        train(tmp_path / "killed", Fail(killed_at))
     train(tmp_path / "killed", resume="auto")
 
-    assert without_time(rows_of(tmp_path / "killed")) == without_time(rows_of(tmp_path / "whole"))
+    assert remove_time(read_rows(tmp_path / "killed")) == remove_time(read_rows(tmp_path / "uninterrupted"))
 
 
 @pytest.mark.parametrize("number", [10, 90])
-def test_what_is_reported_before_the_resume_stays(tmp_path: Path, save_at: Any, number: int) -> None:
-    class Reports(Hook):
+def test_rows_written_before_the_resume_remain(tmp_path: Path, save_at: Any, number: int) -> None:
+    class LogConfig(Hook):
         priority = number
 
         def before_run(self, run: Run) -> None:
             run.bus.emit("log_config", config={"start": self.config.name})
 
     saves = save_at(tmp_path / "checkpoints", 2)
-    fake_training([Reports(name="first"), JsonlHook(interval=1), saves], epochs=1, work_dir=tmp_path)
-    fake_training([Reports(name="second"), JsonlHook(interval=1)], epochs=1, work_dir=tmp_path, resume="auto")
+    fake_training([LogConfig(name="first"), JsonlHook(interval=1), saves], epochs=1, work_dir=tmp_path)
+    fake_training([LogConfig(name="second"), JsonlHook(interval=1)], epochs=1, work_dir=tmp_path, resume="auto")
 
-    assert [row["config"]["start"] for row in rows_of(tmp_path, "config")] == ["first", "second"]
-    assert steps(tmp_path) == [1, 2, 3]
+    assert [row["config"]["start"] for row in read_rows(tmp_path, "config")] == ["first", "second"]
+    assert read_steps(tmp_path) == [1, 2, 3]
 
 
-def test_a_run_that_died_before_its_first_checkpoint_begins_its_file_again(tmp_path: Path) -> None:
+def test_run_killed_before_its_first_checkpoint_restarts_its_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
-        fake_training([JsonlHook(interval=1), Fails(3)], work_dir=tmp_path)
+        fake_training([JsonlHook(interval=1), Fail(3)], work_dir=tmp_path)
 
     fake_training([JsonlHook(interval=1)], work_dir=tmp_path, resume="auto")
 
-    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert read_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_torn_line_is_cut_before_the_run_goes_on(tmp_path: Path, save_at: Any) -> None:
+def test_incomplete_line_is_removed_before_the_run_resumes(tmp_path: Path, save_at: Any) -> None:
     fake_training([JsonlHook(interval=1), save_at(tmp_path / "checkpoints", 3)], epochs=1, work_dir=tmp_path)
     with open(tmp_path / "logs" / "metrics.jsonl", "a") as file:
         file.write('{"kind": "tra')
 
     fake_training([JsonlHook(interval=1)], epochs=2, work_dir=tmp_path, resume="auto")
 
-    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert read_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_test_of_an_older_checkpoint_cuts_nothing_and_survives_a_resume(
+def test_test_of_an_older_checkpoint_removes_no_rows(
     tmp_path: Path, trainer: Callable[..., Trainer], save_at: Any
 ) -> None:
     options: dict[str, Any] = {"losses": [1.0, 2.0, 3.0, 4.0], "work_dir": tmp_path}
@@ -379,23 +382,23 @@ def test_a_test_of_an_older_checkpoint_cuts_nothing_and_survives_a_resume(
     tester = trainer(JsonlHook(), test_loader=[torch.tensor([5.0])], **options)
     tester.resume = tmp_path / "checkpoints" / "2.pth"
     tester.test()
-    assert steps(tmp_path) == [1, 2, 3, 4]
+    assert read_steps(tmp_path) == [1, 2, 3, 4]
 
     trainer(JsonlHook(interval=1), resume="auto", **options).fit()
 
-    assert sorted(steps(tmp_path)) == [1, 2, 3, 4]
-    assert [row["values"] for row in rows_of(tmp_path, "test")] == [{"test/loss": 5.0}]
+    assert sorted(read_steps(tmp_path)) == [1, 2, 3, 4]
+    assert [row["values"] for row in read_rows(tmp_path, "test")] == [{"test/loss": 5.0}]
 
 
-def test_a_hook_that_was_not_there_before_goes_on_from_the_clock(tmp_path: Path, save_at: Any) -> None:
+def test_hook_without_state_truncates_the_file_by_step(tmp_path: Path, save_at: Any) -> None:
     fake_training([JsonlHook(interval=1, name="old"), save_at(tmp_path / "checkpoints", 2)], work_dir=tmp_path)
 
     fake_training([JsonlHook(interval=1, name="new")], work_dir=tmp_path, resume="auto")
 
-    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert read_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
 
 
-KILLED = """
+KILLED_SCRIPT = """
     import os, signal, sys
     from pathlib import Path
     from hookbus import Hook, Trainer
@@ -405,7 +408,7 @@ KILLED = """
 
     directory, resume = Path(sys.argv[1]), sys.argv[2]
 
-    class Dies(Hook):
+    class Kill(Hook):
         def after_train_iter(self, run):
             if run.iters_done == 100 and resume == "never":
                 run.request_save(saver=self)
@@ -420,33 +423,33 @@ KILLED = """
             write_checkpoint(directory / "checkpoints" / "100.pth", checkpoint, 1)
             return False
 
-    fake_training([JsonlHook(interval=10), Dies()], epochs=4, batches=50, work_dir=directory, resume=resume)
+    fake_training([JsonlHook(interval=10), Kill()], epochs=4, batches=50, work_dir=directory, resume=resume)
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_goes_on_where_its_checkpoint_was_taken(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
+def test_killed_process_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(KILLED_SCRIPT), str(tmp_path)]
 
     killed = subprocess.run([*command, "never"], env=os.environ)
     assert killed.returncode == -signal.SIGKILL
-    assert steps(tmp_path)[-1] == 150
+    assert read_steps(tmp_path)[-1] == 150
     subprocess.run([*command, "auto"], check=True)
 
-    assert steps(tmp_path) == list(range(10, 201, 10))
+    assert read_steps(tmp_path) == list(range(10, 201, 10))
 
 
-def test_no_priority_is_needed_for_the_rows_of_one_update(trainer: Callable[..., Trainer], tmp_path: Path) -> None:
-    class Rates(Hook):
+def test_rows_of_one_optimizer_step_are_sorted_at_any_priority(trainer: Callable[..., Trainer], tmp_path: Path) -> None:
+    class LogScalar(Hook):
         priority = Priority.LOWEST
 
         def after_train_iter(self, run: Run) -> None:
             if run.stepped:
                 run.bus.emit("log_scalars", values={"own": 1.0})
 
-    trainer(JsonlHook(interval=1), Rates(), losses=[1.0] * 16, accumulate=8, work_dir=tmp_path).fit()
+    trainer(JsonlHook(interval=1), LogScalar(), losses=[1.0] * 16, accumulate=8, work_dir=tmp_path).fit()
 
-    assert [(row["kind"], row["step"]) for row in rows_of(tmp_path)] == [
+    assert [(row["kind"], row["step"]) for row in read_rows(tmp_path)] == [
         *(("train", 1), ("scalars", 1)),
         *(("train", 2), ("scalars", 2)),
     ]

@@ -1,4 +1,4 @@
-"""A file of JSON lines: whole rows in a fixed order, whatever happens."""
+"""Tests of the JSON lines file: complete rows in a fixed order after any failure."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "logs" / "metrics.jsonl"
 
 
-def test_each_row_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
+def test_row_is_in_the_file_after_write(path: Path) -> None:
     lines = JsonLines(path)
 
     lines.write({"a": 1})
@@ -31,7 +31,7 @@ def test_each_row_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
     lines.close()
 
 
-def test_opening_again_goes_on_behind_what_is_there(path: Path) -> None:
+def test_reopened_file_is_appended_to(path: Path) -> None:
     for number in range(3):
         lines = JsonLines(path)
         lines.write({"n": number})
@@ -40,20 +40,20 @@ def test_opening_again_goes_on_behind_what_is_there(path: Path) -> None:
     assert read_jsonl(path) == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
-def test_a_torn_last_line_is_cut_wherever_it_was_torn(path: Path) -> None:
-    whole = b'{"n": 0}\n{"n": 1}\n'
+def test_incomplete_last_line_is_removed_at_any_length(path: Path) -> None:
+    content = b'{"n": 0}\n{"n": 1}\n'
     path.parent.mkdir()
-    for length in range(len(whole) + 1):
-        path.write_bytes(whole[:length])
+    for length in range(len(content) + 1):
+        path.write_bytes(content[:length])
         lines = JsonLines(path)
         lines.write({"n": 2})
         lines.close()
 
-        before = whole[:length].count(b"\n")
+        before = content[:length].count(b"\n")
         assert read_jsonl(path) == [{"n": n} for n in range(before)] + [{"n": 2}]
 
 
-def test_nan_is_refused_and_nothing_is_written(path: Path) -> None:
+def test_nan_raises_and_nothing_is_written(path: Path) -> None:
     lines = JsonLines(path)
 
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -63,7 +63,7 @@ def test_nan_is_refused_and_nothing_is_written(path: Path) -> None:
     lines.close()
 
 
-def test_text_that_no_encoding_can_hold_is_escaped(path: Path) -> None:
+def test_lone_surrogate_is_escaped(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"a": "\udc80"})
     lines.close()
@@ -71,10 +71,10 @@ def test_text_that_no_encoding_can_hold_is_escaped(path: Path) -> None:
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": "\udc80"}
 
 
-def test_a_full_disk_leaves_no_half_line(path: Path) -> None:
+def test_full_disk_leaves_no_incomplete_line(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"n": 0})
-    lines._file = FullDisk(lines._file, room=4)
+    lines._file = FullDisk(lines._file, free=4)
 
     with pytest.raises(OSError, match="No space left"):
         lines.write({"n": 1})
@@ -87,13 +87,13 @@ def test_a_full_disk_leaves_no_half_line(path: Path) -> None:
     lines.close()
 
 
-def test_a_file_that_was_removed_is_told_once_and_begun_again(path: Path) -> None:
+def test_deleted_file_raises_once_and_is_recreated(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"n": 0})
     shutil.rmtree(path.parent)
-    lines.close_moment()  # as for a checkpoint, which it does not concern
+    lines.close_moment()  # must not raise: closing a moment writes nothing
 
-    with pytest.raises(FileNotFoundError, match="it was removed while it was written"):
+    with pytest.raises(FileNotFoundError, match="the file was deleted while it was open"):
         lines.write({"n": 1})
     lines.write({"n": 2})
 
@@ -103,39 +103,39 @@ def test_a_file_that_was_removed_is_told_once_and_begun_again(path: Path) -> Non
 
 
 class FullDisk:
-    """A file on a disk that takes a few bytes more."""
+    """File on a disk with a limited number of free bytes."""
 
-    def __init__(self, file: Any, room: int) -> None:
-        self.file, self.room = file, room
+    def __init__(self, file: Any, free: int) -> None:
+        self.file, self.free = file, free
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
 
     def write(self, data: bytes) -> int:
-        if not self.room:
+        if not self.free:
             raise OSError(28, "No space left on device")
-        written = self.file.write(data[: self.room])
-        self.room -= written
+        written = self.file.write(data[: self.free])
+        self.free -= written
         return int(written)
 
 
-def test_a_write_that_comes_in_pieces_is_finished(path: Path) -> None:
-    class Slow(FullDisk):
+def test_partial_writes_are_completed(path: Path) -> None:
+    class PartialWrites(FullDisk):
         def write(self, data: bytes) -> int:
             return int(self.file.write(data[:3]))
 
     lines = JsonLines(path)
-    lines._file = Slow(lines._file, room=0)
-    lines.write({"n": "some more than three bytes"})
+    lines._file = PartialWrites(lines._file, free=0)
+    lines.write({"n": "more than three bytes"})
 
-    assert read_jsonl(path) == [{"n": "some more than three bytes"}]
+    assert read_jsonl(path) == [{"n": "more than three bytes"}]
     lines.close()
 
 
 # -- order -----------------------------------------------------------------------------------------------
 
 
-def test_rows_of_one_moment_stand_in_the_order_of_their_keys(path: Path) -> None:
+def test_rows_of_one_moment_are_sorted_by_key(path: Path) -> None:
     for order in itertools.permutations([1, 2, 3]):
         lines = JsonLines(path)
         lines.write({"key": 9}, moment="before", key=9)
@@ -148,7 +148,7 @@ def test_rows_of_one_moment_stand_in_the_order_of_their_keys(path: Path) -> None
         path.unlink()
 
 
-def test_rows_with_the_same_key_stand_as_they_came(path: Path) -> None:
+def test_rows_with_equal_keys_keep_their_order(path: Path) -> None:
     lines = JsonLines(path)
     for value in (3, 1, 2):
         lines.write({"value": value}, moment="now", key="a")
@@ -157,7 +157,7 @@ def test_rows_with_the_same_key_stand_as_they_came(path: Path) -> None:
     assert [row["value"] for row in read_jsonl(path)] == [3, 1, 2]
 
 
-def test_rows_come_between_those_of_a_moment_that_was_opened_again(path: Path) -> None:
+def test_rows_are_inserted_into_a_reopened_moment(path: Path) -> None:
     lines = JsonLines(path)
     for key in "abd":
         lines.write({"key": key}, moment="before" if key == "a" else 1, key=key)
@@ -166,16 +166,16 @@ def test_rows_come_between_those_of_a_moment_that_was_opened_again(path: Path) -
     lines.close()
 
     assert moment == (1, ["b", "c", "d"])
-    again = JsonLines(path)
-    again.reopen_moment(*moment)
-    again.write({"key": "bb"}, moment=1, key="bb")
-    again.write({"key": "a"}, moment=2, key="a")
+    reopened = JsonLines(path)
+    reopened.reopen_moment(*moment)
+    reopened.write({"key": "bb"}, moment=1, key="bb")
+    reopened.write({"key": "a"}, moment=2, key="a")
     assert [row["key"] for row in read_jsonl(path)] == ["a", "b", "bb", "c", "d", "a"]
-    assert again.rows == 6
-    again.close()
+    assert reopened.rows == 6
+    reopened.close()
 
 
-def test_a_closed_moment_is_not_touched_any_more(path: Path) -> None:
+def test_rows_are_not_inserted_into_a_closed_moment(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"key": 2}, moment="now", key=2)
     lines.close_moment()
@@ -186,7 +186,7 @@ def test_a_closed_moment_is_not_touched_any_more(path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3))))
-def test_any_rows_are_all_there_sorted_within_each_moment(
+def test_any_rows_are_written_and_sorted_within_each_moment(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "log.jsonl"
@@ -201,10 +201,10 @@ def test_any_rows_are_all_there_sorted_within_each_moment(
     assert lines.rows == len(rows)
 
 
-# -- cutting ---------------------------------------------------------------------------------------------
+# -- removing --------------------------------------------------------------------------------------------
 
 
-def test_rows_that_are_not_wanted_are_cut_away_and_writing_goes_on(path: Path) -> None:
+def test_keep_removes_rows_and_later_rows_are_appended(path: Path) -> None:
     lines = JsonLines(path)
     for number in range(5):
         lines.write({"n": number})
@@ -218,7 +218,7 @@ def test_rows_that_are_not_wanted_are_cut_away_and_writing_goes_on(path: Path) -
     lines.close()
 
 
-def test_a_file_that_stays_as_it_is_is_not_replaced(path: Path) -> None:
+def test_keep_does_not_replace_an_unchanged_file(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"n": 0})
     before = path.stat().st_ino
@@ -229,15 +229,15 @@ def test_a_file_that_stays_as_it_is_is_not_replaced(path: Path) -> None:
     lines.close()
 
 
-def test_a_line_that_is_no_json_is_shown_as_an_empty_row(path: Path) -> None:
+def test_keep_passes_an_invalid_line_as_an_empty_row(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"n": 0}\nnonsense\n[1]\n')
-    seen: list[tuple[int, dict[str, Any]]] = []
+    rows: list[tuple[int, dict[str, Any]]] = []
     lines = JsonLines(path)
 
-    lines.keep(lambda number, row: bool(seen.append((number, row))) or number == 1)
+    lines.keep(lambda number, row: bool(rows.append((number, row))) or number == 1)
 
-    assert seen == [(0, {"n": 0}), (1, {}), (2, {})]
+    assert rows == [(0, {"n": 0}), (1, {}), (2, {})]
     assert path.read_text() == "nonsense\n"
     lines.close()
 
@@ -245,7 +245,7 @@ def test_a_line_that_is_no_json_is_shown_as_an_empty_row(path: Path) -> None:
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def test_a_reader_leaves_out_a_torn_last_line(path: Path) -> None:
+def test_read_jsonl_skips_an_incomplete_last_line(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"n": 0}\n{"n": 1')
 
@@ -253,7 +253,7 @@ def test_a_reader_leaves_out_a_torn_last_line(path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"a": NaN}', '{"a": -Infinity}', "[1]", ""])
-def test_a_reader_names_the_line_that_is_no_row(path: Path, line: str) -> None:
+def test_read_jsonl_reports_the_number_of_an_invalid_line(path: Path, line: str) -> None:
     path.parent.mkdir()
     path.write_text(f'{{"n": 0}}\n{line}\n{{"n": 1}}\n')
 

@@ -1,4 +1,4 @@
-"""Whatever a training reports becomes plain numbers and strict JSON."""
+"""Tests of the conversion of logged values to numbers and strict JSON."""
 
 import json
 import math
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hookbus_logger.rows import KINDS, order_of, plain, plain_number, scalars
 
 
-def strictly(text: str) -> Any:
-    def refuse(constant: str) -> NoReturn:
+def parse_strict_json(text: str) -> Any:
+    def reject(constant: str) -> NoReturn:
         raise ValueError(constant)
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=reject)
 
 
 @pytest.mark.parametrize(
@@ -40,22 +40,22 @@ def strictly(text: str) -> Any:
         (Fraction(1, 4), 0.25),
     ],
 )
-def test_every_single_number_becomes_a_plain_one(value: Any, number: float) -> None:
-    found = plain_number(value)
+def test_plain_number_converts_any_single_number(value: Any, number: float) -> None:
+    converted = plain_number(value)
 
-    assert found == number
-    assert type(found) is type(number)
+    assert converted == number
+    assert type(converted) is type(number)
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], 1 + 2j, torch.zeros(2), np.zeros(2), torch.zeros(0)])
-def test_what_is_no_single_number_is_left_out_and_told(value: Any) -> None:
+def test_scalars_omit_and_report_a_non_number(value: Any) -> None:
     fields, problems = scalars({"good": 1.0, "bad": value})
 
     assert fields == {"values": {"good": 1.0}}
-    assert problems == [f"'bad' is a {type(value).__name__}, not a single number"]
+    assert problems == [f"'bad' must be a single number, got {type(value).__name__}"]
 
 
-def test_what_is_not_finite_is_null_and_named() -> None:
+def test_scalars_convert_nonfinite_values_to_null() -> None:
     fields, problems = scalars({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}, {"a": 2})
 
     assert fields == {
@@ -67,24 +67,24 @@ def test_what_is_not_finite_is_null_and_named() -> None:
 
 
 @given(st.dictionaries(st.text(), st.floats() | st.integers() | st.booleans()))
-def test_any_numbers_pass_a_strict_parser(values: dict[str, float]) -> None:
+def test_scalars_are_strict_json(values: dict[str, float]) -> None:
     fields, _ = scalars(values)
 
-    back = strictly(json.dumps(fields, allow_nan=False))
+    parsed = parse_strict_json(json.dumps(fields, allow_nan=False))
 
     expected = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    assert back["values"] == expected
-    assert set(back.get("nonfinite", {})) == {name for name, value in values.items() if not math.isfinite(value)}
+    assert parsed["values"] == expected
+    assert set(parsed.get("nonfinite", {})) == {name for name, value in values.items() if not math.isfinite(value)}
 
 
-def test_names_are_texts_and_what_no_float_holds_is_told() -> None:
+def test_scalars_convert_names_and_report_numbers_out_of_range() -> None:
     fields, problems = scalars({0: 0.5, "a": 1, "big": 10**400})
 
     assert fields == {"values": {"0": 0.5, "a": 1}}
-    assert problems == ["'big' is larger than any float"]
+    assert problems == ["'big' exceeds the range of a float"]
 
 
-def test_a_configuration_becomes_strict_json() -> None:
+def test_plain_converts_a_configuration_to_strict_json() -> None:
     config = {
         "model": {"lr": 0.1, "path": Path("runs/x")},
         "betas": (0.9, math.inf),
@@ -93,7 +93,7 @@ def test_a_configuration_becomes_strict_json() -> None:
         "none": None,
     }
 
-    assert strictly(json.dumps(plain(config), allow_nan=False)) == {
+    assert parse_strict_json(json.dumps(plain(config), allow_nan=False)) == {
         "model": {"lr": 0.1, "path": "runs/x"},
         "betas": [0.9, "inf"],
         "3": ["a"],
@@ -102,7 +102,7 @@ def test_a_configuration_becomes_strict_json() -> None:
     }
 
 
-def test_rows_of_one_moment_stand_by_kind_and_then_by_name() -> None:
+def test_order_of_rows_is_by_kind_and_then_by_name() -> None:
     rows = [{"kind": kind, "values": {name: 1}} for kind in KINDS[:-1] for name in "ab"]
     rows += [{"kind": "text", "tag": tag} for tag in "ab"]
 

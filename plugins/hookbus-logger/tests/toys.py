@@ -1,4 +1,4 @@
-"""What the tests of several hooks share."""
+"""Hooks shared by several test modules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hookbus.run import Run
 
 
 class StopAt(Hook):
-    """Asks for the end of the run after some iteration."""
+    """Request the end of the run after the given iteration."""
 
     def __init__(self, iteration: int) -> None:
         super().__init__()
