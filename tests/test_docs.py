@@ -149,13 +149,13 @@ def test_every_generated_part_stands_on_a_page() -> None:
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
 def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
     page = ROOT / "docs" / "plugins" / f"{package.removeprefix('hookbus-')}.md"
-    assert page.is_file(), f"write {name_of(page)}: what, why, example, settings, pitfalls"
+    assert page.is_file(), f"write {name_of(page)}: purpose, example, settings, notes and limitations"
 
     project = tomllib.loads((ROOT / "plugins" / package / "pyproject.toml").read_text())["project"]
     offered = {name for group in OFFERED for name in project["entry-points"].get(group, {})}
     assert {name.partition("/")[2] for name in re.findall(r"<!-- generated: (\S+) -->", page.read_text())} >= offered
     assert {block.language for block in blocks(page)} >= {"yaml", "python"}
-    assert "\n## Pitfalls\n" in page.read_text()
+    assert "\n## Notes and limitations\n" in page.read_text()
 
 
 def test_the_hooks_that_stand_beside_those_of_others_are_there() -> None:

@@ -16,9 +16,9 @@ SCORES = [0.0, 0.125, 0.1875, 0.25, 0.3125, 0.5, 0.6875, 0.75, 0.8125, 0.875, 1.
 
 
 def comparisons() -> dict[str, dict[str, str]]:
-    """The expressions of the table "What is compared", by row and mode."""
+    """The expressions of the table "Comparison rules", by row and mode."""
     page = (ROOT / "docs" / "plugins" / "early-stopping.md").read_text()
-    table = page.partition("## What is compared\n\n")[2].partition("\n\n")[0]
+    table = page.partition("## Comparison rules\n\n")[2].partition("\n\n")[0]
     head, _, *rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
 
