@@ -1,4 +1,4 @@
-"""A moving average of the weights for hookbus: one fused update per optimizer step, exact to resume."""
+"""Exponential moving average of the weights for hookbus: one fused update per optimizer step, bit-exact resume."""
 
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig

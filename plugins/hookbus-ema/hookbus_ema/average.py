@@ -1,4 +1,4 @@
-"""The arithmetic of a moving average of weights. Needs PyTorch and nothing else."""
+"""Exponential moving average of weights. Depends on PyTorch only."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ __all__ = ["ExponentialMovingAverage"]
 
 
 class ExponentialMovingAverage:
-    """A moving average of the weights of a model.
+    """Exponential moving average (EMA) of the weights of a model.
 
-    After the optimizer step number i (from 1) each floating-point weight w moves its average a, in place:
+    After optimizer step i (from 1) the average a of each floating-point weight w is updated in place:
 
         a <- m * a + (1 - m) * w,    m = min(momentum, (1 + i) / (warm_up + i))
 
-    The average starts at the weights as they are now. With `warm_up=0` this is, bit for bit, what
-    `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(momentum)` computes. The ramp is the one of
-    TensorFlow's `ExponentialMovingAverage(num_updates=...)`, where `warm_up` is 10.
+    The average starts at the current weights. With `warm_up=0` it is bitwise identical to
+    `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(momentum)`. The warm-up is that of TensorFlow's
+    `ExponentialMovingAverage(num_updates=...)`, which corresponds to `warm_up=10`.
 
-    Everything an update needs is kept from one to the next: it allocates nothing. Shared tensors are averaged once.
-    Frozen ones are averaged like the others, which leaves them as they are, so they may thaw at any time. Weights of
-    less than 32 bits have averages of 32 bits, since small steps would be rounded away otherwise. Tensors that are not
-    floating-point are copied. Of weights that are spread over processes (FSDP2), each process averages the part that it
-    has, and nothing is sent.
+    * An update allocates no memory.
+    * Shared tensors are averaged once.
+    * Frozen tensors are averaged as well, which does not change them, so they may be unfrozen at any time.
+    * Averages have at least 32 bits, because updates of lower precision would be rounded to zero.
+    * Tensors that are neither floating-point nor complex are copied.
+    * Each rank averages its local shards of sharded tensors (FSDP2), without communication.
 
     Args:
-        weights: a module, or floating-point and other tensors by name. The tensors are held, not copied: they are to be
-            changed in place, as optimizers do.
-        momentum: the share of the old average that an update keeps, from 0 to 1.
-        warm_up: slows down how the share grows to `momentum`; 0 for `momentum` from the first step on.
-        update_buffers: whether a module's floating-point buffers are averaged; otherwise an update copies them.
-        device: where the averages are; default next to their weights.
+        weights: a module, or tensors by name. The tensors are referenced, not copied: they must be changed in place, as
+            optimizers do.
+        momentum: the weight of the old average in an update, in [0, 1].
+        warm_up: the length of the momentum warm-up; 0 for `momentum` from the first step on.
+        update_buffers: whether the floating-point buffers of a module are averaged; otherwise an update copies them.
+        device: the device of the averages; default the device of each weight.
 
     Attributes:
-        momentum, warm_up: as given.
-        steps: the number of the optimizer step at the last update; 0 before the first.
+        momentum, warm_up: the arguments.
+        steps: number of the optimizer step of the last update; 0 before the first.
 
     Raises:
-        ValueError: momentum is outside of 0 to 1, or warm_up is negative.
+        ValueError: If `momentum` is not in [0, 1] or `warm_up` is negative.
     """
 
     def __init__(
@@ -55,38 +56,43 @@ class ExponentialMovingAverage:
         device: torch.device | str | None = None,
     ) -> None:
         if not 0 <= momentum <= 1 or warm_up < 0:
-            raise ValueError(f"momentum is from 0 to 1 and warm_up at least 0, not {momentum!r} and {warm_up!r}.")
+            raise ValueError(f"momentum must be in [0, 1] and warm_up at least 0, got {momentum!r} and {warm_up!r}.")
         self.momentum, self.warm_up, self.steps = momentum, warm_up, 0
         named = _tensors_of(weights)
+        # By identity: tied weights appear under several names but are updated once.
         self._weights = list({id(tensor): tensor for tensor in named.values()}.values())
-        place = {id(tensor): i for i, tensor in enumerate(self._weights)}
-        self._places = {name: place[id(tensor)] for name, tensor in named.items()}
+        index = {id(tensor): i for i, tensor in enumerate(self._weights)}
+        self._places = {name: index[id(tensor)] for name, tensor in named.items()}
         self._averages = [_average_of(weight, device) for weight in self._weights]
         self._raw: list[Tensor] | None = None
         buffers = {id(buffer) for buffer in weights.buffers()} if isinstance(weights, nn.Module) else set()
         self._divide(buffers, update_buffers)
 
     def _divide(self, buffers: set[int], update_buffers: bool) -> None:
-        """Tell apart what an update averages, and what it copies: buffers, and what is not floating-point."""
+        """Partition the tensors into averaged parameters, averaged buffers, and copied tensors."""
         pairs = list(map(_Pair, self._averages, self._weights))
-        kept = set() if update_buffers else buffers
-        averaged = [pair for pair in pairs if _is_floating(pair.weight) and id(pair.weight) not in kept]
+        copied_buffers = set() if update_buffers else buffers
+        averaged = [pair for pair in pairs if _is_floating(pair.weight) and id(pair.weight) not in copied_buffers]
+        # Buffers are separate from parameters because an overlapped update must not read them during a forward.
         self._parameters = _groups(pair for pair in averaged if id(pair.weight) not in buffers)
         self._buffers = _groups(pair for pair in averaged if id(pair.weight) in buffers)
-        self._copied = [pair for pair in pairs if not _is_floating(pair.weight) or id(pair.weight) in kept]
+        self._copied = [pair for pair in pairs if not _is_floating(pair.weight) or id(pair.weight) in copied_buffers]
 
     def is_of(self, model: nn.Module) -> bool:
-        """Whether the tensors of a model are those that are averaged."""
+        """Whether the averaged tensors are the current tensors of a model, by name and identity."""
         named = _tensors_of(model)
         return named.keys() == self._places.keys() and all(
             self._weights[i] is named[name] for name, i in self._places.items()
         )
 
     def go_on_from(self, other: ExponentialMovingAverage) -> list[str]:
-        """Take the averages of the tensors that another one averages as well, and its steps.
+        """Copy the steps of another average, and its averages of the tensors that both average.
+
+        Args:
+            other: the other average.
 
         Returns:
-            The names of those whose average begins here instead, sorted.
+            Sorted names of the remaining averaged tensors, whose averages start at their current values.
         """
         known = dict(zip(map(id, other._weights), other._averages, strict=True))
         with torch.no_grad():
@@ -100,61 +106,62 @@ class ExponentialMovingAverage:
     # -- updating --------------------------------------------------------------------------------
 
     def momentum_at(self, step: int) -> float:
-        """The share of the old average that the update of an optimizer step keeps; steps count from 1."""
+        """Return the weight of the old average in the update after an optimizer step, from 1."""
         return min(self.momentum, (1 + step) / (self.warm_up + step))
 
     def update(self, step: int | None = None) -> None:
-        """Move the average towards the weights. To be called once after each optimizer step that was made.
+        """Update the average. Must be called once after each optimizer step.
 
         Args:
-            step: the number of the step, from 1; default the one after the last. Only the warm-up depends on it.
+            step: the number of the step, from 1; default the number of the last update plus 1. Only the warm-up depends
+                on it.
 
         Raises:
-            RuntimeError: the averages are in the model, so there are no weights to average.
+            RuntimeError: If the averages are in the model, inside `applied`.
         """
         if self._raw is not None:
             raise RuntimeError(
-                "The averaged weights are in the model right now, and averaging them with themselves would spoil them: "
-                "train and update outside of `with applied():`."
+                "The averaged weights are in the model, so an update would average them with themselves. Train and "
+                "update outside of `applied()`."
             )
         self.wait()
         self.steps = self.steps + 1 if step is None else step
-        share = 1 - self.momentum_at(self.steps)
+        alpha = 1 - self.momentum_at(self.steps)
         with torch.no_grad():
             for average, buffer in self._copied:
                 average.copy_(buffer)
             for group in self._buffers:
-                group.move(share)
-        self._move(share)
+                group.move(alpha)
+        self._move(alpha)
 
     def wait(self) -> None:
-        """Return once no update is running; here each has run when `update` returns."""
+        """Block until no update is in progress. A no-op here: `update` is synchronous."""
 
     def close(self) -> None:
-        """End what runs besides; here nothing does. The average can be used afterwards."""
+        """Release threads; the average remains usable. A no-op here."""
 
-    def _move(self, share: float) -> None:
-        """Average the parameters, which stay as they are until the next optimizer step."""
+    def _move(self, alpha: float) -> None:
+        """Update the averages of the parameters, which do not change before the next optimizer step."""
         with torch.no_grad():
             for group in self._parameters:
-                group.move(share)
+                group.move(alpha)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def averaged(self) -> dict[str, Tensor]:
-        """The averages by name, as the model's state dict names them. References: clone what is to stay."""
+        """Return the averages under the names of the state dict. Tensors are references, not copies."""
         self.wait()
         return {name: self._averages[i] for name, i in self._places.items()}
 
     def raw(self) -> dict[str, Tensor] | None:
-        """The raw weights by name while the averages are in the model; None while the model holds the raw ones."""
+        """Return the raw weights while the averages are in the model; None while the model contains the raw weights."""
         return None if self._raw is None else {name: self._raw[i] for name, i in self._places.items()}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """A context in which the model holds the averages. Afterwards it holds, bit for bit, what it held before.
+        """Context manager inside which the model contains the averages. Restores the raw weights on exit, bit-exact.
 
-        Changes that are made to the model's tensors inside are lost. Inside of itself it does nothing.
+        Changes to the tensors of the model inside the context are lost. A nested context is a no-op.
         """
         if self._raw is not None:
             yield
@@ -170,36 +177,41 @@ class ExponentialMovingAverage:
             self._raw = None
 
     def _put(self, values: list[Tensor]) -> None:
-        if not values:  # torch refuses an empty list
+        # `torch._foreach_copy_` raises on an empty list.
+        if not values:
             return
         with torch.no_grad():
             torch._foreach_copy_([*map(_own_part, self._weights)], [*map(_own_part, values)])
 
-    # -- keeping ---------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to go on exactly: `steps`, and `averaged` as references."""
+        """Return the state for a bit-exact resume: `steps`, and `averaged` as references."""
         return {"steps": self.steps, "averaged": self.averaged()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave. The weights of the model are left alone.
+        """Restore the state returned by `state_dict()`. The weights of the model are not modified.
 
-        Where averages are spread over processes, whole tensors will do as well.
+        Sharded averages accept full tensors as well.
+
+        Args:
+            state: the state.
 
         Raises:
-            ValueError: names or shapes are not those of the weights; all that differ are listed, and nothing changes.
+            ValueError: If names or shapes differ from those of the weights. The message lists all of them, and the
+                averages are unchanged.
         """
-        own, given = self.averaged(), state["averaged"]
-        wrong = [name for name in own if name not in given or given[name].shape != own[name].shape]
-        wrong += [name for name in given if name not in own]
-        if wrong:
+        own, saved = self.averaged(), state["averaged"]
+        mismatched = [name for name in own if name not in saved or saved[name].shape != own[name].shape]
+        mismatched += [name for name in saved if name not in own]
+        if mismatched:
             raise ValueError(
-                "The averages are not those of these weights. Missing, left over or of another shape: "
-                f"{', '.join(wrong)}. They go with a model that has the same tensors."
+                "averages do not match the weights; missing, unexpected or of another shape: "
+                f"{', '.join(mismatched)}. Load averages of a model with the same tensors."
             )
         with torch.no_grad():
             for name, average in own.items():
-                average.copy_(_spread_like(average, given[name]))
+                average.copy_(_spread_like(average, saved[name]))
         self.steps = state["steps"]
 
 
@@ -209,38 +221,41 @@ class _Pair(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Tensors that one fused call updates.
+    """Tensors that are updated by one fused call.
 
     Attributes:
-        averages, weights: in the same order.
-        staged: where the weights are brought to the device and type of the averages; None where they have it already.
+        averages, weights: tensors in the same order.
+        staged: preallocated copies of the weights on the device and with the dtype of the averages; None if the weights
+            have the same device and dtype.
     """
 
     averages: list[Tensor]
     weights: list[Tensor]
     staged: list[Tensor] | None
 
-    def move(self, share: float) -> None:
-        """Add so much of the distance to the weights to the averages."""
+    def move(self, alpha: float) -> None:
+        """Interpolate the averages towards the weights: `average += alpha * (weight - average)`."""
         weights = self.weights
         if self.staged is not None:
             torch._foreach_copy_(self.staged, self.weights)
             weights = self.staged
-        torch._foreach_lerp_(self.averages, weights, share)
+        torch._foreach_lerp_(self.averages, weights, alpha)
 
 
 def _groups(pairs: Iterable[_Pair]) -> list[_Group]:
-    """Pairs by device and type: the fused call takes tensors of one kind only."""
-    kinds: dict[Any, list[_Pair]] = {}
+    """Group pairs by device and dtype."""
+    # Mixed lists fall back to one kernel per tensor in `torch._foreach_*`.
+    groups: dict[Any, list[_Pair]] = {}
     for pair in pairs:
-        own = _Pair(_own_part(pair.average), _own_part(pair.weight))
-        kinds.setdefault((*_kind(own.average), *_kind(own.weight)), []).append(own)
-    return [_group(alike) for alike in kinds.values()]
+        local = _Pair(_own_part(pair.average), _own_part(pair.weight))
+        groups.setdefault((*_kind(local.average), *_kind(local.weight)), []).append(local)
+    return [_group(group) for group in groups.values()]
 
 
-def _group(alike: list[_Pair]) -> _Group:
-    averages, weights = [pair.average for pair in alike], [pair.weight for pair in alike]
+def _group(pairs: list[_Pair]) -> _Group:
+    averages, weights = [pair.average for pair in pairs], [pair.weight for pair in pairs]
     same = _kind(averages[0]) == _kind(weights[0])
+    # Allocated once here, so that an update allocates nothing.
     return _Group(averages, weights, None if same else [torch.empty_like(average) for average in averages])
 
 
@@ -249,18 +264,20 @@ def _kind(tensor: Tensor) -> tuple[torch.device, torch.dtype]:
 
 
 def _own_part(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor: of one that is spread over processes, the memory of its part."""
+    """Return the local shard of a DTensor, which shares its memory; any other tensor is returned unchanged."""
     to_local = getattr(tensor.detach(), "to_local", None)
     return tensor if to_local is None else to_local()
 
 
 def _spread_like(average: Tensor, value: Tensor) -> Tensor:
-    """A value as its average is spread over processes. Each has the whole value, so that nothing is sent."""
+    """Shard a full value like its average; a value that is sharded already is returned unchanged."""
     if not hasattr(average, "device_mesh") or hasattr(value, "device_mesh"):
         return value
-    from torch.distributed.tensor import distribute_tensor  # takes long to import
+    # Imported here because `torch.distributed.tensor` takes long to import.
+    from torch.distributed.tensor import distribute_tensor
 
     local = value.to(average.device)
+    # Every rank has loaded the full value: without a source rank nothing is scattered or broadcast.
     return distribute_tensor(local, average.device_mesh, average.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
@@ -269,14 +286,15 @@ def _is_floating(tensor: Tensor) -> bool:
 
 
 def _average_of(weight: Tensor, device: torch.device | str | None) -> Tensor:
-    """An average that starts at a weight."""
+    """Return an average initialized with a weight, with at least 32 bits if it is floating-point."""
     dtype = torch.promote_types(weight.dtype, torch.float32) if _is_floating(weight) else weight.dtype
     return weight.detach().to(weight.device if device is None else device, dtype, copy=True)
 
 
 def _tensors_of(weights: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by name; of a module the parameters and buffers in its state dict: the very objects, not views."""
+    """Return tensors by name; for a module the parameters and persistent buffers themselves, not detached views."""
     if not isinstance(weights, nn.Module):
         return dict(weights)
+    # Excludes extra state of modules, which is in the state dict but may be any object.
     own = {id(tensor) for tensor in (*weights.parameters(), *weights.buffers())}
     return {name: value for name, value in weights.state_dict(keep_vars=True).items() if id(value) in own}

@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Configuration of the EMA hook."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ __all__ = ["EMAConfig"]
 
 
 class EMAConfig(HookConfig):
-    """How the weights are averaged, and where the averages are."""
+    """Momentum, update interval, initial averages, and device of the moving average."""
 
-    no_frequency = "updates are counted by interval: say interval: {value}."
+    # The common key `frequency` counts iterations; an update per N optimizer steps is `interval`.
+    no_frequency = "updates are counted by `interval`. Set `interval: {value}`."
 
     momentum: float = Field(
-        default=0.9999, ge=0, lt=1, description="Share of the old average that each update keeps; at least 0.5."
+        default=0.9999, ge=0, lt=1, description="Weight of the old average in each update; at least 0.5."
     )
-    interval: int = Field(default=1, ge=1, description="Update the average every this many optimizer steps.")
+    interval: int = Field(default=1, ge=1, description="Update the average every N optimizer steps.")
     warm_up: int = Field(
-        default=100, ge=0, description="At step i at most (1 + i) / (warm_up + i) is kept; 0: no warm-up."
+        default=100, ge=0, description="Limit the momentum to (1 + i) / (warm_up + i) at step i; 0: no warm-up."
     )
     resume_from: str | None = Field(
-        default=None, description="A checkpoint whose averages a new run starts from; default the model's weights."
+        default=None,
+        description="Checkpoint that initializes the averages of a new run; default: the weights of the model.",
     )
     update_buffers: bool = Field(
-        default=False, description="Whether floating-point buffers are averaged too (else copied)."
+        default=False, description="Average floating-point buffers as well, instead of copying them."
     )
     device: Literal["cpu"] | None = Field(
-        default=None, description="Where the averages are kept: cpu; default the device of the weights."
+        default=None, description="Device of the averages: cpu; default: the device of the weights."
     )
     overlap: bool = Field(
         default=False, description="Experimental: update on another thread during the next forward and backward."
@@ -39,10 +41,11 @@ class EMAConfig(HookConfig):
     @field_validator("momentum")
     @classmethod
     def _is_the_share_of_the_old(cls, value: float) -> float:
+        # A small value is almost always the opposite convention, which would train without any error.
         if value < 0.5:
             raise ValueError(
-                f"{value!r} would forget the average at once. There are two conventions: here momentum is the share of "
-                "the old average, average = momentum * average + (1 - momentum) * weight; elsewhere, as in MMEngine, "
-                f"it is the share of the new weight. If that is what {value!r} means, write {round(1 - value, 12)!r}."
+                f"must be at least 0.5, got {value!r}. Here momentum is the weight of the old average: average = "
+                f"momentum * average + (1 - momentum) * weight. If {value!r} is the weight of the new value, as in "
+                f"MMEngine, set {round(1 - value, 12)!r}."
             )
         return value

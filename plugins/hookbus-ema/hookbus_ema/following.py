@@ -1,4 +1,4 @@
-"""The model that is averaged, which may change during a training."""
+"""Synchronization of the average with a model whose tensors change during training."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ __all__ = ["followed", "has_shape", "model_of"]
 def followed(
     average: ExponentialMovingAverage, model: nn.Module, config: EMAConfig, logger: logging.Logger
 ) -> ExponentialMovingAverage:
-    """The average of the tensors that a model has now.
+    """Return an average of the current tensors of a model.
 
-    Tensors that are still there keep their averages. New ones, under an old name as well, start at their weights as
-    they are now, and that is said, unless they are only copied, such as a buffer that each forward makes anew.
+    Tensors that the model still contains keep their averages. New tensors, also under an existing name, start at their
+    current values. A warning lists them, except for tensors that are copied and not averaged, such as a buffer that
+    each forward creates.
 
     Args:
         average: the average so far.
         model: the model.
-        config: what an average is made with.
-        logger: where to report.
+        config: the configuration of a new average.
+        logger: the logger of the warning.
 
     Returns:
-        The same average, or another one where the model has other tensors.
+        The same average if the tensors are the same, else a new one. The old one is closed.
     """
+    # While the averages are in the model, the raw weights are stored in `average` and would be lost with it.
     if average.raw() is not None or average.is_of(model):
         return average
-    before, now = average.averaged(), average_of(model, config)
+    old_names, current = average.averaged().keys(), average_of(model, config)
     average.close()
-    fresh = now.go_on_from(average)
-    gone = sorted(before.keys() - now.averaged().keys())
-    if fresh or gone:
-        logger.warning("The model has got other tensors. Averaged from now on: %s; no more: %s.", fresh, gone)
-    return now
+    added = current.go_on_from(average)
+    removed = sorted(old_names - current.averaged().keys())
+    if added or removed:
+        logger.warning("The parameters of the model changed. Now averaged: %s; no longer averaged: %s.", added, removed)
+    return current
 
 
 def model_of(run: Run) -> nn.Module:
-    """The model of a run that has one, without what is wrapped around it."""
+    """Return the model of a run without its wrappers. The run must have a model."""
     assert run.model is not None
     return unwrapped(run.model)
 
 
 def has_shape(model: nn.Module) -> bool:
-    """Whether every tensor of a model has its shape; those of lazy modules get it in the first forward."""
+    """Whether all tensors of a model are initialized; lazy modules initialize theirs in the first forward."""
     return not any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))

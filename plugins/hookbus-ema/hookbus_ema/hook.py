@@ -1,4 +1,4 @@
-"""The hook: updates the average after each optimizer step, and puts it into the model for validations and tests."""
+"""EMA hook: update the average after each optimizer step, and load it into the model for validation and test."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ __all__ = ["EMAHook"]
 
 
 class EMAHook(Hook):
-    """Keeps a moving average of the weights, which validations and tests use.
+    """Maintain an exponential moving average of the weights, which validations and tests evaluate.
 
-    There is one update per optimizer step that was made: none for a micro-batch of an accumulation, none for a step
-    that a gradient scaler left out. Where the loop has no optimizer, each iteration counts as a step. Files hold the
-    raw weights as `state_dict` and the averaged ones as `ema_state_dict`, whatever is in the model at that moment.
+    The average is updated once per executed optimizer step: not per micro-batch of an accumulation, and not for steps
+    that a gradient scaler skipped. In a loop without an optimizer each iteration counts as a step. Checkpoints contain
+    the raw weights as `state_dict` and the averaged weights as `ema_state_dict`, whichever of them is in the model at
+    the time of the save.
     """
 
     Config = EMAConfig
@@ -34,12 +35,14 @@ class EMAHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._average: ExponentialMovingAverage | None = None
-        self._loaded: dict[str, Any] | None = None  # a state that waits for the model
-        self._begun_at = 0  # the steps of the run when averaging began
+        # A loaded state, stored until the model is available.
+        self._loaded: dict[str, Any] | None = None
+        # The steps of the run at the start of the average: the warm-up counts from there.
+        self._begun_at = 0
 
     @property
     def average(self) -> ExponentialMovingAverage | None:
-        """The average, None before training; `state_dict` and `load_state_dict` keep it."""
+        """Average of the weights, None before training. `state_dict` and `load_state_dict` save and restore it."""
         if self._loaded is not None and self._run is not None and self._run.model is not None:
             state, self._loaded = self._loaded, None
             self._average = put_back(model_of(self._run), self.config, state, self.name)
@@ -47,31 +50,34 @@ class EMAHook(Hook):
         return self._average
 
     def check(self, run: Run) -> None:
-        """See that there is a model."""
+        """Check that the run has a model."""
         if run.model is None:
-            raise HookError("it averages the weights of a model: give model= to the run.")
+            raise HookError("requires the model of the run, got None. Pass `model` to the run.")
 
     def before_run(self, run: Run) -> None:
-        """Offer the averages to the run. A run that begins at zero has none yet."""
+        """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""
         if run.iters_done == 0:
             self._average = None
         elif self._average is not None and not self._average.is_of(model_of(run)):
+            # A second run continues with a rebuilt model: restore the averages by name instead of by identity.
             self.load_state_dict(self.state_dict())
         run.weights.provide(self)
         run.around_validation(self.applied)
 
     def before_train(self, run: Run) -> None:
-        """Start at the weights as they are now, or at the averages of `resume_from`; lazy ones at the first step."""
+        """Start the average at the current weights or at the averages of `resume_from`."""
+        # Lazy parameters have no values before the first forward; their average starts at the first optimizer step.
         if has_shape(model_of(run)):
             self._started(run)
 
     def before_train_epoch(self) -> None:
-        """The model may have got other tensors since the last epoch."""
+        """Include tensors that were added to the model since the last epoch."""
         self._followed()
 
     def before_optimizer_step(self, run: Run) -> None:
-        """The weights are about to change: an update on another thread has to be done with them."""
-        self._started(run).wait()  # a loop may make its first step before it emits anything
+        """Wait for an update on another thread, which reads the weights that are about to change."""
+        # Starts the average here if a loop takes its first step before it emits any event.
+        self._started(run).wait()
 
     @hookimpl(when=every("interval"))
     def after_optimizer_step(self, run: Run) -> None:
@@ -80,66 +86,70 @@ class EMAHook(Hook):
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Update the average where there is no optimizer, so that each iteration counts as a step."""
+        """Update the average in a loop without an optimizer, in which each iteration counts as a step."""
         if run.clock.counts_iterations:
             self._update(run)
+            # Without an optimizer no event precedes the next change of the weights, so the update cannot overlap.
             self.wait()
 
     def cleanup(self) -> None:
-        """Leave no update running, and no thread."""
+        """Wait for an update in progress and shut down its thread."""
         if self._average is not None:
             self._average.close()
 
-    # -- what the run and users ask for ----------------------------------------------------------
+    # -- provider of averaged weights ------------------------------------------------------------
 
     def raw(self) -> dict[str, Tensor] | None:
-        """The raw weights while the averages are in the model; None while the model holds the raw ones."""
-        kept = None if self._average is None else self._average.raw()
-        return kept and {**model_of(self.run).state_dict(), **kept}
+        """Return the raw weights while the averages are in the model; None while the model contains the raw weights."""
+        raw = None if self._average is None else self._average.raw()
+        # The average covers tensors only; extra state of modules is read from the model.
+        return raw and {**model_of(self.run).state_dict(), **raw}
 
     def averaged(self) -> dict[str, Tensor] | None:
-        """The averaged weights by name, None before training. References, not copies."""
+        """Return the averaged weights by name, None before training. Tensors are references, not copies."""
         average = self._followed()
         return None if average is None else average.averaged()
 
     def applied(self) -> AbstractContextManager[None]:
-        """A context in which the model holds the averages, for use by hand; before training it does nothing."""
+        """Return a context manager inside which the model contains the averages; a no-op before training."""
         if (average := self._followed()) is None:
             return nullcontext()
         self.run.weights.wait_for_readers()
         return average.applied()
 
     def wait(self) -> None:
-        """Return once no update is running on another thread."""
+        """Block until no update is in progress on another thread."""
         if self._average is not None:
             self._average.wait()
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, the step of the last update, and the step of the run at which averaging began."""
+        """Return the averages, the step of the last update, and the step of the run at the start of the average."""
         if self._loaded is not None:
             return self._loaded
         state = {"steps": 0, "averaged": {}} if self._average is None else self._average.state_dict()
         return {**state, "begun_at": self._begun_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; the averages are put in place when the model is there.
+        """Restore the state returned by `state_dict()`, as soon as the model is available.
 
         Raises:
-            CheckpointError: as soon as the averages are asked for, if they are not those of the model.
+            CheckpointError: If the averages do not match the model. Raised at the first access to the average.
         """
+        # A state from before the first update has no averages; the average then starts at the current weights.
         self._average, self._loaded = None, state if state["averaged"] else None
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     def _started(self, run: Run) -> ExponentialMovingAverage:
         average = self.average
         if average is None:
             average = self._average = begin(model_of(run), self.config, run.logger)
+            # `resume_from` sets the steps of the average, so that the warm-up continues.
             self._begun_at = run.steps_done - average.steps
         return average
 
     def _followed(self) -> ExponentialMovingAverage | None:
-        """The average of the tensors that the model has now, None before training."""
+        """Synchronize the average with the current tensors of the model, and return it; None before training."""
         if (average := self.average) is not None:
             self._average = followed(average, model_of(self.run), self.config, self.run.logger)
         return self._average

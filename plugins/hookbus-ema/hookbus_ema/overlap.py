@@ -1,4 +1,4 @@
-"""The same average, taken while the training goes on."""
+"""Moving average that is updated on another thread, concurrently with training."""
 
 from __future__ import annotations
 
@@ -16,45 +16,48 @@ __all__ = ["OverlappedAverage", "average_of"]
 
 
 class OverlappedAverage(ExponentialMovingAverage):
-    """An average that is updated on another thread, during the next forward and backward.
+    """Moving average that is updated on another thread during the next forward and backward.
 
-    Parameters do not change between one optimizer step and the next, so the result is the same bit for bit, as long as
-    whoever changes them calls `wait` first: before each optimizer step. Everything that reads or exchanges averages
-    waits by itself. Buffers, which a forward changes, are brought up to date before `update` returns. What went wrong
-    on the other thread is raised by the next `wait`. Arguments are those of `ExponentialMovingAverage`.
+    Parameters change in optimizer steps only, so the result is bitwise identical to `ExponentialMovingAverage` if
+    `wait` is called before each change of the parameters. Methods that read or exchange averages call `wait`. Buffers
+    change in the forward and are therefore updated before `update` returns. An exception of the other thread is raised
+    by the next `wait`. The arguments are those of `ExponentialMovingAverage`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._thread: ThreadPoolExecutor | None = None
-        self._running: Future[None] | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._future: Future[None] | None = None
 
     def wait(self) -> None:
-        """Return once no update is running."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()
+        """Block until no update is in progress, and raise the exception of a failed one."""
+        # Reset first, so that an exception is raised once and not by every later call.
+        future, self._future = self._future, None
+        if future is not None:
+            future.result()
 
     def close(self) -> None:
-        """End the other thread; the next update begins a new one."""
-        thread, self._thread = self._thread, None
+        """Shut down the other thread; the next update starts a new one."""
+        executor, self._executor = self._executor, None
         try:
             self.wait()
         finally:
-            if thread is not None:
-                thread.shutdown()
+            if executor is not None:
+                executor.shutdown()
 
-    def _move(self, share: float) -> None:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
-        self._running = self._thread.submit(self._move_after, current_stream(), share)
+    def _move(self, alpha: float) -> None:
+        # Created on the first update, so that an average without updates starts no thread.
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
+        self._future = self._executor.submit(self._move_after, current_stream(), alpha)
 
-    def _move_after(self, stream: AbstractContextManager[Any], share: float) -> None:
+    def _move_after(self, stream: AbstractContextManager[Any], alpha: float) -> None:
+        # The current stream is per thread. On the stream of the training, the update runs after the optimizer step.
         with stream:
-            super()._move(share)
+            super()._move(alpha)
 
 
 def average_of(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
-    """The average that a configuration asks for."""
-    kind = OverlappedAverage if config.overlap else ExponentialMovingAverage
-    return kind(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))
+    """Create the average of a model according to a configuration."""
+    average_class = OverlappedAverage if config.overlap else ExponentialMovingAverage
+    return average_class(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))

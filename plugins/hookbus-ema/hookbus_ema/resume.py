@@ -1,4 +1,4 @@
-"""Averages out of a checkpoint, for the run that goes on and for a new one that starts from them."""
+"""Averages from checkpoints, for a resumed run and for a new run that starts from them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ __all__ = ["begin", "put_back", "start_from"]
 
 
 def begin(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
-    """An average that starts at the weights as they are now, or at the averages of `resume_from`.
+    """Create an average that starts at the current weights, or at the averages of `resume_from`.
 
     Args:
         model: the model.
-        config: the settings.
-        logger: where to report.
+        config: the configuration.
+        logger: the logger of tensors that `resume_from` does not initialize.
+
+    Returns:
+        The new average.
 
     Raises:
-        CheckpointError: the file of `resume_from` cannot be read, or has no averages, or none that fits.
+        CheckpointError: If the `resume_from` checkpoint cannot be loaded or contains no matching averages.
     """
     average = average_of(model, config)
     if config.resume_from is not None:
@@ -36,16 +39,19 @@ def begin(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> Expone
 
 
 def put_back(model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook: str) -> ExponentialMovingAverage:
-    """An average that goes on exactly where it was.
+    """Restore an average for a bit-exact resume.
 
     Args:
         model: the model.
-        config: the settings.
-        state: what its `state_dict` gave.
+        config: the configuration.
+        state: the state returned by `ExponentialMovingAverage.state_dict()`.
         hook: the name of the hook, for the message.
 
+    Returns:
+        The restored average.
+
     Raises:
-        CheckpointError: the state is that of another model.
+        CheckpointError: If the state belongs to another model.
     """
     average = average_of(model, config)
     try:
@@ -56,37 +62,38 @@ def put_back(model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook
 
 
 def start_from(average: ExponentialMovingAverage, path: Path, logger: logging.Logger) -> None:
-    """Let an average go on from that of a checkpoint, its warm-up included.
+    """Load the averages of a checkpoint and their number of steps, which continues the warm-up.
 
-    What is in one of them only, or has another shape there, stays as it is and is reported.
+    Tensors that are missing on either side, or differ in shape, are skipped and logged.
 
     Args:
         average: the average.
-        path: the file.
-        logger: where to report.
+        path: the checkpoint.
+        logger: the logger of skipped tensors.
 
     Raises:
-        CheckpointError: the file cannot be read, or has no averages, or none that fits.
+        CheckpointError: If the checkpoint cannot be loaded or contains no matching averages.
     """
     checkpoint, own = read_checkpoint(path), average.averaged()
     if "ema_state_dict" not in checkpoint:
         raise CheckpointError(
-            f"resume_from: {path} has no averaged weights (ema_state_dict), only {', '.join(map(str, checkpoint))}. "
-            "Name a checkpoint that was written with the ema hook, or leave resume_from out to start from the weights "
-            "of the model."
+            f"resume_from: {path} contains no averaged weights (ema_state_dict), only "
+            f"{', '.join(map(str, checkpoint))}. Set a checkpoint that was written with the ema hook, or remove "
+            "`resume_from` to start from the weights of the model."
         )
-    given = checkpoint["ema_state_dict"]
-    fitting = {name: value for name, value in given.items() if name in own and own[name].shape == value.shape}
-    if not fitting:
-        raise CheckpointError(f"resume_from: no average in {path} fits the model. Name a file of the same model.")
-    average.load_state_dict({"steps": _steps_in(checkpoint), "averaged": {**own, **fitting}})
-    left_out, missing = sorted(given.keys() - fitting.keys()), sorted(own.keys() - fitting.keys())
-    if left_out or missing:
-        logger.warning("resume_from: left out: %s; started at the model's weights: %s", left_out, missing)
+    saved = checkpoint["ema_state_dict"]
+    matching = {name: value for name, value in saved.items() if name in own and own[name].shape == value.shape}
+    if not matching:
+        raise CheckpointError(f"resume_from: no average in {path} matches the model. Set a checkpoint of this model.")
+    average.load_state_dict({"steps": _steps_in(checkpoint), "averaged": {**own, **matching}})
+    skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
+    if skipped or missing:
+        logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
 
 
 def _steps_in(checkpoint: Mapping[str, Any]) -> int:
-    """The steps as the hook counted them, else those of the run; 0 where the file does not tell."""
-    hooks = checkpoint.get("hooks", {}).values()
-    counted = [record["state"]["steps"] for record in hooks if record["type"] == "EMAHook"]
-    return int(counted[0] if counted else checkpoint.get("meta", {}).get("step", 0))
+    """Return the steps counted by the EMA hook, else the steps of the run; 0 if the checkpoint contains neither."""
+    # By type and not by name: users may rename hooks.
+    records = checkpoint.get("hooks", {}).values()
+    steps = [record["state"]["steps"] for record in records if record["type"] == "EMAHook"]
+    return int(steps[0] if steps else checkpoint.get("meta", {}).get("step", 0))

@@ -1,13 +1,13 @@
-"""The arithmetic of the average, on its own."""
+"""Moving average without a run: formula, tensors, application to the model, and state."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
 
+import hypothesis
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -25,14 +25,14 @@ def set_weight(model: nn.Linear, value: float) -> None:
     nn.init.constant_(model.weight, value)
 
 
-def follow(average: ExponentialMovingAverage, model: nn.Linear, values: Iterable[float]) -> list[float]:
-    """The average after each of these weights."""
-    seen = []
+def track(average: ExponentialMovingAverage, model: nn.Linear, values: Iterable[float]) -> list[float]:
+    """Return the average after an update with each of the values as the weight."""
+    averages = []
     for value in values:
         set_weight(model, value)
         average.update()
-        seen.append(average.averaged()["weight"].item())
-    return seen
+        averages.append(average.averaged()["weight"].item())
+    return averages
 
 
 def convolutional() -> nn.Sequential:
@@ -41,39 +41,42 @@ def convolutional() -> nn.Sequential:
 
 
 def train(model: nn.Module, steps: int, *averages: ExponentialMovingAverage | AveragedModel) -> None:
-    """So many optimizer steps on noise, each followed by an update."""
+    """Take optimizer steps on noise, each followed by an update of the averages."""
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
     noise = torch.Generator().manual_seed(1)
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.randn(4, 1, 4, 4, generator=noise)).square().mean().backward()
         optimizer.step()
-        for each in averages:
-            each.update() if isinstance(each, ExponentialMovingAverage) else each.update_parameters(model)
+        for average in averages:
+            if isinstance(average, ExponentialMovingAverage):
+                average.update()
+            else:
+                average.update_parameters(model)
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """The same names, types and bits."""
+def is_identical(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Whether names, dtypes and values are identical."""
     return list(one) == list(other) and all(
         one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
     )
 
 
-def cloned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def clone(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 class TestArithmetic:
-    def test_warm_up_holds_the_share_down_and_leaves_the_setting_alone(self) -> None:
+    def test_warm_up_limits_the_momentum(self) -> None:
         model = one_weight().double()
         average = ExponentialMovingAverage(model, 0.9999, warm_up=10)
 
         assert [average.momentum_at(step) for step in (1, 2, 3, 4)] == [2 / 11, 1 / 4, 4 / 13, 5 / 14]
-        seen = follow(average, model, [1, 2, 3, 4])
-        assert seen == pytest.approx([9 / 11, 75 / 44, 372 / 143, 3504 / 1001], rel=1e-14)
+        averages = track(average, model, [1, 2, 3, 4])
+        assert averages == pytest.approx([9 / 11, 75 / 44, 372 / 143, 3504 / 1001], rel=1e-14)
         assert average.momentum == 0.9999
 
-    def test_the_ramp_of_the_defaults_ends_where_the_formula_says(self) -> None:
+    def test_default_warm_up_ends_at_the_step_of_the_formula(self) -> None:
         average = ExponentialMovingAverage(one_weight())
 
         assert average.momentum_at(1) == 2 / 101
@@ -81,24 +84,24 @@ class TestArithmetic:
         assert average.momentum_at(989_900) == 0.9999
         assert average.momentum_at(10**9) == 0.9999
 
-    def test_without_warm_up_the_share_is_the_same_from_the_first_step_on(self) -> None:
+    def test_momentum_is_constant_without_warm_up(self) -> None:
         model = one_weight()
 
-        assert follow(ExponentialMovingAverage(model, 0.5, warm_up=0), model, [1, 2, 3, 4]) == [
+        assert track(ExponentialMovingAverage(model, 0.5, warm_up=0), model, [1, 2, 3, 4]) == [
             0.5,
             1.25,
             2.125,
             3.0625,
         ]
 
-    def test_it_starts_at_the_weights(self) -> None:
+    def test_average_starts_at_the_weights(self) -> None:
         model = one_weight(3.0)
         average = ExponentialMovingAverage(model)
 
         assert average.averaged()["weight"].item() == 3.0
         assert average.steps == 0
 
-    def test_the_number_of_the_step_may_be_given(self) -> None:
+    def test_update_accepts_the_number_of_the_step(self) -> None:
         model = one_weight()
         average = ExponentialMovingAverage(model, 0.9999, warm_up=10)
         set_weight(model, 1)
@@ -107,55 +110,55 @@ class TestArithmetic:
         assert average.steps == 3
         assert average.averaged()["weight"].item() == pytest.approx(9 / 13)
 
-    def test_extremes_keep_all_or_nothing(self) -> None:
+    def test_momentum_may_be_zero_or_one(self) -> None:
         for momentum, expected in ((1.0, 0.0), (0.0, 7.0)):
             model = one_weight()
-            assert follow(ExponentialMovingAverage(model, momentum, warm_up=0), model, [7.0]) == [expected]
+            assert track(ExponentialMovingAverage(model, momentum, warm_up=0), model, [7.0]) == [expected]
 
-    @pytest.mark.parametrize("wrong", [{"momentum": 1.5}, {"momentum": -0.1}, {"warm_up": -1}])
-    def test_what_is_out_of_range_is_refused(self, wrong: dict[str, float]) -> None:
-        with pytest.raises(ValueError, match="momentum is from 0 to 1 and warm_up at least 0"):
-            ExponentialMovingAverage(one_weight(), **wrong)
+    @pytest.mark.parametrize("arguments", [{"momentum": 1.5}, {"momentum": -0.1}, {"warm_up": -1}])
+    def test_arguments_out_of_range_are_rejected(self, arguments: dict[str, float]) -> None:
+        with pytest.raises(ValueError, match=r"momentum must be in \[0, 1\] and warm_up at least 0"):
+            ExponentialMovingAverage(one_weight(), **arguments)
 
-    @settings(deadline=None, max_examples=50)
-    @given(
+    @hypothesis.settings(deadline=None, max_examples=50)
+    @hypothesis.given(
         st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=40),
         st.floats(0.5, 0.9999),
         st.integers(0, 200),
     )
-    def test_it_follows_the_same_sum_in_double_precision(
+    def test_average_matches_the_formula_in_double_precision(
         self, values: list[float], momentum: float, warm_up: int
     ) -> None:
-        """An update rounds three or four times, and what it rounds off is never amplified afterwards."""
+        """An update rounds three or four times, and later updates do not amplify its rounding error."""
         model, exact, largest = one_weight(), 0.0, max(map(abs, values))
         average = ExponentialMovingAverage(model, momentum, warm_up=warm_up)
-        for i, seen in enumerate(follow(average, model, values), start=1):
+        for i, value in enumerate(track(average, model, values), start=1):
             share = min(momentum, (1 + i) / (warm_up + i))
             exact = share * exact + (1 - share) * values[i - 1]
-            assert seen == pytest.approx(exact, abs=4 * i * torch.finfo(torch.float32).eps * largest + 1e-40)
+            assert value == pytest.approx(exact, abs=4 * i * torch.finfo(torch.float32).eps * largest + 1e-40)
 
-    def test_it_equals_the_average_of_torch_bit_for_bit(self) -> None:
+    def test_average_is_bitwise_identical_to_averaged_model_of_torch(self) -> None:
         model = convolutional()
-        theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        theirs.update_parameters(model)
-        ours = ExponentialMovingAverage(model, 0.9, warm_up=0)
-        train(model, 7, ours, theirs)
+        reference = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        reference.update_parameters(model)
+        average = ExponentialMovingAverage(model, 0.9, warm_up=0)
+        train(model, 7, average, reference)
 
-        assert same(ours.averaged(), dict(theirs.module.state_dict()))
-        assert not same(ours.averaged(), dict(model.state_dict()))
+        assert is_identical(average.averaged(), dict(reference.module.state_dict()))
+        assert not is_identical(average.averaged(), dict(model.state_dict()))
 
-    def test_with_averaged_buffers_it_equals_the_average_of_torch_too(self) -> None:
+    def test_average_with_buffers_is_bitwise_identical_to_averaged_model_of_torch(self) -> None:
         model = convolutional()
-        theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
-        theirs.update_parameters(model)
-        ours = ExponentialMovingAverage(model, 0.9, warm_up=0, update_buffers=True)
-        train(model, 7, ours, theirs)
-        own, other = ours.averaged(), dict(theirs.module.state_dict())
+        reference = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+        reference.update_parameters(model)
+        average = ExponentialMovingAverage(model, 0.9, warm_up=0, update_buffers=True)
+        train(model, 7, average, reference)
+        own, other = average.averaged(), dict(reference.module.state_dict())
 
         counter = "1.num_batches_tracked"
         assert own.pop(counter).item() == 7  # copied; torch averages the integer
         other.pop(counter)
-        assert same(own, other)
+        assert is_identical(own, other)
 
 
 class TestTensors:
@@ -171,7 +174,7 @@ class TestTensors:
         assert own["1.num_batches_tracked"].dtype == torch.int64
         assert not torch.equal(own["1.weight"], raw["1.weight"])
 
-    def test_averaged_buffers_move_like_weights(self) -> None:
+    def test_averaged_buffers_are_updated_like_weights(self) -> None:
         model = nn.BatchNorm1d(1)
         average = ExponentialMovingAverage(model, 0.5, warm_up=0, update_buffers=True)
         for value in (1.0, 2.0):
@@ -182,7 +185,7 @@ class TestTensors:
         assert average.averaged()["running_mean"].tolist() == [1.25]
         assert average.averaged()["num_batches_tracked"].item() == 2
 
-    def test_shared_parameters_are_averaged_once_under_each_of_their_names(self) -> None:
+    def test_shared_parameters_are_averaged_once_and_listed_under_each_name(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
         model[1].weight = model[0].weight
         nn.init.zeros_(model[0].weight)
@@ -199,10 +202,10 @@ class TestTensors:
             assert model[1].weight is model[0].weight
             assert model[1].weight.unique().tolist() == [0.5]
 
-    def test_frozen_parameters_stay_as_they_are_and_may_thaw(self) -> None:
+    def test_average_of_frozen_parameters_is_constant_until_they_are_unfrozen(self) -> None:
         model = convolutional()
         model[0].requires_grad_(False)
-        before = cloned(model[0].state_dict())
+        before = clone(model[0].state_dict())
         average = ExponentialMovingAverage(model, 0.9, warm_up=0)
         train(model, 3, average)
         assert torch.equal(average.averaged()["0.weight"], before["weight"])
@@ -213,11 +216,11 @@ class TestTensors:
         assert torch.equal(average.averaged()["0.weight"], expected)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_small_types_are_averaged_in_32_bits(self, dtype: torch.dtype) -> None:
-        """In bf16 the step from 1 towards 2 by 0.0001 would be rounded away for ever."""
+    def test_low_precision_weights_are_averaged_in_32_bits(self, dtype: torch.dtype) -> None:
+        """In bf16 an update from 1 by 0.0001 towards 2 would always be rounded to zero."""
         model = one_weight(1.0).to(dtype)
         average = ExponentialMovingAverage(model, 0.9999, warm_up=0)
-        follow(average, model, [2.0] * 1000)
+        track(average, model, [2.0] * 1000)
 
         own = average.averaged()["weight"]
         assert own.dtype == torch.float32
@@ -226,7 +229,7 @@ class TestTensors:
             assert model.weight.dtype == dtype
             assert model.weight.item() == own.to(dtype).item()
 
-    def test_types_may_be_mixed(self) -> None:
+    def test_tensors_may_have_different_dtypes(self) -> None:
         tensors = {
             "half": torch.zeros(2, dtype=torch.bfloat16),
             "single": torch.zeros(2),
@@ -251,28 +254,28 @@ class TestTensors:
         }
         assert own["double"].dtype == torch.float64
 
-    def test_the_averages_are_on_the_device_that_was_asked_for(self) -> None:
+    def test_averages_are_on_the_configured_device(self) -> None:
         average = ExponentialMovingAverage(nn.Linear(1, 1, device="meta"), device="meta")
         assert average.averaged()["weight"].device.type == "meta"
         assert ExponentialMovingAverage(one_weight(), device="cpu").averaged()["weight"].device.type == "cpu"
 
-    def test_names_are_those_of_the_state_dict(self) -> None:
+    def test_averages_have_the_names_of_the_state_dict(self) -> None:
         model = convolutional()
         model.register_buffer("scratch", torch.zeros(3), persistent=False)
 
         assert list(ExponentialMovingAverage(model).averaged()) == list(model.state_dict())
 
-    def test_extra_state_is_left_alone(self) -> None:
-        class Counts(nn.Linear):
+    def test_extra_state_is_not_averaged(self) -> None:
+        class ExtraState(nn.Linear):
             def get_extra_state(self) -> Tensor:
                 return torch.zeros(3)
 
             def set_extra_state(self, state: Tensor) -> None:
                 pass
 
-        assert list(ExponentialMovingAverage(Counts(1, 1)).averaged()) == ["weight", "bias"]
+        assert list(ExponentialMovingAverage(ExtraState(1, 1)).averaged()) == ["weight", "bias"]
 
-    def test_weights_that_got_other_memory_are_followed(self) -> None:
+    def test_average_follows_weights_with_reassigned_data(self) -> None:
         model = one_weight()
         average = ExponentialMovingAverage(model, 0.5, warm_up=0)
         model.weight.data = torch.ones(1, 1)
@@ -280,7 +283,7 @@ class TestTensors:
 
         assert average.averaged()["weight"].item() == 0.5
 
-    def test_it_can_tell_whose_tensors_it_averages(self) -> None:
+    def test_average_identifies_its_model_by_its_tensors(self) -> None:
         model = convolutional()
         average = ExponentialMovingAverage(model)
         assert average.is_of(model)
@@ -290,47 +293,47 @@ class TestTensors:
         assert not average.is_of(model)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_an_update_allocates_nothing(self, dtype: torch.dtype) -> None:
+    def test_update_allocates_no_memory(self, dtype: torch.dtype) -> None:
         model = convolutional().to(dtype)
         average = ExponentialMovingAverage(model, update_buffers=True)
         average.update()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             average.update()
 
-        events = seen.events()
+        events = profile.events()
         assert any("foreach_lerp" in event.name for event in events)
         assert [event.name for event in events if event.self_cpu_memory_usage > 0] == []
 
 
-class TestSwapping:
-    def test_the_model_holds_the_averages_inside_and_the_raw_weights_afterwards(self) -> None:
+class TestApplied:
+    def test_model_contains_the_averages_inside_and_the_raw_weights_afterwards(self) -> None:
         model = convolutional()
         average = ExponentialMovingAverage(model, 0.9)
         train(model, 3, average)
-        raw, own = cloned(model.state_dict()), cloned(average.averaged())
+        raw, own = clone(model.state_dict()), clone(average.averaged())
         assert average.raw() is None
 
         with average.applied():
-            assert same(dict(model.state_dict()), own)
-            assert same(average.raw() or {}, raw)
-        assert same(dict(model.state_dict()), raw)
-        assert same(average.averaged(), own)
+            assert is_identical(dict(model.state_dict()), own)
+            assert is_identical(average.raw() or {}, raw)
+        assert is_identical(dict(model.state_dict()), raw)
+        assert is_identical(average.averaged(), own)
         assert average.raw() is None
 
-    def test_it_holds_the_raw_weights_again_when_the_inside_raises(self) -> None:
+    def test_raw_weights_are_restored_after_an_exception(self) -> None:
         model = one_weight(3.0)
         average = ExponentialMovingAverage(model, 0.5, warm_up=0)
-        follow(average, model, [5.0])
+        track(average, model, [5.0])
         with pytest.raises(ZeroDivisionError), average.applied():
             raise ZeroDivisionError
 
         assert model.weight.item() == 5.0
         assert average.raw() is None
 
-    def test_inside_of_itself_it_does_nothing(self) -> None:
+    def test_nested_context_is_a_no_op(self) -> None:
         model = one_weight(3.0)
         average = ExponentialMovingAverage(model, 0.5, warm_up=0)
-        follow(average, model, [5.0])
+        track(average, model, [5.0])
         with average.applied():
             with average.applied():
                 assert model.weight.item() == 4.0
@@ -338,7 +341,7 @@ class TestSwapping:
             assert (average.raw() or {})["weight"].item() == 5.0
         assert model.weight.item() == 5.0
 
-    def test_changes_made_inside_are_lost(self) -> None:
+    def test_changes_inside_are_lost(self) -> None:
         model = nn.BatchNorm1d(1)
         average = ExponentialMovingAverage(model)
         with average.applied():
@@ -348,20 +351,20 @@ class TestSwapping:
         assert model.num_batches_tracked.item() == 0
         assert average.averaged()["running_mean"].tolist() == [0.0]
 
-    def test_a_model_without_tensors_has_nothing_to_exchange(self) -> None:
+    def test_model_without_tensors_is_supported(self) -> None:
         average = ExponentialMovingAverage(nn.Identity())
         average.update()
         with average.applied():
             assert average.raw() == {}
         assert average.averaged() == {}
 
-    def test_updating_inside_is_refused(self) -> None:
+    def test_update_inside_is_rejected(self) -> None:
         average = ExponentialMovingAverage(one_weight())
-        with average.applied(), pytest.raises(RuntimeError, match="train and update outside"):
+        with average.applied(), pytest.raises(RuntimeError, match=r"Train and update outside of `applied\(\)`"):
             average.update()
         assert average.steps == 0
 
-    def test_gradients_and_who_requires_them_are_left_alone(self) -> None:
+    def test_gradients_and_requires_grad_are_unchanged(self) -> None:
         model = one_weight(1.0)
         average = ExponentialMovingAverage(model)
         model(torch.ones(1, 1)).backward()
@@ -375,35 +378,35 @@ class TestSwapping:
 
 
 class TestState:
-    def test_it_goes_on_exactly_with_raw_and_averaged_weights_apart(self) -> None:
+    def test_restored_average_continues_with_separate_raw_and_averaged_weights(self) -> None:
         model = one_weight()
         average = ExponentialMovingAverage(model, 0.5, warm_up=0)
-        assert follow(average, model, [1, 2, 3, 4])[-1] == 3.0625
+        assert track(average, model, [1, 2, 3, 4])[-1] == 3.0625
         state = copy.deepcopy(average.state_dict())
 
         resumed = one_weight(4.0)
         other = ExponentialMovingAverage(resumed, 0.5, warm_up=0)
         other.load_state_dict(state)
         assert (resumed.weight.item(), other.averaged()["weight"].item(), other.steps) == (4.0, 3.0625, 4)
-        assert follow(other, resumed, [5]) == [4.03125]
+        assert track(other, resumed, [5]) == [4.03125]
 
-    def test_the_warm_up_goes_on_where_it_was(self) -> None:
+    def test_restored_average_continues_the_warm_up(self) -> None:
         model = one_weight()
-        straight = ExponentialMovingAverage(model, warm_up=10)
-        expected = follow(straight, model, [1, 2, 3, 4])
-        first = ExponentialMovingAverage(start := one_weight(), warm_up=10)
-        follow(first, start, [1, 2])
-        second = ExponentialMovingAverage(again := one_weight(2.0), warm_up=10)
+        uninterrupted = ExponentialMovingAverage(model, warm_up=10)
+        expected = track(uninterrupted, model, [1, 2, 3, 4])
+        first = ExponentialMovingAverage(model := one_weight(), warm_up=10)
+        track(first, model, [1, 2])
+        second = ExponentialMovingAverage(resumed_model := one_weight(2.0), warm_up=10)
         second.load_state_dict(copy.deepcopy(first.state_dict()))
 
-        assert follow(second, again, [3, 4]) == expected[2:]
+        assert track(second, resumed_model, [3, 4]) == expected[2:]
 
-    def test_loading_copies(self) -> None:
+    def test_load_state_dict_copies_the_tensors(self) -> None:
         model = one_weight()
         average = ExponentialMovingAverage(model, 0.5, warm_up=0)
         state = {"steps": 1, "averaged": {"weight": torch.ones(1, 1)}}
         average.load_state_dict(state)
-        follow(average, model, [9.0])
+        track(average, model, [9.0])
 
         assert state["averaged"]["weight"].item() == 1.0
 
@@ -415,13 +418,13 @@ class TestState:
             (lambda state: state.update(weight=torch.zeros(5, 5)), "weight"),
         ],
     )
-    def test_averages_of_other_weights_are_refused_and_change_nothing(self, change: object, names: str) -> None:
+    def test_mismatched_averages_are_rejected_without_a_change(self, change: object, names: str) -> None:
         average = ExponentialMovingAverage(nn.Linear(2, 2))
-        before = cloned(average.averaged())
-        given = {name: value + 1 for name, value in before.items()}
-        change(given)  # type: ignore[operator]
+        before = clone(average.averaged())
+        averages = {name: value + 1 for name, value in before.items()}
+        change(averages)  # type: ignore[operator]
 
         with pytest.raises(ValueError, match=f"of another shape: {names}."):
-            average.load_state_dict({"steps": 9, "averaged": given})
-        assert same(average.averaged(), before)
+            average.load_state_dict({"steps": 9, "averaged": averages})
+        assert is_identical(average.averaged(), before)
         assert average.steps == 0

@@ -1,4 +1,4 @@
-"""The settings of the hook, and what is refused."""
+"""Validation of the configuration of `EMAHook`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from hookbus.errors import ConfigError
 from hookbus_ema import EMAHook
 
 
-def test_defaults_are_those_of_the_hooks_document() -> None:
+def test_config_has_the_documented_defaults() -> None:
     config = EMAHook().config
 
     assert (config.momentum, config.interval, config.warm_up) == (0.9999, 1, 100)
@@ -16,21 +16,21 @@ def test_defaults_are_those_of_the_hooks_document() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.5, 0.999, 0.99999])
-def test_a_share_of_the_old_average_is_accepted(momentum: float) -> None:
+def test_config_accepts_the_weight_of_the_old_average(momentum: float) -> None:
     assert EMAHook(momentum=momentum).config.momentum == momentum
 
 
-@pytest.mark.parametrize(("value", "meant"), [(0.0002, "0.9998"), (0.1, "0.9"), (0.0, "1.0"), (0.4999, "0.5001")])
-def test_a_share_of_the_new_weight_is_refused_and_both_conventions_are_explained(value: float, meant: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(("value", "converted"), [(0.0002, "0.9998"), (0.1, "0.9"), (0.0, "1.0"), (0.4999, "0.5001")])
+def test_config_rejects_the_weight_of_the_new_value_with_an_explanation(value: float, converted: str) -> None:
+    with pytest.raises(ConfigError) as error:
         EMAHook(momentum=value)
 
-    message = str(caught.value)
-    assert message.startswith(f"EMAHook: momentum: {value!r} would forget")
+    message = str(error.value)
+    assert message.startswith(f"EMAHook: momentum: must be at least 0.5, got {value!r}.")
     assert "average = momentum * average + (1 - momentum) * weight" in message
-    assert "share of the new weight" in message
+    assert "weight of the new value" in message
     if value:
-        assert f"write {meant}." in message
+        assert f"set {converted}." in message
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_a_share_of_the_new_weight_is_refused_and_both_conventions_are_explained
         ({"interval": 0}, "interval: should be greater than or equal to 1"),
         ({"warm_up": -1}, "warm_up: should be greater than or equal to 0"),
         ({"device": "cuda"}, "device: should be 'cpu'"),
-        ({"frequency": 2}, "frequency: updates are counted by interval: say interval: 2"),
+        ({"frequency": 2}, "frequency: updates are counted by `interval`. Set `interval: 2`."),
         ({"momentun": 0.9}, "momentun: unknown key. Did you mean 'momentum'"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_hook_is_built(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_constructor_names_the_invalid_setting(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
         EMAHook(settings)
 
-    assert message in str(caught.value)
+    assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""A model that gets other tensors while it is averaged."""
+"""Averages of a model whose tensors change during training."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from hookbus_ema.following import followed, has_shape
 LOGGER = logging.getLogger("test")
 
 
-def two() -> nn.Sequential:
-    return filled(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)), 0)
+def two_layers() -> nn.Sequential:
+    return fill(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)), 0)
 
 
-def filled(model: Any, value: float) -> Any:
+def fill(model: Any, value: float) -> Any:
     for parameter in model.parameters():
         nn.init.constant_(parameter, value)
     return model
 
 
-def values(average: ExponentialMovingAverage) -> dict[str, float]:
+def get_values(average: ExponentialMovingAverage) -> dict[str, float]:
     return {name: float(value) for name, value in average.averaged().items()}
 
 
-def averaged_once(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
-    """An average in the middle between the weights at the beginning and 1."""
+def update_once(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
+    """Return an average halfway between the initial weights and 1."""
     kind = OverlappedAverage if config.overlap else ExponentialMovingAverage
     average = kind(model, config.momentum, warm_up=config.warm_up)
-    filled(model, 1)
+    fill(model, 1)
     average.update()
     return average
 
 
-def new_layer(model: nn.Sequential) -> None:
-    model.append(filled(nn.Linear(1, 1, bias=False), 4))
+def append_layer(model: nn.Sequential) -> None:
+    model.append(fill(nn.Linear(1, 1, bias=False), 4))
 
 
-def new_head(model: nn.Sequential) -> None:
-    model[1] = filled(nn.Linear(1, 1, bias=False), 4)
+def replace_head(model: nn.Sequential) -> None:
+    model[1] = fill(nn.Linear(1, 1, bias=False), 4)
 
 
-def one_less(model: nn.Sequential) -> None:
+def remove_layer(model: nn.Sequential) -> None:
     del model[0]
 
 
@@ -61,61 +61,65 @@ def one_less(model: nn.Sequential) -> None:
 @pytest.mark.parametrize(
     ("change", "averages", "message"),
     [
-        (new_layer, {"0.weight": 0.5, "1.weight": 0.5, "2.weight": 4.0}, "from now on: ['2.weight']; no more: []."),
-        (new_head, {"0.weight": 0.5, "1.weight": 4.0}, "from now on: ['1.weight']; no more: []."),
-        (one_less, {"0.weight": 0.5}, "from now on: []; no more: ['1.weight']."),
+        (
+            append_layer,
+            {"0.weight": 0.5, "1.weight": 0.5, "2.weight": 4.0},
+            "Now averaged: ['2.weight']; no longer averaged: [].",
+        ),
+        (replace_head, {"0.weight": 0.5, "1.weight": 4.0}, "Now averaged: ['1.weight']; no longer averaged: []."),
+        (remove_layer, {"0.weight": 0.5}, "Now averaged: []; no longer averaged: ['1.weight']."),
     ],
 )
-def test_old_tensors_keep_their_averages_and_new_ones_start_at_their_weights(
+def test_old_tensors_keep_their_averages_and_new_ones_start_at_their_values(
     change: Callable[[nn.Sequential], None],
     averages: dict[str, float],
     message: str,
     overlap: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    model, config = two(), EMAConfig(momentum=0.5, warm_up=0, overlap=overlap)
-    average = averaged_once(model, config)
+    model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0, overlap=overlap)
+    average = update_once(model, config)
     change(model)
-    now = followed(average, model, config, LOGGER)
+    current = followed(average, model, config, LOGGER)
 
-    assert values(now) == averages
-    assert now.steps == 1
-    assert isinstance(now, OverlappedAverage) == overlap
-    assert [text.partition("Averaged ")[2] for text in caplog.messages] == [message]
-    now.close()
+    assert get_values(current) == averages
+    assert current.steps == 1
+    assert isinstance(current, OverlappedAverage) == overlap
+    assert [text.partition("changed. ")[2] for text in caplog.messages] == [message]
+    current.close()
 
 
-def test_a_model_that_has_not_changed_is_averaged_by_the_same_object(caplog: pytest.LogCaptureFixture) -> None:
-    model, config = two(), EMAConfig(momentum=0.5, warm_up=0)
-    average = averaged_once(model, config)
+def test_unchanged_model_keeps_its_average_object(caplog: pytest.LogCaptureFixture) -> None:
+    model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0)
+    average = update_once(model, config)
 
     assert followed(average, model, config, LOGGER) is average
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(("update_buffers", "told"), [(False, 0), (True, 1)])
-def test_a_buffer_that_is_made_anew_is_told_of_only_where_it_is_averaged(
-    update_buffers: bool, told: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("update_buffers", "warnings"), [(False, 0), (True, 1)])
+def test_replaced_buffer_is_logged_only_if_it_is_averaged(
+    update_buffers: bool, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, config = nn.BatchNorm1d(1), EMAConfig(momentum=0.5, warm_up=0, update_buffers=update_buffers)
     average = ExponentialMovingAverage(model, 0.5, warm_up=0, update_buffers=update_buffers)
     model.running_mean = torch.full((1,), 3.0)
-    now = followed(average, model, config, LOGGER)
+    current = followed(average, model, config, LOGGER)
 
-    assert now.averaged()["running_mean"].item() == 3
-    assert len(caplog.messages) == told
+    assert current.averaged()["running_mean"].item() == 3
+    assert len(caplog.messages) == warnings
 
 
-def test_while_the_averages_are_in_the_model_it_is_left_as_it_is() -> None:
-    model, config = two(), EMAConfig(momentum=0.5, warm_up=0)
-    average = averaged_once(model, config)
+def test_average_is_unchanged_while_it_is_in_the_model() -> None:
+    model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0)
+    average = update_once(model, config)
     with average.applied():
-        new_layer(model)
+        append_layer(model)
         assert followed(average, model, config, LOGGER) is average
 
 
-class Doubles(nn.Module):
-    """Adds its weights to the input; a second weight is there from some epoch on."""
+class GrowingModel(nn.Module):
+    """Model whose loss has the gradient -1 for each weight. A hook appends a second weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,40 +129,40 @@ class Doubles(nn.Module):
         return -sum((weight * batch.mean() for weight in self.weights), torch.zeros(1)).sum()
 
 
-def test_a_model_that_grows_in_a_training_is_averaged_judged_and_saved_as_a_whole(tmp_path: Any) -> None:
-    """Each step adds 1 to each weight. The second one is there from epoch 2 on and starts at 0."""
+def test_growing_model_is_averaged_validated_and_saved_completely(tmp_path: Any) -> None:
+    """Each step adds 1 to each weight. The second weight is added in epoch 2 and starts at 0."""
 
-    class Grows(Hook):
+    class Grower(Hook):
         def before_epoch(self, run: Run, epoch: int) -> None:
             if epoch == 1:
-                assert isinstance(run.model, Doubles)
+                assert isinstance(run.model, GrowingModel)
                 run.model.weights.append(nn.Parameter(torch.zeros(1)))
                 assert run.optimizer is not None
                 run.optimizer.add_param_group({"params": [run.model.weights[1]]})
 
-    judged: list[list[float]] = []
+    validated: list[list[float]] = []
 
-    class Looks(Hook):
+    class WeightRecorder(Hook):
         def after_val(self, run: Run) -> None:
-            assert isinstance(run.model, Doubles)
-            judged.append([weight.item() for weight in run.model.weights])
+            assert isinstance(run.model, GrowingModel)
+            validated.append([weight.item() for weight in run.model.weights])
 
-    model = Doubles()
+    model = GrowingModel()
     trainer = Trainer(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
         train_loader=[torch.ones(1)] * 2,
         val_loader=[torch.ones(1)],
         epochs=2,
-        hooks=[EMAHook(momentum=0.5, warm_up=0), Grows(), Looks(), CheckpointHook(save_best=False)],
+        hooks=[EMAHook(momentum=0.5, warm_up=0), Grower(), WeightRecorder(), CheckpointHook(save_best=False)],
         default_hooks=False,
         work_dir=tmp_path,
         device="cpu",
     )
     trainer.fit()
 
-    # epoch 1: 0.5 * 0 + 0.5 * 1 = 0.5, 0.5 * 0.5 + 0.5 * 2 = 1.25; epoch 2 goes on with 3 and 4, and with 1 and 2
-    assert judged == [[1.25], [3.0625, 1.25]]
+    # epoch 1: 0.5 * 0 + 0.5 * 1 = 0.5, 0.5 * 0.5 + 0.5 * 2 = 1.25; in epoch 2 the weights are 3 and 4, and 1 and 2
+    assert validated == [[1.25], [3.0625, 1.25]]
     saved = read_checkpoint(tmp_path / "checkpoints/last.pth")
     assert {name: float(value) for name, value in saved["ema_state_dict"].items()} == {
         "weights.0": 3.0625,
@@ -167,20 +171,20 @@ def test_a_model_that_grows_in_a_training_is_averaged_judged_and_saved_as_a_whol
 
 
 class TestLazyModules:
-    def lazy(self) -> nn.Sequential:
+    def build_model(self) -> nn.Sequential:
         return nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
 
-    def test_have_their_shape_after_the_first_forward(self) -> None:
-        model = self.lazy()
+    def test_lazy_modules_have_shapes_after_the_first_forward(self) -> None:
+        model = self.build_model()
         assert not has_shape(model)
         model(torch.ones(4, 3))
         assert has_shape(model)
 
-    def test_are_averaged_from_their_first_weights_on(self) -> None:
-        model, hook = self.lazy(), EMAHook(momentum=0.5, warm_up=0)
+    def test_average_of_lazy_modules_starts_at_their_first_weights(self) -> None:
+        model, hook = self.build_model(), EMAHook(momentum=0.5, warm_up=0)
         first: list[torch.Tensor] = []
 
-        class Notes(Hook):
+        class FirstWeightRecorder(Hook):
             def before_optimizer_step(self) -> None:
                 first.append(model[0].weight.detach().clone())
 
@@ -190,7 +194,7 @@ class TestLazyModules:
             functional.cross_entropy,
             train_loader=[(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0]))],
             epochs=1,
-            hooks=[hook, Notes()],
+            hooks=[hook, FirstWeightRecorder()],
             default_hooks=False,
             work_dir=None,
             device="cpu",

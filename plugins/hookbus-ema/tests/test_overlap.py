@@ -1,4 +1,4 @@
-"""The average on another thread: the same bits, and nobody sees it half done."""
+"""Average updated on another thread: bitwise identical, and never read during an update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookbus_ema import ExponentialMovingAverage, OverlappedAverage
 
 
 class Gated(OverlappedAverage):
-    """Its updates wait until somebody opens the gate."""
+    """Average whose updates block until the gate is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,17 +43,19 @@ def train(average: ExponentialMovingAverage, model: nn.Module, steps: int, dtype
 
 @pytest.mark.parametrize("update_buffers", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_averages_are_those_of_updates_in_line_bit_for_bit(update_buffers: bool, dtype: torch.dtype) -> None:
-    found = []
+def test_overlapped_average_is_bitwise_identical_to_the_synchronous_one(
+    update_buffers: bool, dtype: torch.dtype
+) -> None:
+    results = []
     for kind in (ExponentialMovingAverage, OverlappedAverage):
         average = kind(model := net().to(dtype), 0.9, update_buffers=update_buffers)
         train(average, model, 20, dtype)
-        found.append(average.averaged())
+        results.append(average.averaged())
 
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
-def test_the_update_runs_after_update_has_returned() -> None:
+def test_update_returns_before_the_average_is_updated() -> None:
     model = nn.Linear(1, 1)
     average = Gated(model, 0.5, warm_up=0)
     nn.init.ones_(model.weight)
@@ -72,12 +74,12 @@ def test_the_update_runs_after_update_has_returned() -> None:
     [
         lambda average, model: average.averaged()["weight"].item(),
         lambda average, model: average.state_dict()["averaged"]["weight"].item(),
-        lambda average, model: applied(average, model),
-        lambda average, model: updated(average),
+        lambda average, model: read_applied(average, model),
+        lambda average, model: read_updated(average),
     ],
     ids=["averaged", "state_dict", "applied", "update"],
 )
-def test_whoever_reads_waits(read: Callable[[Gated, nn.Linear], float]) -> None:
+def test_reads_wait_for_the_update(read: Callable[[Gated, nn.Linear], float]) -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     average = Gated(model, 0.5, warm_up=0)
@@ -88,20 +90,20 @@ def test_whoever_reads_waits(read: Callable[[Gated, nn.Linear], float]) -> None:
     assert read(average, model) == 0.5
 
 
-def applied(average: Gated, model: nn.Linear) -> float:
+def read_applied(average: Gated, model: nn.Linear) -> float:
     with average.applied():
         return model.weight.item()
 
 
-def updated(average: Gated) -> float:
-    """The next update waits for the one before; with the weight put to 0.5 it leaves an average of 0.5 where it is."""
+def read_updated(average: Gated) -> float:
+    """Wait for the update and call another one, which does not change an average of 0.5 of a weight of 0.5."""
     average.wait()
     nn.init.constant_(average._weights[0], 0.5)
     average.update()
     return average.averaged()["weight"].item()
 
 
-def test_buffers_are_taken_before_the_next_forward_can_change_them() -> None:
+def test_buffers_are_updated_before_update_returns() -> None:
     model = nn.BatchNorm1d(1)
     copied, averaged = Gated(model), Gated(model, 0.5, warm_up=0, update_buffers=True)
     model.running_mean.fill_(1.0)
@@ -116,7 +118,7 @@ def test_buffers_are_taken_before_the_next_forward_can_change_them() -> None:
 
 
 @pytest.mark.parametrize("call", [OverlappedAverage.wait, OverlappedAverage.update, OverlappedAverage.averaged])
-def test_what_went_wrong_on_the_other_thread_is_raised_once_by_the_next_call(call: Callable[[Any], Any]) -> None:
+def test_exception_of_the_other_thread_is_raised_once_by_the_next_call(call: Callable[[Any], Any]) -> None:
     model = nn.Linear(1, 1)
     average = OverlappedAverage(model)
     model.weight.data = torch.zeros(7, 7)
@@ -126,23 +128,23 @@ def test_what_went_wrong_on_the_other_thread_is_raised_once_by_the_next_call(cal
     average.wait()
 
 
-def test_closed_it_has_no_thread_until_the_next_update_and_the_same_bits() -> None:
-    found, threads = [], set(threading.enumerate())
-    for closes in (False, True):
+def test_closed_average_has_no_thread_until_the_next_update() -> None:
+    results, threads = [], set(threading.enumerate())
+    for close_after_training in (False, True):
         average = OverlappedAverage(model := net(), 0.9)
         for _ in range(2):
             train(average, model, 3)
-            if closes:
+            if close_after_training:
                 average.close()
                 assert set(threading.enumerate()) <= threads
-        found.append(average.averaged())
+        results.append(average.averaged())
         average.close()
 
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
     assert set(threading.enumerate()) <= threads
 
 
-def test_closing_raises_what_went_wrong_on_the_other_thread_and_ends_it() -> None:
+def test_close_raises_the_exception_of_the_other_thread_and_ends_it() -> None:
     threads, model = set(threading.enumerate()), nn.Linear(1, 1)
     average = OverlappedAverage(model)
     model.weight.data = torch.zeros(7, 7)
@@ -152,7 +154,7 @@ def test_closing_raises_what_went_wrong_on_the_other_thread_and_ends_it() -> Non
     assert set(threading.enumerate()) <= threads
 
 
-def test_the_training_may_have_more_than_one_average() -> None:
+def test_model_may_have_multiple_averages() -> None:
     model = net()
     fast, slow = OverlappedAverage(model, 0.5, warm_up=0), OverlappedAverage(model, 0.99, warm_up=0)
     train(fast, model, 3)

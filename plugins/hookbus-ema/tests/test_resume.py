@@ -1,4 +1,4 @@
-"""Averages out of a checkpoint, for a run that starts from them."""
+"""Averages from a checkpoint, for a run that starts from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record(steps: int) -> dict[str, Any]:
     return {"ema": {"type": "EMAHook", "state": {"steps": steps}}, "timer": {"type": "IterTimerHook", "state": {}}}
 
 
-def test_the_averages_and_the_warm_up_go_on(write: Callable[..., Path]) -> None:
+def test_averages_and_warm_up_continue(write: Callable[..., Path]) -> None:
     average = ExponentialMovingAverage(nn.Linear(2, 5))
     start_from(average, write(ema_state_dict=averages(), hooks=record(123), meta={"step": 200}), LOGGER)
 
@@ -47,7 +47,7 @@ def test_the_averages_and_the_warm_up_go_on(write: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize(("content", "steps"), [({"meta": {"step": 200}}, 200), ({}, 0)])
-def test_without_the_state_of_the_hook_the_steps_are_those_of_the_run(
+def test_steps_are_those_of_the_run_without_a_state_of_the_hook(
     write: Callable[..., Path], content: dict[str, Any], steps: int
 ) -> None:
     average = ExponentialMovingAverage(nn.Linear(2, 5))
@@ -56,36 +56,40 @@ def test_without_the_state_of_the_hook_the_steps_are_those_of_the_run(
     assert average.steps == steps
 
 
-def test_what_fits_is_taken_and_the_rest_reported(write: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_matching_averages_are_loaded_and_the_rest_is_logged(
+    write: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
     model = nn.Linear(2, 5)
-    given = {"weight": torch.full((5, 2), 7.0), "bias": torch.zeros(3), "scale": torch.zeros(1)}
+    saved = {"weight": torch.full((5, 2), 7.0), "bias": torch.zeros(3), "scale": torch.zeros(1)}
     average = ExponentialMovingAverage(model)
-    start_from(average, write(ema_state_dict=given), LOGGER)
+    start_from(average, write(ema_state_dict=saved), LOGGER)
 
     assert average.averaged()["weight"].unique().tolist() == [7.0]
     assert torch.equal(average.averaged()["bias"], model.bias)
     assert caplog.messages == [
-        "resume_from: left out: ['bias', 'scale']; started at the model's weights: ['bias']",
+        "resume_from: skipped: ['bias', 'scale']; initialized from the weights of the model: ['bias'].",
     ]
 
 
-def test_where_all_fits_nothing_is_reported(write: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+def test_complete_match_logs_nothing(write: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
     start_from(ExponentialMovingAverage(nn.Linear(2, 5)), write(ema_state_dict=averages()), LOGGER)
 
     assert caplog.messages == []
 
 
-def test_a_file_without_averages_is_refused(write: Callable[..., Path]) -> None:
+def test_checkpoint_without_averages_is_rejected(write: Callable[..., Path]) -> None:
     path = write(meta={}, state_dict={})
-    with pytest.raises(CheckpointError, match=r"has no averaged weights \(ema_state_dict\), only meta, state_dict\."):
+    with pytest.raises(
+        CheckpointError, match=r"contains no averaged weights \(ema_state_dict\), only meta, state_dict\."
+    ):
         start_from(ExponentialMovingAverage(nn.Linear(2, 5)), path, LOGGER)
 
 
-def test_a_file_of_another_model_is_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(CheckpointError, match=r"no average in .* fits the model\."):
+def test_checkpoint_of_another_model_is_rejected(write: Callable[..., Path]) -> None:
+    with pytest.raises(CheckpointError, match=r"no average in .* matches the model\."):
         start_from(ExponentialMovingAverage(nn.Linear(2, 5)), write(ema_state_dict=averages(3)), LOGGER)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no such file"):
         start_from(ExponentialMovingAverage(nn.Linear(2, 5)), tmp_path / "none.pth", LOGGER)

@@ -1,4 +1,4 @@
-"""The average of weights that are spread over processes; here over one, and in the tests of the core over several."""
+"""Averages of sharded weights in a process group of size 1. The tests of the core use larger groups."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _group(tmp_path: Path) -> Iterator[None]:
 
 
 def models() -> tuple[nn.Module, nn.Module]:
-    """The same model twice; the weights of the second are spread."""
+    """Return a model and a copy of it with sharded weights."""
     torch.manual_seed(0)
-    whole = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-    spread = copy.deepcopy(whole)
-    fully_shard(spread, mesh=init_device_mesh("cpu", (1,)), reshard_after_forward=True)
-    return whole, spread
+    plain = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    sharded = copy.deepcopy(plain)
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)), reshard_after_forward=True)
+    return plain, sharded
 
 
 def train(model: nn.Module, average: ExponentialMovingAverage, steps: int = 5) -> None:
@@ -49,61 +49,61 @@ def train(model: nn.Module, average: ExponentialMovingAverage, steps: int = 5) -
     average.wait()
 
 
-def full(tensor: torch.Tensor) -> torch.Tensor:
+def to_full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_that_of_whole_weights_bit_for_bit(kind: type[ExponentialMovingAverage]) -> None:
-    whole, spread = models()
-    one, other = kind(whole, 0.9), kind(spread, 0.9)
-    train(whole, one)
-    train(spread, other)
+def test_sharded_average_is_bitwise_identical_to_the_plain_one(kind: type[ExponentialMovingAverage]) -> None:
+    plain, sharded = models()
+    one, other = kind(plain, 0.9), kind(sharded, 0.9)
+    train(plain, one)
+    train(sharded, other)
 
     for name, average in one.averaged().items():
-        assert torch.equal(full(other.averaged()[name]), average), name
+        assert torch.equal(to_full_tensor(other.averaged()[name]), average), name
     assert isinstance(other.averaged()["0.weight"], DTensor)
     other.close()
     one.close()
 
 
-def test_an_update_sends_nothing() -> None:
-    _, spread = models()
-    average = ExponentialMovingAverage(spread)
-    with CommDebugMode() as watch:
+def test_update_does_not_communicate() -> None:
+    _, sharded = models()
+    average = ExponentialMovingAverage(sharded)
+    with CommDebugMode() as communication:
         average.update()
         with average.applied():
             pass
 
-    assert watch.get_total_counts() == 0
+    assert communication.get_total_counts() == 0
 
 
-def test_it_is_in_the_model_while_it_is_applied_and_no_longer() -> None:
-    whole, spread = models()
-    average = ExponentialMovingAverage(spread, 0.5, warm_up=0)
-    train(spread, average)
-    raw = {name: full(value).clone() for name, value in spread.state_dict().items()}
+def test_sharded_average_is_in_the_model_inside_applied_only() -> None:
+    plain, sharded = models()
+    average = ExponentialMovingAverage(sharded, 0.5, warm_up=0)
+    train(sharded, average)
+    raw = {name: to_full_tensor(value).clone() for name, value in sharded.state_dict().items()}
     batch = torch.ones(2, 3)
-    expected = copy.deepcopy(whole)
-    expected.load_state_dict({name: full(value) for name, value in average.averaged().items()})
+    expected = copy.deepcopy(plain)
+    expected.load_state_dict({name: to_full_tensor(value) for name, value in average.averaged().items()})
     with average.applied(), torch.no_grad():
-        assert torch.equal(spread.eval()(batch), expected.eval()(batch))
+        assert torch.equal(sharded.eval()(batch), expected.eval()(batch))
 
-    assert all(torch.equal(full(value), raw[name]) for name, value in spread.state_dict().items())
+    assert all(torch.equal(to_full_tensor(value), raw[name]) for name, value in sharded.state_dict().items())
     expected.load_state_dict(raw)
     with torch.no_grad():
-        assert torch.equal(spread(batch), expected(batch))
+        assert torch.equal(sharded(batch), expected(batch))
 
 
-def test_it_goes_on_from_whole_averages_and_from_spread_ones() -> None:
-    whole, spread = models()
-    one = ExponentialMovingAverage(whole, 0.9)
-    train(whole, one)
-    other = ExponentialMovingAverage(spread, 0.9)
+def test_sharded_average_loads_full_and_sharded_averages() -> None:
+    plain, sharded = models()
+    one = ExponentialMovingAverage(plain, 0.9)
+    train(plain, one)
+    other = ExponentialMovingAverage(sharded, 0.9)
     other.load_state_dict(one.state_dict())
-    third = ExponentialMovingAverage(spread, 0.9)
+    third = ExponentialMovingAverage(sharded, 0.9)
     third.load_state_dict(other.state_dict())
 
     for name, average in one.averaged().items():
-        assert torch.equal(full(other.averaged()[name]), average)
-        assert torch.equal(full(third.averaged()[name]), average)
+        assert torch.equal(to_full_tensor(other.averaged()[name]), average)
+        assert torch.equal(to_full_tensor(third.averaged()[name]), average)
