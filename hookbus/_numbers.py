@@ -1,4 +1,4 @@
-"""Whole numbers that a user gives, wherever that is."""
+"""Validation of integers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ __all__ = ["check_count"]
 
 
 def check_count(value: object, where: str, *, least: int = 1) -> None:
-    """See that a value is a whole number that is large enough.
+    """Raise unless a value is an integer that is large enough.
 
     Args:
-        value: what was given; a truth value is no number.
-        where: what it is called in the message.
-        least: the smallest one that will do.
+        value: Value to check. Booleans are invalid.
+        where: Name of the value, for the error message.
+        least: Smallest valid value.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: If the value is invalid.
     """
+    # `bool` is a subclass of `int`.
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError([f"{where}: {value!r} is not a whole number of at least {least}."])
+        raise ConfigError([f"{where}: expected an integer >= {least}, got {value!r}."])

@@ -1,4 +1,8 @@
-"""Which listener is running? Read off the line of the compiled function that calls it, so knowing it costs nothing."""
+"""Lookup of the running listener.
+
+The listener is derived from the current line of the generated function that calls it, so that calls need no
+bookkeeping.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["LINES", "asking", "failed", "handling", "nested"]
 
-LINES = "__hookbus_lines__"  # in the globals of a compiled function: which listener is called in which line
+LINES = "__hookbus_lines__"
+"""Global variable of a generated function that maps line numbers to the listeners called there."""
 
 
 def failed(error: BaseException) -> Listener | None:
-    """The listener in which an exception arose, seen from the generated function that is handling it."""
+    """Return the listener that raised an exception, from the generated function that handles the exception.
+
+    Returns:
+        Listener, or None if the exception was not raised by a listener.
+    """
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
+        # The first generated frame is that of the handling function; deeper ones belong to events within the listener.
         lines = trace.tb_frame.f_globals.get(LINES)
         if lines is not None:
             return lines.get(trace.tb_lineno)  # type: ignore[no-any-return]
@@ -27,17 +37,17 @@ def failed(error: BaseException) -> Listener | None:
 
 
 def asking() -> Listener | None:
-    """The listener that is running now, the innermost one; None outside of any."""
+    """Return the innermost listener that is running, None if there is none."""
     return next(_running(), None)
 
 
 def nested(run: object) -> bool:
-    """Whether more than one event of a run is being handled, one inside the other."""
+    """Return whether an event of a run is in progress within another event of the run."""
     return _events(run) > 1
 
 
 def handling(run: object) -> bool:
-    """Whether an event of a run is being handled."""
+    """Return whether an event of a run is in progress."""
     return _events(run) > 0
 
 

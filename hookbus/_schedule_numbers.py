@@ -1,4 +1,4 @@
-"""The numbers and units in a schedule: checked, and looked up where a field of a config is named."""
+"""Validation of the numbers and units of schedules, and lookup of config fields."""
 
 from __future__ import annotations
 
@@ -18,46 +18,44 @@ __all__ = ["check_number", "checked_unit", "field_value"]
 def field_value(
     config: HookConfig | None, value: Any, schedule: Schedule, *, least: int = 1, optional: bool = False
 ) -> Any:
-    """A number of a schedule: itself, or the value of the config's field that it names.
+    """Return a number of a schedule, or the value of the config field that it names.
 
     Args:
-        config: the config of the hook; None where there is none.
-        value: a number, or the name of a field.
-        schedule: for the message.
-        least: the least number that will do.
-        optional: whether None will do.
+        config: Config of the hook, None if there is none.
+        value: A number, or the name of a field.
+        schedule: Schedule, for error messages.
+        least: Smallest valid number.
+        optional: Whether None is valid.
 
     Raises:
-        ConfigError: there is no such field, or its value will not do.
+        ConfigError: If the field does not exist or its value is invalid.
     """
     if not isinstance(value, str):
         return value
     if config is None:
-        raise ConfigError([f"{schedule!r} names the field {value!r} of a config, and only a hookbus.Hook has one."])
+        raise ConfigError([f"{schedule!r}: no config contains the field {value!r}. Use a number, or a hookbus.Hook."])
     fields = type(config).model_fields
     if value not in fields:
-        near = did_you_mean(value, fields)
-        raise ConfigError(
-            [f"{schedule!r} names the field {value!r}, which {type(config).__name__} does not have.{near}"]
-        )
-    found = getattr(config, value)
-    if isinstance(found, str):
-        raise ConfigError([f"{schedule!r}: the field {value!r} is {found!r}, which is not a number."])
-    check_number(found, f"{schedule!r}, where {value} is {found!r}", least=least, optional=optional)
-    return found
+        suggestion = did_you_mean(value, fields)
+        raise ConfigError([f"{schedule!r}: {type(config).__name__} has no field {value!r}.{suggestion}"])
+    number = getattr(config, value)
+    if isinstance(number, str):  # `check_number` would accept it as the name of a field
+        raise ConfigError([f"{schedule!r}: invalid field {value!r}, expected a number, got {number!r}."])
+    check_number(number, f"{schedule!r}, {value}={number!r}", least=least, optional=optional)
+    return number
 
 
 def check_number(value: object, where: str, *, least: int = 1, optional: bool = False) -> None:
-    """See that a value is a count, the name of a config field that holds one, or, where it is optional, None.
+    """Raise unless a value is an integer, the name of a config field, or None if it is optional.
 
     Args:
-        value: what was given.
-        where: whose it is, for the message.
-        least: the least number that will do.
-        optional: whether None will do.
+        value: Value to check.
+        where: Name of the value, for error messages.
+        least: Smallest valid number.
+        optional: Whether None is valid.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: If the value is invalid.
     """
     if isinstance(value, str) or (optional and value is None):
         return
@@ -65,11 +63,11 @@ def check_number(value: object, where: str, *, least: int = 1, optional: bool = 
 
 
 def checked_unit(unit: Unit | None) -> Unit | None:
-    """A unit, or None for the point's own.
+    """Return a unit; None is the unit of the point.
 
     Raises:
-        ConfigError: there is no such unit.
+        ConfigError: If the unit is unknown.
     """
     if unit is not None and unit not in get_args(Unit):
-        raise ConfigError([f"{unit!r} is not a unit.{did_you_mean(str(unit), get_args(Unit))}"])
+        raise ConfigError([f"unknown unit {unit!r}.{did_you_mean(str(unit), get_args(Unit))}"])
     return unit

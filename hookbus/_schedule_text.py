@@ -1,4 +1,4 @@
-"""Schedules as people write them into a run file: read as a syntax tree, never run."""
+"""Parser for schedules in run files. The text is parsed into a syntax tree and never evaluated."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from hookbus.when import Schedule, between, every, last, once
 
 __all__ = ["parse"]
 
-_HOW = "Write every(50), between(1, 1000), once(12) or last, combined by &, | and ~."
+_HOW = "Use every(50), between(1, 1000), once(12) or last, combined by &, | and ~."
 
 
 def parse(text: str) -> Schedule:
-    """Read a schedule from a run file: `every(100) & between(1, 1000)`.
+    """Parse a schedule of a run file, such as `every(100) & between(1, 1000)`.
 
     Raises:
-        ConfigError: the text is not a schedule.
+        ConfigError: If the text is not a schedule.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python's, about the text
+        # The parser warns about some invalid texts (SyntaxWarning), which are reported as errors below.
+        with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(text.strip(), mode="eval")
         return _from_node(tree.body)
+    # `ast.parse` raises RecursionError or MemoryError for deeply nested text.
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError([f"{text!r} is not a schedule: {_reason(error).rstrip('.')}. {_HOW}"]) from None
+        raise ConfigError([f"invalid schedule, got {text!r}: {_reason(error).rstrip('.')}. {_HOW}"]) from None
 
 
 def _reason(error: Exception) -> str:
@@ -45,17 +47,17 @@ def _from_node(node: ast.expr) -> Schedule:
             return last
         case ast.Call(ast.Name(name), args, keywords):
             return _called(name, [_literal(a) for a in args], {k.arg or "**": _literal(k.value) for k in keywords})
-    raise TypeError(f"{ast.unparse(node)} is not part of a schedule")
+    raise TypeError(f"unsupported expression {ast.unparse(node)}")
 
 
 def _called(name: str, args: list[Any], keywords: dict[str, Any]) -> Schedule:
-    makers: dict[str, Callable[..., Schedule]] = {"every": every, "between": between, "once": once, "last": last}
-    if name not in makers:
-        raise TypeError(f"there is no {name}(...).{did_you_mean(name, makers)}")
-    return makers[name](*args, **keywords)
+    functions: dict[str, Callable[..., Schedule]] = {"every": every, "between": between, "once": once, "last": last}
+    if name not in functions:
+        raise TypeError(f"unknown function {name}.{did_you_mean(name, functions)}")
+    return functions[name](*args, **keywords)
 
 
 def _literal(node: ast.expr) -> int | str | None:
     if isinstance(node, ast.Constant) and type(node.value) in (int, str, type(None)):
         return node.value  # type: ignore[return-value]
-    raise TypeError(f"{ast.unparse(node)} is neither a whole number nor a name")
+    raise TypeError(f"expected an integer or a string, got {ast.unparse(node)}")

@@ -1,8 +1,8 @@
-"""The bus: who listens where, and the firing of points.
+"""The event bus: registration of hooks and emission of points.
 
-pluggy keeps the members and validates their signatures; it does not dispatch. After each change of membership the bus
-compiles, per point and on first use, the function that calls the listeners in order (see `dispatch.compiling`). The
-loop calls these functions through `bus.calls`; everyone else goes through `emit`, which checks what it is given.
+pluggy stores the plugins and validates their signatures, but does not dispatch. The bus compiles one function per point
+that calls the listeners in order (see `dispatch.compiling`), on first use after each change of the registered plugins.
+The training loop calls these functions through `bus.calls`; `bus.emit` validates its arguments first.
 """
 
 from __future__ import annotations
@@ -40,29 +40,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class HookBus(Points):
-    """An event bus for a training.
+    """Event bus for training.
 
     Args:
-        hooks: hooks to register, in this order. A bare bus has exactly these.
-        order: "nested" runs `after_*` from large to small priorities, so that numbers are depths; "ascending" runs
-            every point from small to large.
+        hooks: Hooks to register, in this order. No other hooks are registered.
+        order: Order of the listeners at each point. `"nested"` (default) runs `before_*` points by ascending and
+            `after_*` points by descending priority, so that hooks nest like context managers. `"ascending"` runs every
+            point by ascending priority.
 
     Attributes:
-        calls: the loop's own path to every point and action.
-        table: the compiled tables.
-        current: the run in progress, or an idle one.
-        lock: held while members change and while points are compiled.
-        pm: the pluggy PluginManager; register, unregister and set_blocked on it take effect like the bus's own.
+        calls: Compiled function of every point and action, as used by the training loop.
+        table: Event tables from which the functions are compiled.
+        current: Active run, or an idle run if none is active.
+        lock: Lock that guards registration and compilation.
+        pm: The pluggy PluginManager. Its register, unregister and set_blocked are equivalent to those of the bus.
 
     Raises:
-        RegistrationError: a hook was refused.
-        ConfigError: there is no such order.
+        RegistrationError: If a hook is invalid.
+        ConfigError: If `order` is invalid.
     """
 
     def __init__(self, hooks: Iterable[object] = (), *, order: Order = "nested") -> None:
         if order not in ("nested", "ascending"):
-            raise ConfigError([f"order: {order!r} is neither 'nested' nor 'ascending'."])
+            raise ConfigError([f"order: invalid value, got {order!r}. Set 'nested' or 'ascending'."])
+        # `emit` adds entries lazily: most runs emit few of the declared points.
         self._emitters: dict[str, Callable[..., None]] = {}
+        # Reentrant, because registration and compilation acquire the lock inside of each other.
         self.lock = RLock()
         self.pm = Manager(self)
         self.table = Table(order, self.pm.members.implementations, self.changed)
@@ -75,31 +78,31 @@ class HookBus(Points):
 
     @classmethod
     def from_file(cls, path: str | Path) -> HookBus:
-        """A bus with exactly the hooks of a run file.
+        """Build a bus with the hooks of a run file.
 
         Raises:
-            ConfigError: the file does not hold; all mistakes are listed.
+            ConfigError: If the file is invalid. The message lists all errors.
         """
-        from hookbus.config import load_config
+        from hookbus.config import load_config  # circular: the config module imports this one
 
         config = load_config(path)
         return cls(config.checked_hooks(), order=config.order)
 
-    # -- members -----------------------------------------------------------------------------
+    # -- registration ------------------------------------------------------------------------
 
     def register(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
-        """Add a hook. During an event it takes effect at the next one.
+        """Register a hook. If called during an event, the hook is first called at the next event.
 
         Args:
-            hook: a `Hook`, or a plugin with functions marked by `@hookimpl`.
-            name: the instance name; default the hook's own.
-            priority: its depth, instead of the hook's own.
+            hook: A `Hook`, or a plugin with functions marked by `@hookimpl`.
+            name: Instance name. Default: the name of the hook.
+            priority: Priority that overrides the priority of the hook.
 
         Returns:
             The hook.
 
         Raises:
-            RegistrationError: the hook was refused; nothing of it is registered.
+            RegistrationError: If the hook is invalid. No part of it is registered.
         """
         if isinstance(hook, Hook) and not hook.config.enabled:
             return hook
@@ -112,24 +115,24 @@ class HookBus(Points):
         return hook
 
     def unregister(self, hook: object) -> object:
-        """Remove a hook. During an event it takes effect at the next one.
+        """Unregister a hook. If called during an event, the change takes effect at the next event.
 
-        In a run that is going on its `cleanup` is called, as the end of the run will not reach it: at once, or during
-        an event at the next boundary.
+        The `cleanup` of the hook is called if a run is active: immediately, or at the next boundary if called during an
+        event.
 
         Args:
-            hook: the hook, its name, or a function that `on` has registered, which leaves all its points.
+            hook: The hook, its instance name, or a function registered by `on`, which is removed from all its points.
 
         Returns:
-            What was removed.
+            The unregistered plugin.
 
         Raises:
-            HookError: it is not registered.
+            HookError: If the hook is not registered.
         """
         names = self.pm.members.names_of(hook)
         if not names:
             known = did_you_mean(hook, self.hooks) if isinstance(hook, str) else ""
-            raise HookError(f"{hook!r} is not registered, so it cannot be unregistered.{known}")
+            raise HookError(f"unregister: {hook!r} is not registered.{known}")
         removed = [self.pm.unregister(name=name) for name in names]
         return removed[0] if isinstance(hook, str) else hook
 
@@ -146,15 +149,18 @@ class HookBus(Points):
         """Register a function: `@bus.on("after_train_iter", when=every(100))`.
 
         Args:
-            point: where it listens.
-            when, priority, before, after: as for `hookimpl`.
-            name: its instance name; default module.qualname, and module.qualname@point at a second point.
+            point: Name of the point.
+            when, priority, before, after: See `hookimpl`.
+            name: Instance name. Default: `module.qualname`, or `module.qualname@point` for further points of the same
+                function.
 
         Raises:
-            RegistrationError: the function was refused, or there is no such point.
+            RegistrationError: If the function is invalid or the point does not exist.
         """
         if not isinstance(point, str) or not point:
-            raise RegistrationError(f"bus.on takes the name of a point, such as 'after_train_iter', not {point!r}.")
+            raise RegistrationError(
+                f"bus.on: invalid point name, got {point!r}. Pass the name of a point such as 'after_train_iter'."
+            )
         mark = hookimpl(when=when, priority=priority, before=before, after=after, specname=point)
         target = ALIASES.get(point, point)
 
@@ -163,8 +169,10 @@ class HookBus(Points):
                 self.find_points({target})
             if not isinstance(function, (FunctionType, MethodType)):
                 raise RegistrationError(
-                    f"bus.on({point!r}) takes a function, not {function!r}: write a function that calls it."
+                    f"bus.on({point!r}): expected a function, got {function!r}. Pass a function that calls it."
                 )
+            # `mark` stores the options on a throwaway lambda: the function may be registered at several points, with
+            # different options at each.
             plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
             self.register(plugin, name or self.pm.members.free_name(function, target))
             return function
@@ -173,23 +181,23 @@ class HookBus(Points):
 
     @property
     def hooks(self) -> dict[str, object]:
-        """The members by instance name, in the order of registration."""
+        """Registered plugins by instance name, in registration order."""
         return {name: member.plugin for name, member in self.pm.members.items()}
 
     def name_of(self, hook: object) -> str:
-        """The instance name that a hook gets when none is given."""
+        """Return the default instance name of a hook."""
         if isinstance(hook, Hook):
             return hook.name
         return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
 
     def changed(self) -> None:
-        """Members, schedules or the clock have changed: compile again on next use."""
+        """Invalidate the compiled functions after a change of plugins, schedules or the clock."""
         with self.lock:
             self.calls.forget([*self.points, *self.table.steps])
             self._emitters.clear()
         self.current.members_changed()
 
-    # -- firing ------------------------------------------------------------------------------
+    # -- emission ----------------------------------------------------------------------------
 
     def _emit(
         self,
@@ -204,89 +212,98 @@ class HookBus(Points):
         loss: Any = None,
         **rest: Any,
     ) -> None:
-        """Fire a point. What the run knows (model, epoch, step, metrics) is filled in; the rest is None.
+        """Emit an event at a point.
+
+        Omitted arguments default to the values known to the run (model, epoch, step, metrics), and to None otherwise.
 
         Args:
-            point: its name.
-            step, batch_idx, batch, model, outputs, loss: arguments of the iteration points.
-            rest: other arguments of the point.
+            point: Name of the point.
+            step, batch_idx, batch, model, outputs, loss: Arguments of the iteration points.
+            rest: Other arguments of the point.
 
         Raises:
-            PointError: there is no such point, or it has no such argument.
+            PointError: If the point does not exist or does not have the argument.
         """
         emitter = self._emitters.get(point)
         if emitter is None:
             emitter = self._emitter(point)
         emitter(step, batch_idx, batch, model, outputs, loss, rest)
 
+    # The generated overloads type the arguments of each point; a method cannot be declared by a Protocol.
     if TYPE_CHECKING:
         emit: Emit
     else:
         emit = _emit
 
     def fire(self, point: str, **arguments: Any) -> bool:
-        """Fire a point on the run's own behalf: arguments are not checked, brackets are not looked at.
+        """Emit an event of the run itself, without argument checks and without automatic before/after points.
 
         Returns:
-            Whether anybody listens there.
+            Whether the point has listeners.
         """
         call = self.calls.get(point)
         if call is not None:
             call(**arguments)
         return call is not None
 
-    def _emitter(self, given: str) -> Callable[..., None]:
-        """The function behind `emit` for one point: it checks the arguments and keeps the brackets."""
-        if not isinstance(given, str):
-            raise PointError(f"bus.emit takes the name of a point, such as 'after_train_iter', not {given!r}.")
-        point = ALIASES.get(given, given)
+    def _emitter(self, name: str) -> Callable[..., None]:
+        """Build and cache the function that `emit` calls for the name or alias of a point."""
+        if not isinstance(name, str):
+            raise PointError(
+                f"bus.emit: invalid point name, got {name!r}. Pass the name of a point such as 'after_train_iter'."
+            )
+        point = ALIASES.get(name, name)
         if point not in self.points and not (self.find_points({point}) and point in self.points):
             raise PointError(
-                f"There is no point {given!r}.{did_you_mean(given, self.points)} Declare your own with bus.declare."
+                f"Unknown point {name!r}.{did_you_mean(name, self.points)} Declare custom points with bus.declare."
             )
         with self.lock:
             emitter = emitter_for(self.points[point], self.calls.get(point), self.current)
-            self._emitters[given] = emitter
+            self._emitters[name] = emitter
         return emitter
 
     # -- actions -----------------------------------------------------------------------------
 
     def action(self, name: str, step: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Let hooks replace or wrap a step of one's own loop.
+        """Make a step of a custom loop an action, which hooks may replace or wrap.
 
         Args:
-            name: "train_step", "val_step" or "test_step".
+            name: `"train_step"`, `"val_step"` or `"test_step"`.
             step: `step(batch)` or `step(run, batch)`.
 
         Returns:
-            A function of the batch; it follows later changes of membership.
+            Function of the batch. It remains valid when hooks are registered or unregistered.
 
         Raises:
-            PointError: there is no such action, or the step takes something else.
+            PointError: If the action does not exist or `step` takes other arguments.
         """
         if name not in ACTIONS:
-            raise PointError(f"There is no action {name!r}.{did_you_mean(name, ACTIONS)}")
+            raise PointError(f"Unknown action {name!r}.{did_you_mean(name, ACTIONS)}")
         self.table.steps[name] = step_of(step)
         self.changed()
+        # Looked up per call, because registration recompiles the action.
         return lambda batch: self.calls.get(name)(self.current, batch)
 
     # -- runs --------------------------------------------------------------------------------
 
     def run(self, **options: Any) -> AbstractContextManager[Run]:
-        """A run of one's own loop: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`.
+        """Return a context manager for a run of a custom loop.
 
-        See `hookbus.session.custom_run` for the options.
+        Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
+        `hookbus.session.custom_run` for the options.
         """
-        from hookbus.session import custom_run
+        from hookbus.session import custom_run  # imports torch
 
         return custom_run(self, **options)
 
     def begin(self, run: Run) -> None:
-        """Make a run the current one, and see that the order at every point can be told.
+        """Attach a run to the bus and to its hooks.
 
         Raises:
-            OrderError: the before=/after= wishes contradict each other.
+            HookError: If a hook is used by an active run of another bus.
+            OrderError: If the before=/after= constraints form a cycle.
         """
+        # All hooks are checked before any is attached, so that an error leaves the previous run attached.
         for hook in self.hooks.values():
             if isinstance(hook, Hook):
                 see_that_it_is_free(hook, self)
@@ -297,19 +314,22 @@ class HookBus(Points):
         self.changed()
         self.table.check_order(run)
 
-    # -- seeing --------------------------------------------------------------------------------
+    # -- instrumentation ---------------------------------------------------------------------
 
     def explain(self) -> Explanation:
-        """The order at each point, with the source of each number.
+        """Return the order of the listeners at each point, with the source of each priority.
 
         Raises:
-            OrderError: the before=/after= wishes contradict each other.
+            OrderError: If the before=/after= constraints form a cycle.
         """
         return explain(self)
 
     @contextmanager
     def wrapped(self, wrap: Wrap) -> Iterator[None]:
-        """Replace each listener's function by what `wrap` makes of it, around other wraps. Costs nothing when off."""
+        """Replace the function of each listener by `wrap(listener)` inside the context.
+
+        Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
+        """
         outer = self.table.wrap
         self.table.wrap = wrap if outer is None else _around(wrap, outer)
         self.changed()

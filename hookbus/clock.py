@@ -1,8 +1,8 @@
-"""Where is the run? Counts, the units in which schedules count, and the brackets that are open.
+"""Clock of a run: counts, indices, limits and training time.
 
-The bus moves the clock from the events it is given, in the Trainer and in a custom loop alike. Counts
-(`iters_done`, ...) tell what is complete, from 0; indices (`epoch`, `iter`) tell what is in progress. A count
-advances just before its `after_*` event, so at the first `after_train_iter` `iters_done` is 1 and `iter` 0.
+The bus advances the clock from the emitted events, in the Trainer and in custom loops alike. Counts (`iters_done`, ...)
+are numbers of completed units; indices (`epoch`, `iter`) count the current unit from 0. A count advances immediately
+before its `after_*` event: at the first `after_train_iter`, `iters_done` is 1 and `iter` is 0.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ __all__ = ["Clock", "batch_size"]
 
 
 class Clock:
-    """The counts of one run.
+    """Counts of one run.
 
     Attributes:
-        epochs_done, iters_done, steps_done, samples_done: what is complete.
-        epoch, iter: the index, from 0, of the epoch and the iteration in progress or just completed.
-        batch: the index, from 0, of the batch within its loader, at validation and test points.
-        stepped: whether the iteration in progress, or the last one, has made an optimizer update.
-        epoch_complete: whether the epoch reached its end; False while it runs and when it was cut.
-        epoch_cut: whether the epoch was left before the end of its loader.
-        epoch_first_iter, epoch_first_step, epoch_first_sample: the counts when the epoch began.
-        epoch_open: whether an epoch has begun and is not done; a resumed run opens it again.
-        max_epochs, max_iters: the limits of the run, None where there are none.
-        epoch_length: the number of batches of the training loader, None where it is not known.
-        limit_reached: whether the last iteration was the `max_iters`-th.
-        counts_iterations: True where no optimizer is known: each iteration counts as one step.
-        agreed_seconds: whole seconds on which several processes have agreed; None where this one decides alone.
-        counts_seconds: whether a schedule counts seconds, so that each iteration has to look at the time.
-        steps_before: the updates that were made before the iteration in progress or just completed.
-        seconds_before, seconds_seen: whole seconds when the iteration before it, and this one, looked at the time.
-        epoch_seconds_before, epoch_first_second: the same for epochs.
+        epochs_done, iters_done, steps_done, samples_done: Number of completed units.
+        epoch, iter: Index, from 0, of the current or last completed epoch and iteration.
+        batch: Index, from 0, of the batch within its loader, at validation and test points.
+        stepped: Whether the optimizer has stepped in the current or last iteration.
+        epoch_complete: Whether the epoch is complete; False while it is in progress and if it was truncated.
+        epoch_cut: Whether the epoch ended before the end of its loader.
+        epoch_first_iter, epoch_first_step, epoch_first_sample: Counts at the start of the epoch.
+        epoch_open: Whether an epoch was started and is not complete. A resumed run continues it.
+        max_epochs, max_iters: Limits of the run, None if there is no limit.
+        epoch_length: Number of batches of the training loader, None if unknown.
+        limit_reached: Whether the last iteration was number `max_iters`.
+        counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
+        agreed_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
+        counts_seconds: Whether a schedule counts seconds, so that each iteration reads the timer.
+        steps_before: Number of optimizer steps before the current or last iteration.
+        seconds_before, seconds_seen: Whole seconds read by the previous and by the current or last iteration.
+        epoch_seconds_before, epoch_first_second: The same for epochs.
     """
 
     __slots__ = (
@@ -75,6 +75,7 @@ class Clock:
         "timer",
     )
 
+    # Keys of the checkpoint format: a new name breaks existing checkpoints.
     SAVED = (
         "epochs_done",
         "iters_done",
@@ -112,10 +113,10 @@ class Clock:
         self._steps_at_last_iter = self._iter_at_last_step = 0
         self._begun = False
 
-    # -- moved by the bus ------------------------------------------------------------------------
+    # -- updated by the bus ----------------------------------------------------------------------
 
     def begin_epoch(self) -> None:
-        """An epoch begins, or one that a resumed run left open goes on."""
+        """Start an epoch, or continue the epoch that a resumed run left open."""
         self.epoch = self.epochs_done
         self.epoch_complete = self.epoch_cut = False
         if not self.epoch_open:
@@ -126,14 +127,14 @@ class Clock:
             self.epoch_seconds_before, self.epoch_first_second = self.epoch_first_second, self.whole_seconds
 
     def end_epoch(self) -> None:
-        """The epoch ends; it counts unless it was cut. A second call changes nothing."""
+        """End the epoch and count it unless it was truncated. Idempotent."""
         if self.epoch_open and not self.epoch_cut:
             self.epoch_open = False
             self.epoch_complete = True
             self.epochs_done = self.epoch + 1
 
     def begin_iter(self, batch: Any) -> None:
-        """A micro-batch begins."""
+        """Start an iteration."""
         self.iter = done = self.iters_done
         self.batch = done - self.epoch_first_iter
         self.stepped = False
@@ -143,7 +144,8 @@ class Clock:
             self._look_at_time()
 
     def end_iter(self, batch: Any) -> None:
-        """A micro-batch is done."""
+        """Complete an iteration."""
+        # A custom loop may emit `after_train_iter` only, or pass the batch only there.
         if not self._begun:
             self.begin_iter(batch)
         elif not self.batch_samples:
@@ -151,6 +153,7 @@ class Clock:
         self._begun = False
         self.iters_done = done = self.iter + 1
         self.samples_done += self.batch_samples
+        # Compared with the count after the last iteration, because a loop may step the optimizer between iterations.
         steps, before = self.steps_done, self._steps_at_last_iter
         if self.counts_iterations:
             self.steps_done = steps = steps + 1
@@ -163,24 +166,25 @@ class Clock:
             self.cut_epoch()
 
     def cut_epoch(self) -> None:
-        """The run ends after this iteration: the epoch is cut, unless this was its last batch."""
+        """Mark the epoch as truncated, because the run ends after this iteration, unless this is its last batch."""
         self.epoch_cut = self.epoch_open and self.epoch_iter + 1 != self.epoch_length
 
     def see_batch(self, batch_idx: int | None, *, opening: bool) -> None:
-        """A batch of a validation or test begins or is done."""
+        """Set the index of a validation or test batch at its start or end."""
         if batch_idx is not None:
             self.batch = batch_idx
+        # Without an index, count once per batch, whether the loop emits both points or only `after_*_iter`.
         elif opening or not self._begun:
             self.batch += 1
         self._begun = opening
 
     def count_step(self) -> None:
-        """The optimizer has made an update."""
+        """Count an optimizer step."""
         self.steps_done += 1
         self.stepped = True
 
     def count_seconds(self) -> None:
-        """A schedule counts seconds: those from here on belong to the iterations in which they pass."""
+        """Start to count seconds for schedules; each second belongs to the iteration in which it elapses."""
         if not self.counts_seconds:
             self.counts_seconds = True
             self.seconds_before = self.seconds_seen = self.whole_seconds
@@ -189,45 +193,50 @@ class Clock:
         self.seconds_before, self.seconds_seen = self.seconds_seen, self.whole_seconds
 
     def start(self) -> None:
-        """Training time runs from here."""
+        """Start the training timer."""
         if self._ticking_since is None:
             self._ticking_since = self.timer()
 
     def stop(self) -> None:
-        """Training time stands still from here."""
+        """Pause the training timer."""
         self._seconds = self.seconds
         self._ticking_since = None
 
-    # -- asked by schedules and hooks ------------------------------------------------------------
+    # -- read by schedules and hooks -------------------------------------------------------------
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far, those before a resume included."""
+        """Training time in seconds, including the time before a resume."""
         running = 0.0 if self._ticking_since is None else self.timer() - self._ticking_since
         return self._seconds + running
 
     @property
     def whole_seconds(self) -> int:
-        """The same as schedules see it: whole seconds, equal in all processes."""
+        """Training time in whole seconds as used by schedules, equal on all ranks."""
         return int(self.seconds) if self.agreed_seconds is None else self.agreed_seconds
 
     @property
     def at_limit(self) -> bool:
-        """Whether all is done that the run was to do."""
+        """Whether the run has reached its limit."""
         return self.limit_reached or (self.max_epochs is not None and self.epochs_done >= self.max_epochs)
 
     @property
     def iters_since_step(self) -> int:
-        """Micro-batches since the last update: more than 0 in the middle of an accumulation."""
+        """Number of iterations since the last optimizer step; greater than 0 within an accumulation."""
         return self.iters_done - self._iter_at_last_step
 
     @property
+    def mid_iteration(self) -> bool:
+        """Whether an iteration, or a batch of a validation, was begun and has not ended."""
+        return self._begun
+
+    @property
     def epoch_iter(self) -> int:
-        """The index, from 0, of the iteration within its epoch."""
+        """Index, from 0, of the iteration within its epoch."""
         return self.iter - self.epoch_first_iter
 
     def number(self, unit: Unit) -> int:
-        """The number in progress or just completed, from 1."""
+        """Return the current or last number of a unit, from 1."""
         match unit:
             case "iter":
                 return self.iter + 1
@@ -243,7 +252,7 @@ class Clock:
                 return self.whole_seconds + 1
 
     def limit(self, unit: Unit) -> int | None:
-        """The last number of the run, None where it is not known."""
+        """Return the last number of the run in a unit, None if it is unknown."""
         if unit == "epoch":
             return self.max_epochs
         if unit != "iter":
@@ -254,18 +263,19 @@ class Clock:
     def _last_iter_of_epochs(self) -> int | None:
         if self.max_epochs is None or self.epoch_length is None:
             return None
+        # Relative to the current epoch: truncated epochs of a resumed run may have had fewer batches.
         first = self.epoch_first_iter if self.epoch_open else self.iters_done
         return first + (self.max_epochs - self.epochs_done) * self.epoch_length
 
     # -- checkpoints -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts and the training time, as plain values."""
+        """Return the counts and the training time as built-in Python types."""
         counts = {name: getattr(self, name) for name in self.SAVED}
         return {**counts, "iter_at_last_step": self._iter_at_last_step, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put the clock where a checkpoint was taken."""
+        """Restore the state returned by `state_dict()`."""
         for name in self.SAVED:
             setattr(self, name, state[name])
         self._seconds = state["seconds"]
@@ -277,10 +287,10 @@ class Clock:
 
 
 def batch_size(batch: Any) -> int:
-    """The number of samples in a batch: the length of the first tensor found in it, 0 for none.
+    """Return the number of samples of a batch: the length of its first tensor, 0 if it contains no tensor.
 
     Args:
-        batch: a tensor of shape (N, ...), a tuple, list or mapping with one in it, or a list of N mappings.
+        batch: A tensor of shape (N, ...), a tuple, list or mapping that contains one, or a list of N mappings.
     """
     while True:
         if isinstance(batch, (tuple, list)) and batch:

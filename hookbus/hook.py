@@ -1,4 +1,4 @@
-"""What a hook is: `Hook`, its configuration `HookConfig`, and the names of priorities."""
+"""The base class `Hook`, its configuration `HookConfig`, and the named priorities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OnError = Literal["raise", "warn", "disable"]
 
 
 class Priority(IntEnum):
-    """Named depths: small is outermost. Any whole number works as well."""
+    """Named priorities. Lower values run outermost. Any integer is a valid priority."""
 
     HIGHEST = 0
     VERY_HIGH = 10
@@ -47,40 +47,45 @@ _PRIORITY = {"anyOf": [{"type": "integer"}, {"enum": list(Priority.__members__)}
 
 
 class HookConfig(BaseModel):
-    """The keys that every hook understands. Subclass it and add your own fields.
+    """Base configuration of all hooks. Subclass it to add settings.
 
-    Frozen, and strict: an unknown key is refused, and so is a value of another type ("50" is not 50).
+    Instances are immutable. Unknown keys and values of another type (`"50"` for an integer) raise a validation error.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
     instance_key: ClassVar[str] = "name"
-    """The key that holds the instance name; another where a hook needs `name` for something of its own."""
+    """Key that contains the instance name; override it if the hook uses `name` for another setting."""
 
     no_frequency: ClassVar[str] = ""
-    """Of a hook in which `frequency` means nothing: why, and what to say instead of the `{value}` that was given."""
+    """Error message of a hook that does not support `frequency`; `{value}` is replaced by the invalid value."""
 
     name: str | None = Field(
-        default=None, min_length=1, description="The instance name; default the entry point or the class name."
+        default=None, min_length=1, description="Instance name. Default: the entry point or the class name."
     )
     priority: Annotated[int | None, WithJsonSchema(_PRIORITY)] = Field(
-        default=None, description="Depth: small is outermost."
+        default=None, description="Nesting level: lower values run outermost."
     )
-    enabled: bool = Field(default=True, description="False leaves the hook out.")
+    enabled: bool = Field(default=True, description="Whether to register the hook.")
     when: Annotated[Schedule | None, WithJsonSchema({"type": "string"})] = Field(
-        default=None, description="Replaces the schedule of the scheduled listeners: every(50) & between(1, 1000)."
+        default=None,
+        description="Schedule that replaces the one of the scheduled listeners, such as every(50) & between(1, 1000).",
     )
-    frequency: int | None = Field(default=None, ge=1, description="Due every this many of the hook's own unit.")
-    on_error: OnError | None = Field(default=None, description="What a failure of the hook does; default its class's.")
+    frequency: int | None = Field(
+        default=None, ge=1, description="Interval between calls, in the unit of the hook (iterations, steps or epochs)."
+    )
+    on_error: OnError | None = Field(
+        default=None, description="Action when the hook raises an exception. Default: set by the hook class."
+    )
 
     @cached_property
     def given_as_json(self) -> str:
-        """The settings that were given, as JSON; what JSON does not know is there as text."""
+        """Explicitly set fields as JSON. Values without a JSON representation are converted by `str`."""
         return json.dumps(self.model_dump(exclude_unset=True), default=str)
 
     @property
     def instance_name(self) -> str | None:
-        """The instance name that was given."""
+        """Configured instance name, or None if it is not set."""
         name: str | None = getattr(self, self.instance_key)
         return name
 
@@ -89,8 +94,9 @@ class HookConfig(BaseModel):
     def _level(cls, value: object) -> object:
         if isinstance(value, str):
             if value not in Priority.__members__:
-                raise ValueError(f"{value!r} is not a level.{did_you_mean(value, Priority.__members__)}")
+                raise ValueError(f"unknown priority level, got {value!r}.{did_you_mean(value, Priority.__members__)}")
             return int(Priority[value])
+        # Strict validation of `int` rejects members of an IntEnum.
         return int(value) if isinstance(value, Priority) else value
 
     @field_validator("frequency")
@@ -110,8 +116,8 @@ class HookConfig(BaseModel):
         if value is None or isinstance(value, Schedule):
             return value
         if not isinstance(value, str):
-            shown = value if isinstance(value, int) else 50
-            raise ValueError(f"{value!r} is not a schedule. Write it as a text, such as every({shown!r}).")
+            interval = value if isinstance(value, int) else 50
+            raise ValueError(f"expected a schedule as a string, got {value!r}. Set every({interval!r}) or similar.")
         try:
             return parse(value)
         except ConfigError as error:
@@ -119,23 +125,24 @@ class HookConfig(BaseModel):
 
 
 class Hook:
-    """A plugin object that listens. A method named like a point listens at that point.
+    """Base class of hooks. A method with the name of a point is called at that point.
 
     Attributes:
-        Config: the pydantic model of the hook's settings.
-        priority: the hook's depth; config and registration may override it.
-        observer: True for hooks that only watch: their failures warn instead of ending the run.
-        unit: "iter", "step" or "epoch": what the common key `frequency` counts.
-        ranks: "all", or "main" for hooks that work on the main process only.
-        schedules_validation: True for hooks that decide when to validate; the Trainer then leaves it to them.
-        makes_requests: False for hooks that never ask for a validation, a save or a stop. Several processes compare
-            such wishes at every boundary if a hook can have any; those of an observer are not expected.
-        skips_iterations: True for hooks that may ask in one of several processes to leave an iteration out.
-        needs_work_dir: True for hooks that can do nothing without a work directory.
-        state_version: raise it when the layout of `state_dict()` changes.
-        config: the validated settings.
-        name: the instance name, the key of the hook's state in checkpoints.
-        run: the current run.
+        Config: Pydantic model of the settings.
+        priority: Default priority; overridden by the config and by the `priority` passed at registration.
+        observer: Whether the hook only observes the run. By default, exceptions of an observer are logged as warnings
+            instead of ending the run.
+        unit: Unit in which the setting `frequency` counts: `"iter"` (default), `"step"` or `"epoch"`.
+        ranks: `"all"` (default), or `"main"` for hooks that run on rank 0 only.
+        schedules_validation: Whether the hook schedules validations. The Trainer then runs none on its own.
+        makes_requests: Whether the hook may request a validation, a save or a stop. In distributed training, requests
+            are synchronized across ranks at every boundary if any hook may make requests. Observers are excluded.
+        skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
+        needs_work_dir: Whether the hook requires a work directory.
+        state_version: Version of the format of `state_dict()`. Increment it when the format changes.
+        config: Validated settings.
+        name: Instance name, the key of the state of the hook in checkpoints.
+        run: Current run.
     """
 
     Config: ClassVar[type[HookConfig]] = HookConfig
@@ -154,163 +161,177 @@ class Hook:
     _run: Run | None = None
 
     def __init__(self, config: Mapping[str, Any] | HookConfig | None = None, **settings: Any) -> None:
-        """Build the hook from keywords, from a dict, or from its config object.
+        """Build the hook from keyword arguments, a mapping, or an instance of its config class.
 
         Raises:
-            ConfigError: a setting is unknown or has a wrong value; all of them are listed.
+            ConfigError: If a setting is unknown or invalid. The message lists all invalid settings.
         """
         self._config = validated(self.Config, config, settings, type(self).__name__)
 
     @property
     def config(self) -> Any:
-        """The validated settings; the defaults where `__init__` of this class was never called."""
+        """Validated settings. Defaults if a subclass does not call `super().__init__()`."""
         if self._config is None:
             self._config = validated(self.Config, None, {}, type(self).__name__)
         return self._config
 
     @property
     def name(self) -> str:
-        """The instance name: as given, else the entry point's, else the class name in snake case."""
+        """Instance name: the configured name, the entry point, or the class name in snake case."""
         cls = type(self)
         return self._name or self.config.instance_name or entry_point_of(cls) or snake_case(cls.__name__)
 
     @property
     def run(self) -> Run:
-        """The current run.
+        """Current run.
 
         Raises:
-            RuntimeError: the hook is on no bus.
+            RuntimeError: If the hook is not registered with a bus.
         """
         if self._run is None:
-            raise RuntimeError(f"hook {self.name!r} is not registered with a bus, so it has no run yet.")
+            raise RuntimeError(f"hook {self.name!r}: no run is available. Register the hook with a bus first.")
         return self._run
 
     @property
     def keeps_best_of(self) -> Mapping[str, Rule | None]:
-        """Metrics whose best checkpoint is to be kept, with their directions; None: what the name says."""
+        """Metrics whose best checkpoint to keep, mapped to their direction. None infers the direction from the name."""
         return {}
 
     @property
     def needs_metrics(self) -> Collection[str]:
-        """Metrics that this hook reads in the results of every validation; default those of `keeps_best_of`.
+        """Metrics that this hook reads from the results of every validation. Default: those of `keeps_best_of`.
 
-        Any spelling that `run.metrics` understands: `val/accuracy`, `val_accuracy`, `accuracy`. `hookbus check` looks
-        for each of them among what a validation gives, so that a wrong name is told before anything is trained.
+        Names may have any form that `run.metrics` accepts: `val/accuracy`, `val_accuracy`, `accuracy`. `hookbus check`
+        compares them with the metrics of a validation and reports unknown names before training starts.
         """
         return tuple(self.keeps_best_of)
 
     @property
     def gives_metrics(self) -> Collection[str] | None:
-        """Metrics that this hook adds to the results of validations, by `run.log` for example; None: any name."""
+        """Metrics that this hook adds to the results of validations, for example by `run.log`. None allows any name."""
         return ()
 
     @property
     def validates_with(self) -> Callable[[Run], Mapping[str, Any] | None] | None:
-        """Code of this hook's own that makes validations; None leaves them to the run."""
+        """Function that runs the validations, or None (default) to use the validation of the run."""
         return None
 
     @property
     def runner(self) -> Run:
-        """The same as `run`."""
+        """Alias of `run`."""
         return self.run
 
     def should_trigger(self, step: int) -> bool:
-        """Override to decide whether the per-iteration listeners are due; `step` is the index from 0."""
+        """Return whether the per-iteration listeners are due. Override it to add a condition.
+
+        Args:
+            step: Index of the iteration, from 0.
+        """
         return True
 
     def check(self, run: Run) -> None:
-        """Override to see that the hook can do its work in a run, before anything is done; nothing may be changed.
+        """Check the requirements of the hook before the run starts. Override it; it must not modify anything.
 
-        Called when a run begins, before `before_run`, and by `hookbus check`, each time for all hooks, so that all that
-        is wrong is told at once.
+        Called for every hook when a run starts, before `before_run`, and by `hookbus check`. The errors of all hooks
+        are reported together.
 
         Args:
-            run: with all that it has: `run.model`, `run.optimizer`, `run.train_loader`, its limits.
+            run: The run, with `run.model`, `run.optimizer`, `run.train_loader` and its limits set.
 
         Raises:
-            HookbusError: it cannot. The message says what would be right; the hook's name is added.
+            HookbusError: If a requirement is not met. State the fix in the message; the name of the hook is added.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the hook: plain Python values and tensors."""
+        """Return the state to store in checkpoints, as built-in Python types and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
 
     def get_service(self, name: str) -> Any:
-        """A service of the run, or None."""
+        """Return a service of the run, or None if the run does not provide it."""
         return self.run.get(name)
 
     def every_n_epochs(self, run: Run, n: int) -> bool:
-        """Whether the number of the epoch in progress, from 1, is a multiple of `n`."""
+        """Return whether the number of the current epoch, from 1, is a multiple of `n`."""
         return n > 0 and run.clock.number("epoch") % n == 0
 
     def every_n_iters(self, run: Run, n: int) -> bool:
-        """Whether the number of the iteration in progress, from 1, is a multiple of `n`."""
+        """Return whether the number of the current iteration, from 1, is a multiple of `n`."""
         return n > 0 and run.clock.number("iter") % n == 0
 
     every_n_train_iters = every_n_iters
 
     def is_last_epoch(self, run: Run) -> bool:
-        """Whether the epoch in progress is the last of the run; False where the end is not known."""
+        """Return whether the current epoch is the last of the run; False if the limit is unknown."""
         return run.clock.number("epoch") == run.clock.limit("epoch")
 
     def is_last_iter(self, run: Run) -> bool:
-        """Whether the iteration in progress is the last of the run; False where the end is not known."""
+        """Return whether the current iteration is the last of the run; False if the limit is unknown."""
         return run.clock.number("iter") == run.clock.limit("iter")
 
     def get_triggered_stages(self) -> list[str]:
-        """The points at which this hook listens, in the order of a run."""
+        """Return the names of the points at which this hook listens, in the order of a run."""
+        # Static lookup: `getattr` would evaluate properties, which may require a run.
         methods = {name: inspect.getattr_static(type(self), name) for name in dir(type(self))}
         marks = {name: getattr(method, IMPL_ATTRIBUTE, {}) for name, method in methods.items() if callable(method)}
-        named = {mark.get("specname") or name for name, mark in marks.items()}
-        return [name for name in POINTS if name in {ALIASES.get(each, each) for each in named}]
+        targets = {mark.get("specname") or name for name, mark in marks.items()}
+        return [name for name in POINTS if name in {ALIASES.get(target, target) for target in targets}]
 
     def __repr__(self) -> str:
-        given = self.config.model_dump(exclude_unset=True)
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+        settings = self.config.model_dump(exclude_unset=True)
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
 
 
 BaseHook = Hook
-"""The same class under the name that the guide's examples use."""
+"""Alias of `Hook`."""
 
 
 def validated(
     model: type[HookConfig], config: Mapping[str, Any] | HookConfig | None, settings: Mapping[str, Any], owner: str
 ) -> HookConfig:
-    """Validate settings against a config model. The caller's mapping is not changed.
+    """Validate settings against a config model. The mapping is not modified.
 
-    Values as they come from a file are judged as JSON (so a list may fill a tuple, a text a path);
-    anything else strictly as Python objects.
+    Settings that can be serialized as JSON are validated in the JSON mode of pydantic (a list is accepted for a tuple,
+    a string for a path). All others are validated in strict mode as Python objects.
 
     Args:
-        model: the config model of the hook.
-        config: a mapping, a ready config, or None.
-        settings: more settings, as keywords.
-        owner: whose settings these are, for the message.
+        model: Config model of the hook.
+        config: A mapping, an instance of the model, or None.
+        settings: Further settings, which override those of `config`.
+        owner: Name of the owner of the settings, for error messages.
+
+    Returns:
+        Validated settings.
 
     Raises:
-        ConfigError: one sentence per wrong setting.
+        ConfigError: If a setting is invalid, with one message per setting.
     """
     if isinstance(config, model) and not settings:
         return config
-    given = config.model_dump(exclude_unset=True) if isinstance(config, HookConfig) else config
-    if given is not None and not isinstance(given, Mapping):
-        raise ConfigError([f"{owner}: settings are keywords or a mapping of them, not {type(given).__name__}."])
-    data = {**(given or {}), **settings}
+    values = config.model_dump(exclude_unset=True) if isinstance(config, HookConfig) else config
+    if values is not None and not isinstance(values, Mapping):
+        raise ConfigError([f"{owner}: invalid settings, got {type(values).__name__}. Pass keywords or a mapping."])
+    data = {**(values or {}), **settings}
     try:
+        # Strict models accept the types of a run file (a list for a tuple) in the JSON mode of pydantic only. Python
+        # objects such as a callable have no JSON representation and are validated as they are.
         text = json.dumps(data)
     except (TypeError, ValueError, RecursionError):
         text = None
     try:
         return model.model_validate(data) if text is None else model.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(f"{owner}: {where}: {what}" for where, what in problems_of(error, model, data)) from None
+        problems = problems_of(error, model, data)
+        raise ConfigError(f"{owner}: {setting}: {message}" for setting, message in problems) from None
 
 
 def snake_case(name: str) -> str:
-    """`GreetHook` becomes `greet`, `EMAHook` `ema`, `DetVisualizationHook` `det_visualization`."""
+    """Convert a class name to snake case without the suffix `Hook`.
+
+    `GreetHook` becomes `greet`, `EMAHook` becomes `ema`, `DetVisualizationHook` becomes `det_visualization`.
+    """
     stem = name.removesuffix("Hook") or name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", stem)
     return words.lower()

@@ -1,12 +1,12 @@
-"""What can I listen to? Every point of a run, one method each.
+"""Points of a run, one method each.
 
-This class is the only list of points. The pluggy specs, the typed `emit`, the table in the docs and
-`hookbus points` are derived from it. A hook that wants to listen writes a method of the same name with
-the arguments it wants, in any order; `run` is available at every point.
+`Lifecycle` is the only list of points. The pluggy specs, the typed `emit`, the tables in the documentation and
+`hookbus points` are derived from it. A hook listens at a point by defining a method of the same name that takes any of
+the arguments, in any order. `run` is available at every point.
 
-Words: an *epoch* is one pass over the training loader, an *iteration* one micro-batch, a *step* one
-update of the optimizer. `epoch` and `batch_idx` are indices from 0; `step` is the number of updates made
-so far, the axis on which everything is recorded. The clock advances just before an `after_*` event.
+An *epoch* is one pass over the training loader, an *iteration* is one micro-batch, and a *step* is one optimizer step.
+`epoch` and `batch_idx` are indices from 0. `step` is the number of completed optimizer steps, the axis of all logged
+values. The clock advances immediately before an `after_*` event.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ ALIASES: Mapping[str, str] = {
     "before_step": "before_train_iter",
     "after_step": "after_train_iter",
 }
-"""Second names of points, resolved at registration."""
+"""Aliases of points, resolved at registration."""
 
 SPELLINGS: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
-"""Second names of arguments: a listener that asks for `runner` gets `run`."""
+"""Aliases of arguments: a listener may name `run` also `runner`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One named moment of a run.
+    """A named moment of a run.
 
     Attributes:
-        name: the name of the method in `Lifecycle`.
-        args: what listeners may ask for besides `run`, in order.
-        unit: what `when=` counts here unless told otherwise; None where nothing is counted.
-        doc: what the point means, as Markdown.
-        types: the annotation of each argument, as written.
+        name: Name of the method in `Lifecycle`.
+        args: Arguments that listeners may take in addition to `run`, in order.
+        unit: Default unit of `when=` at this point, None if schedules are not supported.
+        doc: Description as Markdown.
+        types: Annotation of each argument, as written in the source.
     """
 
     name: str
@@ -65,17 +65,17 @@ class Point:
 
     @property
     def reverse(self) -> bool:
-        """Whether the nested order runs from large to small priorities here."""
+        """Whether the nested order runs by descending priority at this point."""
         return self.name.startswith("after_") or self.name == "cleanup"
 
     @property
     def signature(self) -> str:
-        """The point as a listener could write it: `after_train_iter(run, step, ...)`."""
+        """Signature of a listener that takes all arguments: `after_train_iter(run, step, ...)`."""
         return f"{self.name}({', '.join(('run', *self.args))})"
 
 
 def per(unit: Unit) -> Callable[[F], F]:
-    """Mark a point as one that is counted, so that `when=every(n)` works there."""
+    """Mark a point as counted in a unit, so that it supports schedules such as `when=every(n)`."""
 
     def mark(method: F) -> F:
         method.unit = unit  # type: ignore[attr-defined]
@@ -85,24 +85,24 @@ def per(unit: Unit) -> Callable[[F], F]:
 
 
 class Lifecycle:
-    """The points of a run, in the order in which a training passes through them."""
+    """Points of a run, in the order in which training emits them."""
 
     def before_run(self, mode: Mode | None = None) -> None:
-        """A call of fit, validate or test begins; `mode` is "train", "val" or "test"."""
+        """Start of a call of fit, validate or test; `mode` is "train", "val" or "test"."""
 
     def after_load_checkpoint(self, checkpoint: dict[str, Any] | None = None, path: Path | None = None) -> None:
-        """A checkpoint was read and is about to be applied; the dict may be changed."""
+        """Checkpoint loaded, before it is applied; the dict may be modified."""
 
     def before_train(self, model: nn.Module | None = None) -> None:
-        """Training begins, or goes on after a resume."""
+        """Start of training, or of its continuation after a resume."""
 
     @per("epoch")
     def before_epoch(self, epoch: int | None = None, model: nn.Module | None = None) -> None:
-        """An epoch begins: the outer bracket, validation included."""
+        """Start of an epoch, which includes training and validation."""
 
     @per("epoch")
     def before_train_epoch(self, epoch: int | None = None, model: nn.Module | None = None) -> None:
-        """The training part of an epoch begins."""
+        """Start of the training part of an epoch."""
 
     @per("iter")
     def before_train_iter(
@@ -112,7 +112,7 @@ class Lifecycle:
         batch: Any = None,
         model: nn.Module | None = None,
     ) -> None:
-        """A micro-batch was fetched and is about to be used."""
+        """Start of an iteration: the micro-batch is loaded, the forward pass not yet started."""
 
     @per("iter")
     def after_forward(
@@ -123,7 +123,7 @@ class Lifecycle:
         outputs: Any = None,
         loss: Any = None,
     ) -> None:
-        """The model was called and the loss computed; nothing was propagated back yet."""
+        """End of the forward pass, with the loss computed, before the backward pass."""
 
     @per("iter")
     def after_backward(
@@ -134,15 +134,15 @@ class Lifecycle:
         outputs: Any = None,
         loss: Any = None,
     ) -> None:
-        """The gradients of this micro-batch were added (scaled, where a gradient scaler is used)."""
+        """End of the backward pass, with the gradients accumulated (scaled if a gradient scaler is used)."""
 
     @per("step")
     def before_optimizer_step(self, step: int | None = None, optimizer: Optimizer | None = None) -> None:
-        """The optimizer is about to update the weights. Not fired where the update is left out."""
+        """Start of an optimizer step. Not emitted if the optimizer step is skipped."""
 
     @per("step")
     def after_optimizer_step(self, step: int | None = None, optimizer: Optimizer | None = None) -> None:
-        """The optimizer has updated the weights; `step` counts this update."""
+        """End of an optimizer step; `step` includes this optimizer step."""
 
     @per("iter")
     def after_train_iter(
@@ -154,22 +154,22 @@ class Lifecycle:
         outputs: Any = None,
         loss: Any = None,
     ) -> None:
-        """A micro-batch is done. Its gradients are still there: they are zeroed when the next begins."""
+        """End of an iteration. Gradients are still available; they are zeroed at the start of the next iteration."""
 
     @per("epoch")
     def after_train_epoch(
         self, epoch: int | None = None, model: nn.Module | None = None, metrics: Metrics | None = None
     ) -> None:
-        """The training part of an epoch is over; `metrics` holds its means, `train/...`."""
+        """End of the training part of an epoch; `metrics` contains its means, `train/...`."""
 
     def before_val(self, model: nn.Module | None = None) -> None:
-        """A validation begins. Averaged weights, where there are any, are swapped in already."""
+        """Start of a validation. Averaged weights, if any, are already applied."""
 
     @per("epoch")
     def before_val_epoch(
         self, epoch: int | None = None, model: nn.Module | None = None, dataloader_name: str | None = None
     ) -> None:
-        """One validation loader begins; `dataloader_name` tells which, where there are several."""
+        """Start of a validation loader; `dataloader_name` is its name if there are multiple loaders."""
 
     @per("batch")
     def before_val_iter(
@@ -180,7 +180,7 @@ class Lifecycle:
         model: nn.Module | None = None,
         dataloader_name: str | None = None,
     ) -> None:
-        """A validation batch is about to be used."""
+        """Start of a validation batch, before the forward pass."""
 
     @per("batch")
     def after_val_iter(
@@ -193,7 +193,7 @@ class Lifecycle:
         loss: Any = None,
         dataloader_name: str | None = None,
     ) -> None:
-        """A validation batch is done."""
+        """End of a validation batch."""
 
     @per("epoch")
     def after_val_epoch(
@@ -203,28 +203,28 @@ class Lifecycle:
         metrics: Metrics | None = None,
         dataloader_name: str | None = None,
     ) -> None:
-        """One validation loader is done; `metrics` holds its results, `val/...`, read-only."""
+        """End of a validation loader; `metrics` contains its results, `val/...`, read-only."""
 
     def after_val(self, model: nn.Module | None = None, metrics: Metrics | None = None) -> None:
-        """The validation is over; `metrics` holds the results of all loaders."""
+        """End of the validation; `metrics` contains the results of all loaders."""
 
     @per("epoch")
     def after_epoch(
         self, epoch: int | None = None, model: nn.Module | None = None, metrics: Metrics | None = None
     ) -> None:
-        """An epoch is over, its validation included. Files asked for in the epoch are written after this."""
+        """End of an epoch, validation included. Saves requested during the epoch are written after this point."""
 
     def after_train(self, model: nn.Module | None = None, metrics: Metrics | None = None) -> None:
-        """Training is over, or was stopped."""
+        """End of training, complete or stopped."""
 
     def before_test(self, model: nn.Module | None = None) -> None:
-        """A test begins."""
+        """Start of a test."""
 
     @per("epoch")
     def before_test_epoch(
         self, epoch: int | None = None, model: nn.Module | None = None, dataloader_name: str | None = None
     ) -> None:
-        """One test loader begins."""
+        """Start of a test loader; `dataloader_name` is its name if there are multiple loaders."""
 
     @per("batch")
     def before_test_iter(
@@ -235,7 +235,7 @@ class Lifecycle:
         model: nn.Module | None = None,
         dataloader_name: str | None = None,
     ) -> None:
-        """A test batch is about to be used."""
+        """Start of a test batch, before the forward pass."""
 
     @per("batch")
     def after_test_iter(
@@ -248,7 +248,7 @@ class Lifecycle:
         loss: Any = None,
         dataloader_name: str | None = None,
     ) -> None:
-        """A test batch is done."""
+        """End of a test batch."""
 
     @per("epoch")
     def after_test_epoch(
@@ -258,120 +258,127 @@ class Lifecycle:
         metrics: Metrics | None = None,
         dataloader_name: str | None = None,
     ) -> None:
-        """One test loader is done; `metrics` holds its results, `test/...`, read-only."""
+        """End of a test loader; `metrics` contains its results, `test/...`, read-only."""
 
     def after_test(self, model: nn.Module | None = None, metrics: Metrics | None = None) -> None:
-        """The test is over; `metrics` holds the results of all loaders."""
+        """End of the test; `metrics` contains the results of all loaders."""
 
     def before_save_checkpoint(self, checkpoint: dict[str, Any] | None = None) -> None:
-        """A checkpoint was collected and is about to be written; the dict may be changed."""
+        """Checkpoint state collected, before it is written; the dict may be modified."""
 
     def after_save_checkpoint(
         self, path: Path | None = None, is_best: bool | None = None, metrics: Metrics | None = None
     ) -> None:
-        """A checkpoint is safely on disk."""
+        """Checkpoint written: the file is durable on disk."""
 
     def log_scalars(self, values: Mapping[str, Any] | None = None, step: int | None = None) -> None:
-        """Numbers to be recorded as they are, under full names."""
+        """Scalars to log, by full name."""
 
     def log_images(
         self, tag: str | None = None, images: Any = None, step: int | None = None, caption: str | None = None
     ) -> None:
-        """Pictures to be recorded: one of shape (H, W, C) or (C, H, W), or a list of them."""
+        """Images to log: an image of shape (H, W, C) or (C, H, W), or a list of images."""
 
     def log_histograms(self, tag: str | None = None, values: Any = None, step: int | None = None) -> None:
-        """Values whose distribution is to be recorded: a tensor, or a mapping of name to tensor."""
+        """Values to log as a histogram: a tensor, or a mapping of name to tensor."""
 
     def log_figure(self, tag: str | None = None, figure: Any = None, step: int | None = None) -> None:
-        """A matplotlib figure to be recorded."""
+        """Matplotlib figure to log."""
 
     def log_text(self, tag: str | None = None, text: str | None = None, step: int | None = None) -> None:
-        """A text to be recorded."""
+        """Text to log."""
 
     def log_config(self, config: Mapping[str, Any] | None = None) -> None:
-        """The configuration of the run, to be recorded once."""
+        """Run configuration to log, once per run."""
 
     def log_artifact(self, path: Path | None = None, name: str | None = None) -> None:
-        """A file to be recorded."""
+        """File to log."""
 
     def on_exception(self, exception: BaseException | None = None) -> None:
-        """The run failed or was interrupted. Reaches every hook, even if one of them fails here."""
+        """Failure or interruption of the run. Every hook is called, even if one of them raises an exception."""
 
     def after_run(self, mode: Mode | None = None) -> None:
-        """The call of fit, validate or test ends, exactly once; `run.outcome` tells how."""
+        """End of a call of fit, validate or test, emitted exactly once; `run.outcome` is its outcome."""
 
     def cleanup(self) -> None:
-        """Always last: give back threads, files and handles. May be called more than once."""
+        """Release of threads, files and handles; always the last point. May be emitted more than once."""
 
 
 def describe(spec: type) -> dict[str, Point]:
-    """Read the points that a spec class declares: its public methods, in the order of its body.
+    """Return the points that a spec class declares: its public methods, in order of definition.
 
     Args:
-        spec: a class like `Lifecycle`.
+        spec: A class like `Lifecycle`.
 
     Returns:
-        The points by name.
+        Points by name.
 
     Raises:
-        PointError: a method takes `*args` or `**kwargs`.
+        PointError: If a method takes `*args` or `**kwargs`.
     """
     methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
     return {name: point_of(method) for name, method in methods.items() if not name.startswith("_")}
 
 
 def point_of(method: Callable[..., object]) -> Point:
-    """Read the point that a method of a spec class declares.
+    """Return the point that a method of a spec class declares.
 
     Raises:
-        PointError: it takes `*args` or `**kwargs`.
+        PointError: If the method takes `*args` or `**kwargs`.
     """
     name = method.__name__
     parameters = list(inspect.signature(method).parameters.values())[1:]
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-        raise PointError(f"{name}{inspect.signature(method)}: name every argument of the point {name}.")
-    wanted = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
+        raise PointError(
+            f"{name}{inspect.signature(method)}: invalid *args or **kwargs. Name every argument of the point {name}."
+        )
+    # `run` and the argument aliases exist at every point; a spec class may list them so that it reads like a listener.
+    arguments = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
     return Point(
         name=name,
-        args=tuple(p.name for p in wanted),
+        args=tuple(p.name for p in arguments),
         unit=getattr(method, "unit", None),
         doc=inspect.cleandoc(method.__doc__ or ""),
-        types=tuple(_type_of(p) for p in wanted),
+        types=tuple(_type_of(p) for p in arguments),
     )
 
 
 def check_point(point: Point, taken: Collection[str]) -> None:
-    """See that a point of one's own can be declared.
+    """Raise if a custom point cannot be declared.
 
     Args:
-        point: the point.
-        taken: names that mean something else.
+        point: The point.
+        taken: Names that are already in use.
 
     Raises:
-        PointError: a name is reserved or no identifier, an argument comes twice, or there is no such unit.
+        PointError: If a name is reserved or not an identifier, an argument is duplicated, or the unit is unknown.
     """
-    for each in (point.name, *point.args):
-        if not each.isidentifier() or keyword.iskeyword(each) or each.startswith("_"):
-            raise PointError(f"{each!r} cannot be the name of a point or argument: write a plain identifier.")
+    for name in (point.name, *point.args):
+        # The names become source code of generated functions, whose own variables start with an underscore.
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+            raise PointError(
+                f"invalid name of a point or argument, got {name!r}. Use an identifier without a leading underscore."
+            )
     if point.name in taken:
         raise PointError(
-            f"{point.name!r} is an alias or an action, or a word of the bus, so it cannot be declared as a point."
+            f"{point.name!r} is reserved for an alias, an action or an attribute of the bus. Choose another name."
         )
     reserved = sorted({"run", "self", *SPELLINGS} & set(point.args))
     if reserved:
-        raise PointError(f"{point.name}: {', '.join(reserved)} means something at every point; do not declare it.")
+        raise PointError(f"{point.name}: reserved argument {', '.join(reserved)}. Remove it from the declaration.")
     if len(set(point.args)) < len(point.args):
-        raise PointError(f"{point.signature}: an argument comes twice.")
+        raise PointError(f"{point.signature}: duplicate argument.")
     if point.unit is not None and point.unit not in get_args(Unit):
-        raise PointError(f"{point.name}: {point.unit!r} is not a unit.{did_you_mean(point.unit, get_args(Unit))}")
+        raise PointError(f"{point.name}: unknown unit {point.unit!r}.{did_you_mean(point.unit, get_args(Unit))}")
 
 
 def _type_of(parameter: inspect.Parameter) -> str:
     if parameter.annotation is inspect.Parameter.empty:
         return "Any"
-    kind = parameter.annotation
-    return (kind if isinstance(kind, str) else inspect.formatannotation(kind)).removesuffix(" | None")
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return text.removesuffix(" | None")  # every argument of a point is optional; the generated types add None again
 
 
 POINTS: Mapping[str, Point] = describe(Lifecycle)
-"""Every point that hookbus itself declares, by name."""
+"""Points that hookbus declares, by name."""

@@ -1,7 +1,7 @@
-"""The two markers: `hookimpl` gives a listener its options, `hookspec` declares points of one's own.
+"""Markers: `hookimpl` sets the options of a listener, `hookspec` declares custom points.
 
-They write the attribute that pluggy's own markers for the project "hookbus" write, so that plugins made
-with `pluggy.HookimplMarker("hookbus")` register as well.
+The markers set the same attributes as pluggy's markers for the project "hookbus". Plugins that use
+`pluggy.HookimplMarker("hookbus")` can therefore be registered as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPEC_ATTRIBUTE = f"{PROJECT}_spec"
 
 F = TypeVar("F", bound=Callable[..., Any])
 Options = dict[str, Any]
-"""What pluggy keeps of an implementation: its own options and ours (when, priority, before, after)."""
+"""Options of an implementation: those of pluggy, and `when`, `priority`, `before` and `after`."""
 
 _pluggy_impl = pluggy.HookimplMarker(PROJECT)
 _pluggy_spec = pluggy.HookspecMarker(PROJECT)
@@ -56,30 +56,31 @@ def hookimpl(
     trylast: bool = False,
     wrapper: bool = False,
 ) -> F | Callable[[F], F]:
-    """Give a listener its options. Without options it is not needed in a `Hook`: the name is enough.
+    """Set the options of a listener. A `Hook` without options does not need the marker.
 
     Args:
-        function: the listener, when the marker is used without parentheses.
-        when: a schedule, or a function of the hook's config that returns one.
-        priority: this listener's own number, instead of its hook's.
-        before: names of hooks that must run later than this listener at this point.
-        after: names of hooks that must run earlier.
-        specname: the point or action it implements, where the method has another name.
-        tryfirst: actions only: outside of every number.
-        trylast: actions only: inside of every number.
-        wrapper: actions only: a generator that yields once, around the rest.
+        function: The listener, if the marker is used without parentheses.
+        when: Schedule, or a function of the config of the hook that returns one.
+        priority: Priority of this listener, which overrides the priority of its hook.
+        before: Names of hooks that must run later than this listener at this point.
+        after: Names of hooks that must run earlier than this listener at this point.
+        specname: Name of the point or action, if it differs from the name of the method.
+        tryfirst: Actions only: run outside of all priorities.
+        trylast: Actions only: run inside of all priorities.
+        wrapper: Actions only: the function is a generator that yields once and wraps the other implementations.
 
     Raises:
-        RegistrationError: `before` or `after` is not a name or a list of names, or `when` is not a schedule.
+        RegistrationError: If `before` or `after` is not a name or a list of names, or `when` is not a schedule.
     """
     if not (when is None or isinstance(when, Schedule) or callable(when)):
         raise RegistrationError(
-            f"when= takes a schedule such as every(50), or a function that returns one, not {when!r}."
+            f"hookimpl: invalid `when`, got {when!r}. Pass a schedule such as every(50) or a function."
         )
 
     def mark(listener: F) -> F:
         marked = _pluggy_impl(specname=specname, tryfirst=tryfirst, trylast=trylast, wrapper=wrapper)(listener)
         options = getattr(marked, IMPL_ATTRIBUTE)
+        # pluggy ignores unknown keys of its options dict, so that one attribute stores both.
         options.update(when=when, priority=priority, before=_names(before), after=_names(after))
         return marked
 
@@ -91,11 +92,11 @@ def hookspec(function: F) -> F: ...
 @overload
 def hookspec(function: None = None, *, unit: Unit | None = ...) -> Callable[[F], F]: ...
 def hookspec(function: F | None = None, *, unit: Unit | None = None) -> F | Callable[[F], F]:
-    """Mark a method of a spec class as a point of one's own.
+    """Mark a method of a spec class as a custom point.
 
     Args:
-        function: the method, when the marker is used without parentheses.
-        unit: what `when=` counts at this point; None where nothing is counted.
+        function: The method, if the marker is used without parentheses.
+        unit: Default unit of `when=` at this point. None (default) disables schedules at the point.
     """
 
     def mark(method: F) -> F:
@@ -106,7 +107,7 @@ def hookspec(function: F | None = None, *, unit: Unit | None = None) -> F | Call
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
-    if not all(isinstance(name, str) for name in listed):
-        raise RegistrationError(f"before= and after= take names of hooks, not {listed!r}.")
-    return listed
+    result = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
+    if not all(isinstance(name, str) for name in result):
+        raise RegistrationError(f"hookimpl: invalid `before` or `after`, got {result!r}. Pass names of hooks.")
+    return result

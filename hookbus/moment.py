@@ -1,4 +1,4 @@
-"""What does one event stand for? Which numbers of each unit it completes or opens, as schedules ask for it."""
+"""View of the clock from one point: the numbers of each unit that its event starts or completes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hookbus.lifecycle import Point, Unit
 
 __all__ = ["PointMoment"]
 
-# Points that come before the update of their iteration or the iterations of their epoch: there, the
-# number in progress is one more than what is done.
+# Points before the optimizer step of their iteration or before the iterations of their epoch. The current number is one
+# more than the number of completed units at these points.
 OPENING = frozenset(
     {
         "before_train_iter",
@@ -24,7 +24,7 @@ CLOSING_EPOCH = ("after_train_epoch", "after_epoch")
 
 
 class PointMoment:
-    """One point's view of the clock, as schedules ask for it."""
+    """View of the clock from one point, as used by schedules."""
 
     __slots__ = ("_ahead", "_closes_epoch", "_opens_epoch", "clock", "unit")
 
@@ -36,8 +36,11 @@ class PointMoment:
         self._opens_epoch = self._ahead == 1 and self.unit == "epoch"
 
     def counter(self, unit: Unit) -> tuple[str, int, int] | None:
-        """The clock's attribute that the unit counts with, and what to add to get the least and the greatest number
-        that the event may stand for. None where no attribute tells: then each event has to be looked at.
+        """Return how to compute the numbers of a unit from an attribute of the clock.
+
+        Returns:
+            Name of the attribute, and the offsets that yield the smallest and the largest number of an event. None if
+            no attribute determines the numbers, so that each event must be evaluated.
         """
         ahead = self._ahead
         match unit:
@@ -52,11 +55,11 @@ class PointMoment:
         return None
 
     def counts(self, unit: Unit | None) -> bool:
-        """Whether the unit counts at this event; False for epochs where one was cut."""
+        """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
         return (unit or self.unit) != "epoch" or not self._closes_epoch or self.clock.epoch_complete
 
     def number(self, unit: Unit | None) -> int:
-        """The number in progress, from 1; 0 where there is none."""
+        """Return the current number, from 1; 0 if there is none."""
         unit, clock = unit or self.unit, self.clock
         match unit:
             case "epoch":
@@ -72,7 +75,7 @@ class PointMoment:
         return clock.number(unit)
 
     def span(self, unit: Unit | None) -> tuple[int, int]:
-        """The first and last number that this event completes or opens; first > last for none."""
+        """Return the first and last number that this event starts or completes; first > last if there is none."""
         unit, clock = unit or self.unit, self.clock
         if not self.counts(unit):
             return 1, 0
@@ -82,17 +85,22 @@ class PointMoment:
             return self._updates()
         if unit == "sample" and self.unit == "iter":
             return self._samples()
+        # The end of an epoch completes all iterations, steps and samples of the epoch.
         if self._closes_epoch and unit in ("iter", "step", "sample"):
             return getattr(clock, f"epoch_first_{unit}") + 1, getattr(clock, f"{unit}s_done")
         number = self.number(unit)
         return number, number
 
     def limit(self, unit: Unit | None) -> int | None:
-        """The last number of the run, None where it is not known."""
+        """Return the last number of the run, None if it is unknown."""
         return self.clock.limit(unit or self.unit)
 
     def next_limit(self, unit: Unit, number: int) -> int | None:
-        """The limit, or the first number after `number` at which it may have moved: an epoch may end early."""
+        """Return the limit, or the first number after `number` at which the limit may change.
+
+        The limit in iterations is an estimate until an epoch ends, because the epoch may end before the end of its
+        loader.
+        """
         limit, length = self.limit(unit), self.clock.epoch_length
         if limit is None or unit != "iter" or length is None:
             return limit
@@ -102,6 +110,7 @@ class PointMoment:
         clock = self.clock
         if not self._ahead:
             return (clock.steps_before + 1, clock.steps_done) if clock.stepped else (1, 0)
+        # Before the optimizer step, a step belongs to its first micro-batch, so that a schedule is due once per step.
         first_of_step = clock.iters_since_step == 0
         return (clock.steps_done + 1,) * 2 if first_of_step else (1, 0)
 

@@ -1,14 +1,14 @@
-"""When is a listener due? Schedules as data.
+"""Schedules: conditions under which a listener is due.
 
-`every(50)`, `between(1, 1000)`, `once(12)` and `last`, combined by `&`, `|` and `~`. They count the number
-in progress, from 1, in the unit of the point (iterations at `before_train_iter`, epochs at `after_epoch`,
-...) unless `unit=` says otherwise, and give the same answer before and after: `every(2)` is due at
-iterations 2, 4, 6 at `before_train_iter` as well as at `after_train_iter`. A schedule keeps no state: what
-is due follows from the clock alone, so a resumed run goes on exactly where it was.
+`every(50)`, `between(1, 1000)`, `once(12)` and `last` can be combined by `&`, `|` and `~`. They count from 1 in the
+unit of the point (iterations at `before_train_iter`, epochs at `after_epoch`, ...) unless `unit=` is set. The result is
+the same at the corresponding `before_*` and `after_*` points: `every(2)` is due at iterations 2, 4, 6 at both
+`before_train_iter` and `after_train_iter`. Schedules are stateless and depend on the clock only, so a resumed run
+continues them exactly.
 
-A unit coarser than the point works as a filter (every iteration of a due epoch); `step` at an iteration
-point means the iteration that makes the update, so `every(10, unit="step")` is due once per ten updates
-however many micro-batches an update takes.
+A unit coarser than that of the point acts as a filter (every iteration of a due epoch). `step` at an iteration point
+selects the iteration in which the optimizer steps: `every(10, unit="step")` is due once per ten optimizer steps, for
+any number of accumulated micro-batches.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ if TYPE_CHECKING:
 __all__ = ["NEVER", "Schedule", "between", "every", "last", "once"]
 
 NEVER = sys.maxsize
-"""The number that is never reached."""
+"""Number that no counter reaches."""
 
 
 class Moment(Protocol):
-    """What a schedule may ask of the clock; `unit` None is the point's own."""
+    """View of the clock that schedules use. A `unit` of None is the unit of the point."""
 
     def counts(self, unit: Unit | None) -> bool:
-        """Whether the unit counts at this event; False for epochs where one was cut."""
+        """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
 
     def number(self, unit: Unit | None) -> int:
-        """The number in progress, from 1; 0 where there is none."""
+        """Return the current number, from 1; 0 if there is none."""
 
     def span(self, unit: Unit | None) -> tuple[int, int]:
-        """The first and last number that this event completes or opens; first > last for none."""
+        """Return the first and last number that this event starts or completes; first > last if there is none."""
 
     def limit(self, unit: Unit | None) -> int | None:
-        """The last number of the run, None where it is not known."""
+        """Return the last number of the run, None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When a listener is due. Use `every`, `between`, `once`, `last` to make one."""
+    """Condition under which a listener is due. Create one with `every`, `between`, `once` or `last`."""
 
     def due(self, moment: Moment) -> bool:
-        """Whether a listener is due at this event."""
-        raise TypeError(f"{type(self).__name__} must say when it is due")
+        """Return whether a listener is due at this event."""
+        raise TypeError(f"{type(self).__name__} must implement `due`")
 
     def following(self, number: int, limit: int | None) -> int:
-        """A number greater than `number` before which nothing is due; `NEVER` if nothing is."""
+        """Return a number greater than `number` before which no event is due; `NEVER` if no further event is due."""
         return number + 1
 
     def units(self) -> set[Unit | None]:
-        """The units that this schedule counts in."""
+        """Return the units that this schedule counts in."""
         return {None}
 
     def check_end(self, moment: Moment) -> None:
-        """See, before a run begins, that it ends in the units whose end this schedule asks for.
+        """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
 
         Raises:
-            ConfigError: the end is not known.
+            ConfigError: If a limit is unknown.
         """
 
     def resolve(self, config: HookConfig | None) -> Schedule:
-        """Replace names of config fields, as in `every("interval")`, by their values.
+        """Replace the names of config fields, as in `every("interval")`, by their values.
 
         Raises:
-            ConfigError: there is no such field, its value is no count, or there is no config at all.
+            ConfigError: If a field does not exist, its value is invalid, or there is no config.
         """
         return self
 
@@ -87,12 +87,13 @@ class Schedule:
         return Not(self)
 
     def __bool__(self) -> bool:
-        raise TypeError("Schedules are combined by &, | and ~; and, or and not would drop one of them.")
+        # Without this, `a and b` would silently evaluate to `b`.
+        raise TypeError("schedules cannot be combined by `and`, `or` and `not`. Use &, | and ~.")
 
 
 @dataclass(frozen=True)
 class Counted(Schedule):
-    """A schedule that counts in one unit."""
+    """Schedule that counts in a single unit."""
 
     unit: Unit | None
 
@@ -114,6 +115,7 @@ class Every(Counted):
 
     def due(self, moment: Moment) -> bool:
         first, last = moment.span(self.unit)
+        # An event may cover a range of numbers, such as the samples of a batch.
         return first <= last and self.following(first - 1, None) <= last
 
     def following(self, number: int, limit: int | None) -> int:
@@ -142,7 +144,7 @@ class Between(Counted):
         check_number(self.first, repr(self), least=0)
         check_number(self.final, repr(self), least=0)
         if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
-            raise ConfigError([f"{self!r} is never due: the first number is greater than the last."])
+            raise ConfigError([f"{self!r}: never due, because the first number is greater than the last."])
 
     def due(self, moment: Moment) -> bool:
         return max(int(self.first), 1) <= moment.number(self.unit) <= int(self.final)
@@ -203,7 +205,7 @@ class Last(Counted):
         return limit if number < limit else NEVER
 
     def __call__(self, *, unit: Unit | None = None) -> Schedule:
-        """`last(unit="epoch")`: the last one in another unit than the point's."""
+        """Return the schedule for another unit than that of the point: `last(unit="epoch")`."""
         return Last(unit=checked_unit(unit))
 
     def __repr__(self) -> str:
@@ -212,7 +214,7 @@ class Last(Counted):
 
 @dataclass(frozen=True, repr=False)
 class Pair(Schedule):
-    """Two schedules, combined."""
+    """Combination of two schedules."""
 
     left: Schedule
     right: Schedule
@@ -257,6 +259,8 @@ class Not(Schedule):
     inner: Schedule
 
     def due(self, moment: Moment) -> bool:
+        # The complement is taken within the counted events: a truncated epoch is due neither for a schedule nor for its
+        # negation.
         return all(map(moment.counts, self.units())) and not self.inner.due(moment)
 
     def units(self) -> set[Unit | None]:
@@ -273,53 +277,50 @@ class Not(Schedule):
 
 
 def every(interval: int | str | None, *, start: int | str | None = None, unit: Unit | None = None) -> Schedule:
-    """Due at `interval`, 2 * `interval`, ...; with `start` at start, start + interval, ...
+    """Return a schedule that is due at `interval`, 2 * `interval`, ...; with `start`, at start, start + interval, ...
 
     Args:
-        interval: a positive count, the name of a field of the hook's config, or None for never.
-        start: the first number that is due; default `interval`.
-        unit: what is counted: "iter", "batch", "step", "epoch", "sample" or "seconds"; default the point's.
+        interval: A positive integer, the name of a config field of the hook, or None for never.
+        start: First number that is due. Default: `interval`.
+        unit: Unit to count in: `"iter"`, `"batch"`, `"step"`, `"epoch"`, `"sample"` or `"seconds"`. Default: the unit
+            of the point.
 
     Raises:
-        ConfigError: `interval` or `start` is less than 1.
+        ConfigError: If `interval` or `start` is less than 1.
     """
     return Every(checked_unit(unit), interval, start)
 
 
 def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
-    """Due from `first` to `final`, both included.
+    """Return a schedule that is due from `first` to `final`, both inclusive.
 
     Raises:
-        ConfigError: one of them is less than 0, or `first` is greater than `final`.
+        ConfigError: If a number is less than 0, or `first` is greater than `final`.
     """
     return Between(checked_unit(unit), first, final)
 
 
 def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
-    """Due at each of these numbers, and `once()` at number 1.
+    """Return a schedule that is due at each of the numbers; `once()` is due at number 1.
 
     Raises:
-        ConfigError: one of them is less than 1.
+        ConfigError: If a number is less than 1.
     """
     return Once(checked_unit(unit), numbers or (1,))
 
 
 last = Last(unit=None)
-"""Due at the last number of the run; an error where the run has no known end. `last(unit="epoch")` works."""
+"""Schedule that is due at the last number of the run, which must have a limit. `last(unit="epoch")` sets the unit."""
 
 
 def _no_end(schedule: Schedule, moment: Moment) -> str:
-    """Why `last` means nothing, and in which units it would."""
+    """Return the error message of `last` for a run without a limit in its unit."""
     ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
     known = [unit for unit in ends if moment.limit(unit) is not None]
     if known:
-        where, instead = " and ".join(ends[unit] for unit in known), " or ".join(repr(Last(unit)) for unit in known)
-        return (
-            f"when={schedule!r} needs a run whose end is known in what it counts, and the end of this one is known in "
-            f"{where}: write {instead}."
-        )
+        names, instead = " and ".join(ends[unit] for unit in known), " or ".join(repr(Last(unit)) for unit in known)
+        return f"when={schedule!r}: the run has no known limit in this unit, only in {names}. Use {instead}."
     return (
-        f"when={schedule!r} needs a run whose end is known: give epochs= and a training loader with a length, or "
-        "iterations=, and count in epochs or iterations: the last update, sample or second is not known before it has "
-        "come."
+        f"when={schedule!r}: the run has no known limit. Set `epochs` and pass a training loader with a length, or set "
+        "`iterations`, and count in epochs or iterations (the last step, sample or second is not known in advance)."
     )

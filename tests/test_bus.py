@@ -45,12 +45,12 @@ def test_a_disabled_hook_is_left_out(seen: list[str]) -> None:
 
 def test_register_gives_the_hook_back_and_tells_it_its_name_and_its_run(seen: list[str]) -> None:
     bus, hook = HookBus(), Noting(seen)
-    with pytest.raises(RuntimeError, match="hook 'noting' is not registered with a bus, so it has no run yet"):
+    with pytest.raises(RuntimeError, match="hook 'noting': no run is available. Register the hook"):
         _ = hook.run
     assert bus.register(hook, "mine") is hook
     assert (hook.name, hook.run, hook.runner) == ("mine", bus.current, bus.current)
     bus.unregister(hook)
-    with pytest.raises(RuntimeError, match="is not registered"):
+    with pytest.raises(RuntimeError, match="no run is available"):
         _ = hook.run
 
 
@@ -65,7 +65,7 @@ def test_unregister_takes_the_hook_or_its_name(seen: list[str]) -> None:
 
 def test_what_is_not_registered_cannot_be_unregistered(seen: list[str]) -> None:
     bus = HookBus([Noting(seen, name="checkpoint")])
-    with pytest.raises(HookError, match="'chekpoint' is not registered, .* Did you mean 'checkpoint'?"):
+    with pytest.raises(HookError, match="'chekpoint' is not registered. Did you mean 'checkpoint'?"):
         bus.unregister("chekpoint")
     with pytest.raises(HookError, match="is not registered"):
         bus.unregister(Noting(seen))
@@ -97,7 +97,7 @@ def test_pluggys_register_refuses_what_the_bus_refuses() -> None:
         def after_trian_iter(self) -> None: ...
 
     bus = HookBus()
-    with pytest.raises(RegistrationError, match="after_trian_iter is not a point"):
+    with pytest.raises(RegistrationError, match="unknown point after_trian_iter"):
         bus.pm.register(Wrong())
     assert bus.pm.list_name_plugin() == []
 
@@ -279,10 +279,10 @@ def test_the_same_function_twice_at_one_point_is_refused() -> None:
     def note(run: Any) -> None: ...
 
     bus.on("before_train")(note)
-    with pytest.raises(RegistrationError, match="there is a hook of this name already"):
+    with pytest.raises(RegistrationError, match="a hook with this name is already registered"):
         bus.on("before_training")(note)
     bus.on("after_train")(note)
-    with pytest.raises(RegistrationError, match="there is a hook of this name already"):
+    with pytest.raises(RegistrationError, match="a hook with this name is already registered"):
         bus.on("after_train")(note)
     bus.on("before_train", name="once more")(note)
     assert len(bus.hooks) == 3
@@ -291,7 +291,7 @@ def test_the_same_function_twice_at_one_point_is_refused() -> None:
 def test_functions_of_one_name_need_names(seen: list[str]) -> None:
     bus: Any = HookBus()
     bus.on("before_train")(lambda: seen.append("one"))
-    with pytest.raises(RegistrationError, match="Give a name: name="):
+    with pytest.raises(RegistrationError, match="Set another `name`"):
         bus.on("before_train")(lambda: seen.append("two"))
     bus.on("before_train", name="two")(lambda: seen.append("two"))
     bus.emit("before_train")
@@ -321,10 +321,10 @@ def test_a_function_that_cannot_be_called_is_refused_under_its_own_name() -> Non
         bus.on("after_train_iter")(report)
     message = str(caught.value)
     assert f"hook {f'{__name__}.{report.__qualname__}'!r}" in message
-    assert "report(run: 'Any', losss: 'float') -> 'None' asks for 'losss'" in message
-    with pytest.raises(RegistrationError, match="epoch_edn is not a point. Available: .*after_epoch"):
+    assert "report(run: 'Any', losss: 'float') -> 'None': unknown argument 'losss'" in message
+    with pytest.raises(RegistrationError, match="unknown point epoch_edn. Available: .*after_epoch"):
         bus.on("epoch_edn")(report)
-    with pytest.raises(RegistrationError, match=r"bus.on\('before_train'\) takes a function, not 3"):
+    with pytest.raises(RegistrationError, match=r"bus.on\('before_train'\): expected a function, got 3"):
         bus.on("before_train")(3)
     assert bus.hooks == {}
 
@@ -344,41 +344,41 @@ def test_wishes_by_name_order_functions(seen: list[str]) -> None:
 @pytest.mark.parametrize("given", [Noting([]), None, "ema", {"ema": 1}, Noting])
 def test_what_is_no_list_of_hooks_is_refused(given: Any) -> None:
     for build in (HookBus, lambda hooks: Trainer(torch.nn.Linear(1, 1), hooks=hooks)):
-        with pytest.raises(RegistrationError, match=r"hooks= takes a list of hooks, not .*: write hooks=\[\.\.\.\]"):
+        with pytest.raises(RegistrationError, match=r"hooks: expected a list of hooks, got .*\. Pass hooks=\[\.\.\.\]"):
             build(given)
 
 
 @pytest.mark.parametrize("point", [None, 3, "", Lifecycle.after_train_iter])
 def test_the_name_of_a_point_is_a_text(point: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"bus.on takes the name of a point, such as 'after_train_iter', not"):
+    with pytest.raises(RegistrationError, match=r"bus.on: invalid point name, got"):
         HookBus().on(point)
 
 
 @pytest.mark.parametrize("point", [None, 3, Lifecycle.after_train_iter])
 def test_what_is_no_name_cannot_be_fired(point: Any) -> None:
     bus: Any = HookBus()
-    with pytest.raises(PointError, match=r"bus.emit takes the name of a point, such as 'after_train_iter', not"):
+    with pytest.raises(PointError, match=r"bus.emit: invalid point name, got"):
         bus.emit(point)
 
 
 def test_names_are_texts_and_priorities_are_numbers(seen: list[str]) -> None:
     bus: Any = HookBus()
-    with pytest.raises(RegistrationError, match="its name is 3, and a name is a text"):
+    with pytest.raises(RegistrationError, match="expected the name to be a string, got 3"):
         bus.register(Noting(seen), 3)
-    with pytest.raises(RegistrationError, match="the priority True is not a whole number"):
+    with pytest.raises(RegistrationError, match="invalid priority, got True"):
         bus.register(Noting(seen), priority=True)
 
 
 @pytest.mark.parametrize("name", ["get", "forget"])
 def test_a_word_of_the_bus_is_no_point(name: str) -> None:
-    with pytest.raises(PointError, match=f"'{name}' is an alias or an action, or a word of the bus"):
+    with pytest.raises(PointError, match=f"'{name}' is reserved for an alias, an action or an attribute of the bus"):
         HookBus().declare(name)
 
 
 def test_a_hook_is_in_one_run_at_a_time(seen: list[str]) -> None:
     hook = Noting(seen)
     first, second = HookBus([hook]), HookBus([hook])
-    problem = "hook 'noting' takes part in a run of another bus, which is still going on"
+    problem = "hook 'noting' is used by an active run of another bus"
     with first.run(epochs=1) as run:
         with pytest.raises(HookError, match=problem), second.run(epochs=1):
             pass

@@ -74,23 +74,23 @@ def test_settings_cannot_be_changed_afterwards() -> None:
     [
         ({"interva": 5}, "GreetHook: interva: unknown key. Did you mean 'interval'?"),
         ({"zzzzz": 5}, "GreetHook: zzzzz: unknown key. Available: enabled, frequency, interval, mode, name, nested, "),
-        ({"interval": "5"}, "GreetHook: interval: should be a valid integer, but it is '5'."),
-        ({"interval": 0}, "GreetHook: interval: should be greater than or equal to 1, but it is 0."),
-        ({"interval": True}, "GreetHook: interval: should be a valid integer, but it is True."),
-        ({"mode": "maximum"}, "GreetHook: mode: should be 'min' or 'max', but it is 'maximum'."),
+        ({"interval": "5"}, "GreetHook: interval: should be a valid integer, got '5'."),
+        ({"interval": 0}, "GreetHook: interval: should be greater than or equal to 1, got 0."),
+        ({"interval": True}, "GreetHook: interval: should be a valid integer, got True."),
+        ({"mode": "maximum"}, "GreetHook: mode: should be 'min' or 'max', got 'maximum'."),
         ({"nested": {"dept": 2}}, "GreetHook: nested.dept: unknown key. Did you mean 'depth'?"),
-        ({"sizes": [1, "x"]}, "GreetHook: sizes.1: should be a valid integer, but it is 'x'."),
-        ({"priority": "HGIH"}, "GreetHook: priority: 'HGIH' is not a level. Did you mean 'HIGH'?"),
+        ({"sizes": [1, "x"]}, "GreetHook: sizes.1: should be a valid integer, got 'x'."),
+        ({"priority": "HGIH"}, "GreetHook: priority: unknown priority level, got 'HGIH'. Did you mean 'HIGH'?"),
         ({"priority": 1.5}, "GreetHook: priority: should be a valid integer"),
-        ({"frequency": 0}, "GreetHook: frequency: should be greater than or equal to 1, but it is 0."),
-        ({"on_error": "ignore"}, "GreetHook: on_error: should be 'raise', 'warn' or 'disable', but it is 'ignore'."),
-        ({"when": "evry(3)"}, "GreetHook: when: 'evry(3)' is not a schedule: there is no evry(...). Did you mean"),
-        ({"when": 50}, "GreetHook: when: 50 is not a schedule. Write it as a text, such as every(50)."),
+        ({"frequency": 0}, "GreetHook: frequency: should be greater than or equal to 1, got 0."),
+        ({"on_error": "ignore"}, "GreetHook: on_error: should be 'raise', 'warn' or 'disable', got 'ignore'."),
+        ({"when": "evry(3)"}, "GreetHook: when: invalid schedule, got 'evry(3)': unknown function evry. Did you mean"),
+        ({"when": 50}, "GreetHook: when: expected a schedule as a string, got 50. Set every(50) or similar."),
         (
             {"when": {"every": 3}},
-            "GreetHook: when: {'every': 3} is not a schedule. Write it as a text, such as every(50).",
+            "GreetHook: when: expected a schedule as a string, got {'every': 3}. Set every(50) or similar.",
         ),
-        ({"name": ""}, "GreetHook: name: should have at least 1 character, but it is ''."),
+        ({"name": ""}, "GreetHook: name: should have at least 1 character, got ''."),
     ],
     ids=str,
 )
@@ -142,16 +142,16 @@ def test_a_setting_without_default_must_be_given() -> None:
                 super().__init__(**settings)
 
     Needy.Config = Config
-    with pytest.raises(ConfigError, match="Needy: path: required, but not given."):
+    with pytest.raises(ConfigError, match="Needy: path: required, but missing."):
         Hook.__init__(Needy())
-    with pytest.raises(ConfigError, match="Needy: path: required, but not given."):
+    with pytest.raises(ConfigError, match="Needy: path: required, but missing."):
         HookBus([Needy()])
     assert Needy(path="x").config.path == "x"
 
 
 @pytest.mark.parametrize("wrong", [5, "text", ["a"]])
 def test_settings_are_a_mapping(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="GreetHook: settings are keywords or a mapping of them, not"):
+    with pytest.raises(ConfigError, match="GreetHook: invalid settings, got"):
         GreetHook(wrong)
 
 

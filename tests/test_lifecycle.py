@@ -149,23 +149,23 @@ def test_the_type_of_an_argument_is_shown_as_a_person_would_write_it(annotation:
 def test_a_spec_that_does_not_name_its_arguments_is_refused(signature: str) -> None:
     namespace: dict[str, type] = {}
     exec(f"class Spec:\n    def after_render({signature}): ...", namespace)
-    with pytest.raises(PointError, match="name every argument of the point after_render"):
+    with pytest.raises(PointError, match="Name every argument of the point after_render"):
         describe(namespace["Spec"])
 
 
 @pytest.mark.parametrize(
     ("point", "message"),
     [
-        (Point("after render", (), None, "", ()), "'after render' cannot be the name of a point"),
-        (Point("_render", (), None, "", ()), "'_render' cannot be the name"),
-        (Point("class", (), None, "", ()), "'class' cannot be the name"),
-        (Point("after_render", ("1st",), None, "", ("Any",)), "'1st' cannot be the name"),
-        (Point("after_render", ("run",), None, "", ("Any",)), "after_render: run means something at every point"),
-        (Point("after_render", ("data_batch",), None, "", ("Any",)), "data_batch means something at every point"),
-        (Point("after_render", ("self",), None, "", ("Any",)), "self means something at every point"),
-        (Point("after_render", ("a", "a"), None, "", ("Any", "Any")), "an argument comes twice"),
-        (Point("before_step", (), None, "", ()), "'before_step' is an alias or an action"),
-        (Point("after_render", (), "epochs", "", ()), "'epochs' is not a unit. Did you mean 'epoch'?"),  # type: ignore[arg-type]
+        (Point("after render", (), None, "", ()), "invalid name of a point or argument, got 'after render'"),
+        (Point("_render", (), None, "", ()), "invalid name of a point or argument, got '_render'"),
+        (Point("class", (), None, "", ()), "invalid name of a point or argument, got 'class'"),
+        (Point("after_render", ("1st",), None, "", ("Any",)), "invalid name of a point or argument, got '1st'"),
+        (Point("after_render", ("run",), None, "", ("Any",)), "after_render: reserved argument run"),
+        (Point("after_render", ("data_batch",), None, "", ("Any",)), "reserved argument data_batch"),
+        (Point("after_render", ("self",), None, "", ("Any",)), "reserved argument self"),
+        (Point("after_render", ("a", "a"), None, "", ("Any", "Any")), "duplicate argument"),
+        (Point("before_step", (), None, "", ()), "'before_step' is reserved for an alias, an action"),
+        (Point("after_render", (), "epochs", "", ()), "unknown unit 'epochs'. Did you mean 'epoch'?"),  # type: ignore[arg-type]
     ],
 )
 def test_a_point_that_cannot_be_declared_is_refused_with_the_reason(point: Point, message: str) -> None:

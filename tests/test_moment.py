@@ -208,7 +208,7 @@ def test_last_is_due_once_at_the_end_in_iterations_and_in_epochs() -> None:
 
 def test_last_without_a_known_end_names_the_hook_and_the_point() -> None:
     plan = Plan([[1], [1, 1]])
-    with pytest.raises(ConfigError, match="hook 'before_train_iter' at before_train_iter: when=last needs a run"):
+    with pytest.raises(ConfigError, match="hook 'before_train_iter' at before_train_iter: when=last: the run has no known limit"):
         train(plan, last)
 
 

@@ -17,4 +17,4 @@ def test_a_whole_number_that_is_large_enough_passes(value: int, least: int) -> N
 def test_everything_else_is_refused_by_its_name(value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         check_count(value, "epochs")
-    assert caught.value.problems == [f"epochs: {value!r} is not a whole number of at least 1."]
+    assert caught.value.problems == [f"epochs: expected an integer >= 1, got {value!r}."]

@@ -14,16 +14,16 @@ from hookbus.when import Schedule
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: every(0), r"every\(0\): 0 is not a whole number of at least 1"),
-        (lambda: every(-2), r"every\(-2\): -2 is not a whole number"),
-        (lambda: every(True), "True is not a whole number"),
-        (lambda: every(2.0), r"every\(2.0\): 2.0 is not a whole number"),
-        (lambda: every(2, start=0), r"every\(2, start=0\): 0 is not a whole number of at least 1"),
-        (lambda: between(-1, 3), "-1 is not a whole number of at least 0"),
-        (lambda: between(1, None), "None is not a whole number"),
-        (lambda: between(5, 4), r"between\(5, 4\) is never due: the first number is greater than the last"),
-        (lambda: once(0), r"once\(0\): 0 is not a whole number of at least 1"),
-        (lambda: once(3, None), "None is not a whole number"),
+        (lambda: every(0), r"every\(0\): expected an integer >= 1, got 0"),
+        (lambda: every(-2), r"every\(-2\): expected an integer >= 1, got -2"),
+        (lambda: every(True), "expected an integer >= 1, got True"),
+        (lambda: every(2.0), r"every\(2.0\): expected an integer >= 1, got 2.0"),
+        (lambda: every(2, start=0), r"every\(2, start=0\): expected an integer >= 1, got 0"),
+        (lambda: between(-1, 3), "expected an integer >= 0, got -1"),
+        (lambda: between(1, None), "expected an integer >= 0, got None"),
+        (lambda: between(5, 4), r"between\(5, 4\): never due, because the first number is greater"),
+        (lambda: once(0), r"once\(0\): expected an integer >= 1, got 0"),
+        (lambda: once(3, None), "expected an integer >= 1, got None"),
     ],
 )
 def test_a_number_that_is_no_count_is_refused(make: object, message: str) -> None:
@@ -65,13 +65,13 @@ def test_names_of_fields_are_replaced_by_their_values(schedule: Schedule, resolv
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (every("intervall"), "every('intervall') names the field 'intervall', which Settings does not have. Did"),
-        (every("zero"), "every('zero'), where zero is 0: 0 is not a whole number of at least 1"),
-        (every(2, start="zero"), "where zero is 0"),
-        (every("text"), "every('text'): the field 'text' is 'hello', which is not a number"),
-        (once("none"), "once('none'), where none is None"),
-        (between("begin", "none"), "between('begin', 'none'), where none is None"),
-        (between("end", "begin"), "between(9, 2) is never due"),
+        (every("intervall"), "every('intervall'): Settings has no field 'intervall'. Did"),
+        (every("zero"), "every('zero'), zero=0: expected an integer >= 1, got 0"),
+        (every(2, start="zero"), "zero=0"),
+        (every("text"), "every('text'): invalid field 'text', expected a number, got 'hello'"),
+        (once("none"), "once('none'), none=None"),
+        (between("begin", "none"), "between('begin', 'none'), none=None"),
+        (between("end", "begin"), "between(9, 2): never due"),
     ],
     ids=repr,
 )
@@ -83,5 +83,5 @@ def test_a_field_that_does_not_hold_is_named(schedule: Schedule, message: str) -
 
 def test_without_a_config_a_name_means_nothing() -> None:
     assert (every(3) & last).resolve(None) == every(3) & last
-    with pytest.raises(ConfigError, match=r"every\('interval'\) names the field 'interval' of a config, and only a"):
+    with pytest.raises(ConfigError, match=r"every\('interval'\): no config contains the field 'interval'"):
         (last & every("interval")).resolve(None)

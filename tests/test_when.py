@@ -98,14 +98,14 @@ def test_an_event_that_completes_several_numbers_is_due_if_one_of_them_is(
 
 
 def test_last_asks_for_an_end_that_is_known() -> None:
-    with pytest.raises(ConfigError, match="when=last needs a run whose end is known: give epochs="):
+    with pytest.raises(ConfigError, match="when=last: the run has no known limit. Set `epochs`"):
         last.due(Moment(3, end=None))
 
 
 @pytest.mark.parametrize("schedule", [last, ~last, last & every(2), every(2) | last(unit="epoch")], ids=repr)
 def test_an_end_that_is_asked_for_can_be_looked_for_before(schedule: Schedule) -> None:
     schedule.check_end(Moment(1, end=9))
-    with pytest.raises(ConfigError, match="needs a run whose end is known"):
+    with pytest.raises(ConfigError, match="the run has no known limit"):
         schedule.check_end(Moment(1, end=None))
 
 
@@ -182,7 +182,7 @@ def test_and_or_not_are_what_they_are_for_sets(a: Schedule, b: Schedule) -> None
 
 @pytest.mark.parametrize("combine", [lambda s: s and last, lambda s: s or last, lambda s: not s])
 def test_python_words_that_would_drop_one_side_are_refused(combine: object) -> None:
-    with pytest.raises(TypeError, match="combined by &, | and ~"):
+    with pytest.raises(TypeError, match="cannot be combined by `and`, `or` and `not`"):
         combine(every(2))  # type: ignore[operator]
 
 
@@ -195,7 +195,7 @@ def test_a_schedule_is_combined_with_schedules_only(other: object) -> None:
 
 
 def test_a_bare_schedule_without_a_rule_says_so() -> None:
-    with pytest.raises(TypeError, match="Schedule must say when it is due"):
+    with pytest.raises(TypeError, match="Schedule must implement `due`"):
         Schedule().due(Moment(1))
     assert Schedule().following(4, None) == 5
     assert Schedule().units() == {None}
@@ -210,5 +210,5 @@ def test_the_units_of_a_combination_are_those_of_its_parts() -> None:
 
 @pytest.mark.parametrize("make", [lambda u: every(2, unit=u), lambda u: between(1, 2, unit=u), lambda u: last(unit=u)])
 def test_an_unknown_unit_is_refused_with_near_ones(make: object) -> None:
-    with pytest.raises(ConfigError, match="'epochs' is not a unit. Did you mean 'epoch'?"):
+    with pytest.raises(ConfigError, match="unknown unit 'epochs'. Did you mean 'epoch'?"):
         make("epochs")  # type: ignore[operator]

@@ -1,6 +1,6 @@
-"""Behind the bus: what is checked before a hook is let in, in which order listeners are called, and how fast.
+"""Implementation of the event bus: validation of plugins, order of listeners, and compilation of points.
 
-`checks`, `members` and `listeners` let a plugin in and read what it implements; `declaring` knows the points;
-`compiling`, `table` and `due` turn both into one function per point; `emitting` stands behind `bus.emit`; `failures`
-says what becomes of a hook that raises; `explain` and `trace` show all of it to people.
+`checks`, `members` and `listeners` validate a plugin and read its implementations. `declaring` declares points.
+`compiling`, `table` and `due` compile one function per point. `emitting` implements `bus.emit`. `failures` applies the
+policy for hooks that raise an exception. `explain` and `trace` are for inspection and profiling.
 """

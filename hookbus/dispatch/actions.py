@@ -1,8 +1,8 @@
-"""Steps of the loop that hooks may replace or wrap.
+"""Actions: steps of the loop that hooks may replace or wrap.
 
-An action goes through pluggy's own caller, so `wrapper=True`, `tryfirst` and `trylast` work as pluggy documents
-them, and the first implementation that returns something other than None gives the result. Priorities mean depth
-here too: small is outermost.
+Actions are called by pluggy, so `wrapper=True`, `tryfirst` and `trylast` behave as documented by pluggy, and the first
+implementation that returns a value other than None determines the result. Implementations with a lower priority run
+outermost.
 """
 
 from __future__ import annotations
@@ -27,27 +27,30 @@ Step = Callable[[Any, Any], Any]
 
 
 class ActionSpecs:
-    """The actions, one method each; `runner` and `data_batch` are second spellings of `run` and `batch`."""
+    """Specs of the actions, one method each. `runner` and `data_batch` are aliases of `run` and `batch`."""
 
     @hookspec(firstresult=True)
     def train_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
-        """Train on one micro-batch: forward, backward, and the update where it is due. Returns the outputs."""
+        """Train on one micro-batch: forward, backward, and the optimizer step if it is due. Return the outputs."""
 
     @hookspec(firstresult=True)
     def val_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
-        """Judge one validation batch. Returns the outputs, the loss among them where there is one."""
+        """Evaluate one validation batch. Return the outputs, including the loss if there is one."""
 
     @hookspec(firstresult=True)
     def test_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
-        """Judge one test batch."""
+        """Evaluate one test batch. Return the outputs, including the loss if there is one."""
 
 
 ACTIONS: dict[str, tuple[str, ...]] = {name: ("batch",) for name in vars(ActionSpecs) if not name.startswith("_")}
-"""The arguments of each action besides `run`."""
+"""Arguments of each action in addition to `run`."""
 
 
 class _Face:
-    """One implementation of one action as a plugin of its own, so that the order of registration is ours."""
+    """Adapter that presents one implementation of one action to pluggy as a plugin.
+
+    A separate plugin per implementation determines the order of registration, and thereby the order of the calls.
+    """
 
     def __init__(self, action: str, function: Callable[..., Any], *, wrapper: bool = False) -> None:
         setattr(self, action, function)
@@ -60,59 +63,68 @@ class _Caller(pluggy.PluginManager):
 
 
 class Actions:
-    """The callers of all actions for the present members of a bus.
+    """Callers of the actions for the registered plugins of a bus.
 
     Args:
-        implementations: for an action, those of the members, outermost first.
+        implementations: Function that returns the implementations of an action, outermost first.
     """
 
     def __init__(self, implementations: Callable[[str], Sequence[Implementation]]) -> None:
         self._implementations = implementations
 
     def step(self, action: str, default: Step) -> Step:
-        """The function that carries an action out: `default` itself where no hook has a say.
+        """Return the function that executes an action: `default` if no hook implements the action.
 
-        An exception that a hook raises there always goes on, since without the step there is no result.
+        Exceptions of hooks always propagate, because the step has no result without them.
         """
-        found = self._implementations(action)
-        if not found:
+        implementations = self._implementations(action)
+        if not implementations:
             return default
-        caller = _caller(action, default, found)
+        caller = _caller(action, default, implementations)
 
-        def carry_out(run: Any, batch: Any) -> Any:
+        def execute(run: Any, batch: Any) -> Any:
             try:
                 return caller(run=run, batch=batch, runner=run, data_batch=batch)
             except Exception as error:
-                raiser = _raiser(error, found)
+                raiser = _raiser(error, implementations)
                 if raiser is None:
                     raise
-                shown = annotate(error, raiser.hook, raiser.plugin, action, run.clock)
-                if shown is error:
-                    raise
-                raise shown from error
+                annotated = annotate(error, raiser.hook, raiser.plugin, action, run.clock)
+                if annotated is error:
+                    raise  # keeps the traceback free of this frame
+                raise annotated from error
 
-        return carry_out
+        return execute
 
 
-def _caller(action: str, default: Step, found: Sequence[Implementation]) -> Callable[..., Any]:
-    """Pluggy's own caller of an action: the implementations, outermost first, around the loop's own step."""
+def _caller(action: str, default: Step, implementations: Sequence[Implementation]) -> Callable[..., Any]:
+    """Build pluggy's caller of an action, with the step of the loop as the innermost implementation.
+
+    Args:
+        action: Name of the action.
+        default: Step of the loop.
+        implementations: Implementations, outermost first.
+    """
     manager = _Caller(PROJECT)
     manager.add_hookspecs(ActionSpecs)
     manager.register(_Face(action, lambda run, batch: default(run, batch)))
-    for each in reversed(found):  # pluggy calls the one that came last first
-        manager.register(_Face(action, each.call, wrapper=bool(each.options.get("wrapper"))))
+    # pluggy calls the plugin that was registered last first.
+    for implementation in reversed(implementations):
+        manager.register(_Face(action, implementation.call, wrapper=bool(implementation.options.get("wrapper"))))
     return getattr(manager.hook, action)  # type: ignore[no-any-return]
 
 
-def _raiser(error: Exception, found: Sequence[Implementation]) -> Implementation | None:
-    """The implementation in which an exception arose, None where it was the loop's own step."""
+def _raiser(error: Exception, implementations: Sequence[Implementation]) -> Implementation | None:
+    """Return the implementation that raised an exception, None if the step of the loop raised it."""
     trace, raiser = error.__traceback__, None
     while trace is not None:
         frame = trace.tb_frame
+        # A frame of this module within the traceback is the lambda around the step of the loop: frames below it belong
+        # to the loop, unless a further implementation follows.
         if frame.f_globals is globals():
             raiser = None
         else:
-            raiser = next((each for each in found if _is_running(each.call, frame)), raiser)
+            raiser = next((item for item in implementations if _is_running(item.call, frame)), raiser)
         trace = trace.tb_next
     return raiser
 
@@ -120,20 +132,26 @@ def _raiser(error: Exception, found: Sequence[Implementation]) -> Implementation
 def _is_running(function: Any, frame: FrameType) -> bool:
     plain = inspect.unwrap(getattr(function, "__func__", function))
     owner = getattr(function, "__self__", None)
+    # Instances of one class share the code object; `self` distinguishes them.
     return frame.f_code is plain.__code__ and (owner is None or frame.f_locals.get("self", owner) is owner)
 
 
 def step_of(function: Callable[..., Any]) -> Step:
-    """A loop's own step as an implementation: `step(batch)` or `step(run, batch)`, whatever the names.
+    """Return a step of a custom loop as a function of `(run, batch)`.
+
+    Args:
+        function: `step(batch)` or `step(run, batch)`, with any parameter names.
 
     Raises:
-        PointError: it takes neither one nor two arguments.
+        PointError: If the function does not have one or two required parameters.
     """
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty]
-    if len(needed) == 1:
+    required = [p for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty]
+    if len(required) == 1:
         return lambda _, batch: function(batch)
-    if len(needed) == 2:
+    if len(required) == 2:
         return lambda run, batch: function(run, batch)
     name = getattr(function, "__name__", function)
-    raise PointError(f"A step takes (batch) or (run, batch); {name} takes {len(needed)} arguments.")
+    raise PointError(
+        f"{name}: invalid step, got {len(required)} required parameters. Define it as (batch) or (run, batch)."
+    )

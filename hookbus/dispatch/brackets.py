@@ -1,10 +1,9 @@
-"""Pairs balance: what a custom loop leaves out is opened and closed for it.
+"""Automatic nesting of before/after points in custom loops.
 
-A loop of one's own may emit as little as `before_train_epoch` and `after_train_epoch`. The brackets around these
-are kept here: `before_train` opens before the first event of training, `before_epoch` before a bare
-`before_train_epoch`; the epoch is closed when the next one begins, when the loop asks whether to stop, or when it is
-left, so that a validation that the loop makes by itself still belongs to its epoch. What the loop emits itself is
-never emitted twice.
+A custom loop may emit as little as `before_train_epoch` and `after_train_epoch`. The enclosing points are emitted
+automatically: `before_train` before the first event of training, and `before_epoch` before `before_train_epoch`. An
+epoch is closed when the next epoch starts, when the loop checks whether to stop, or when the loop ends, so that a
+validation in the loop still belongs to its epoch. Points that the loop emits are never emitted twice.
 """
 
 from __future__ import annotations
@@ -25,31 +24,35 @@ BRACKETED = frozenset(
     | {"before_train_epoch", "after_train_epoch", *TRAIN_ITER}
     | {f"{side}_{mode}{part}" for side in ("before", "after") for mode in EVALUATIONS for part in ("", "_epoch")}
 )
-"""The points whose brackets are kept."""
+"""Points with automatic nesting."""
 
 
 class Brackets:
-    """What is open in the run of a custom loop.
+    """Open points of the run of a custom loop.
 
     Args:
-        fire: emits a point without looking at brackets.
+        fire: Function that emits a point without automatic nesting.
     """
 
     def __init__(self, fire: Callable[..., object]) -> None:
         self._fire = fire
-        self._open: list[str] = []  # of "train", "epoch", "train_epoch", "val", "val_epoch", ...
-        self._automatic: set[str] = set()  # those of the open ones that the loop did not open itself
-        self._held: set[str] = set()  # those that are closed by whoever opened them
-        self._closed_for_loop: set[str] = set()  # those that were closed before the loop did
-        self._trained = False  # whether the open epoch has had its training part
+        self._open: list[str] = []  # outermost first: "train", "epoch", "train_epoch", "val", "val_epoch", ...
+        self._automatic: set[str] = set()  # open points that the loop did not emit
+        self._held: set[str] = set()  # open points that the caller of `open_automatically` closes
+        self._closed_for_loop: set[str] = set()  # points closed automatically, whose `after_*` the loop may still emit
+        self._trained = False  # whether the training part of the open epoch is complete
 
     @property
     def closing(self) -> bool:
-        """Whether an epoch is over but for its `after_epoch`."""
+        """Whether an epoch is complete except for its `after_epoch`."""
         return self._trained and "epoch" in self._automatic and self._open[-1:] == ["epoch"]
 
     def before(self, point: str) -> bool:
-        """Open and close what must be open and closed at this point; False if the point was fired already."""
+        """Open and close the enclosing points before an event.
+
+        Returns:
+            Whether to emit the point; False if it was already emitted automatically.
+        """
         side, _, name = point.partition("_")
         if point in TRAIN_ITER:
             self._need("train")
@@ -59,7 +62,7 @@ class Brackets:
         return self._closes(name)
 
     def after(self, point: str) -> None:
-        """The point was fired."""
+        """Update the open points after an event."""
         side, _, name = point.partition("_")
         if point in TRAIN_ITER or name == "run":
             return
@@ -68,15 +71,23 @@ class Brackets:
             return
         self._closed(name)
         outer = name.removesuffix("_epoch")
+        # A loop that emits only the points of its validation loader has no later event at which to close the
+        # validation.
         if name.endswith("_epoch") and outer in self._automatic - self._held and outer in EVALUATIONS:
             self.close(outer)
 
     def open_training(self) -> None:
-        """A training begins in which nothing is left to do, unless the loop has begun it."""
+        """Open training unless it is open, for a run that starts at its limit and emits no event of training."""
         self._need("train")
 
     def open_automatically(self, name: str, *, held: bool = False, **arguments: Any) -> None:
-        """Fire `before_<name>` on the loop's behalf; `held` means that the caller closes it as well."""
+        """Emit `before_<name>` for the loop.
+
+        Args:
+            name: Name of the point without `before_`.
+            held: Whether the caller closes the point.
+            arguments: Arguments of the event.
+        """
         self._fire(f"before_{name}", **arguments)
         self._opened(name)
         self._automatic.add(name)
@@ -84,7 +95,7 @@ class Brackets:
             self._held.add(name)
 
     def close(self, name: str, **arguments: Any) -> None:
-        """Fire `after_<name>`, and those of everything inside it that is open."""
+        """Emit `after_<name>`, after closing all points that are open inside of it."""
         while name in self._open:
             innermost = self._open[-1]
             self._fire(f"after_{innermost}", **(arguments if innermost == name else {}))
@@ -92,31 +103,33 @@ class Brackets:
             self._closed_for_loop.add(innermost)
 
     def close_epoch(self) -> None:
-        """An epoch that is over but for its end gets it."""
+        """Close the open epoch."""
         self.close("epoch")
 
     def close_all(self) -> None:
-        """The loop is left."""
+        """Close all open points at the end of the loop."""
         for name in (*EVALUATIONS, "train"):
             self.close(name)
 
     def forget(self, name: str) -> None:
-        """What was left open inside, by an exception, is not closed any more."""
+        """Discard an open point and its loader after an exception, without emitting `after_*`."""
         for inner in (f"{name}_epoch", name):
             self._closed(inner)
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------
 
     def _opens(self, name: str) -> bool:
         if name == "run":
             return False
         if name in self._automatic:
+            # Emitted automatically already. From here on the loop is responsible for `after_<name>`.
             self._automatic.discard(name)
             return False
         if name == "train":
             return name not in self._open
         if name in ("epoch", "train_epoch"):
             self._need("train")
+            # A new epoch, or a second training part, implies that the previous epoch has ended.
             if name == "epoch" or self._trained or "train_epoch" in self._open:
                 self.close("epoch")
         if name == "train_epoch":
@@ -127,7 +140,7 @@ class Brackets:
 
     def _closes(self, name: str) -> bool:
         if name == "run":
-            self.close_all()  # after_run itself is fired on leaving, when the outcome is known
+            self.close_all()  # `after_run` itself is emitted at the end of the run, when the outcome is known
             return False
         if name in self._open:
             if name in INSIDE:
@@ -136,7 +149,7 @@ class Brackets:
         if name in self._closed_for_loop:
             return False
         if name in ("train", "epoch", "train_epoch"):
-            raise PointError(f"after_{name} was emitted, but no before_{name} before it: emit that first.")
+            raise PointError(f"after_{name}: emitted without before_{name}. Emit before_{name} first.")
         return True
 
     def _need(self, name: str) -> None:

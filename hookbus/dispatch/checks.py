@@ -1,7 +1,7 @@
-"""Everything that is verified before a hook is registered.
+"""Validation of plugins before registration.
 
-`inspect_plugin` reads a plugin without running any of its code and returns what it implements, or raises one
-error that names the hook, its package, the signature that was found and the one that would be right.
+`inspect_plugin` reads a plugin without executing its code. It returns the implementations, or raises an error with the
+name of the hook, its package, its signature, and the expected signature.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from hookbus.markers import IMPL_ATTRIBUTE, Options
 
 __all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin", "listed", "refusal"]
 
-_PREFIXES = ("before_", "after_", "on_")
+_PREFIXES = ("before_", "after_", "on_")  # a method of a hook with one of these must be a point
 OPTIONS_ATTRIBUTE = "hookbus_options"
-"""Where a plugin object may keep the options of its methods, by name, instead of on the functions themselves."""
-_NEAR = 0.85  # similarity above which an unmarked method counts as a misspelt point
+"""Attribute of a plugin that contains the options of its methods, by name, instead of marks on the functions."""
+_NEAR = 0.85  # difflib ratio above which an unmarked method is treated as a misspelled point
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One method of a plugin that implements a point or an action.
+    """Method of a plugin that implements a point or an action.
 
     Attributes:
-        hook: the instance name of the plugin.
-        plugin: the plugin itself.
-        method: the name of the method.
-        call: the method, bound.
-        target: the canonical name of the point or action.
-        options: pluggy's options and ours.
-        wants: the arguments it takes by position, under canonical names.
-        rest: whether it takes `**kwargs`.
+        hook: Instance name of the plugin.
+        plugin: The plugin.
+        method: Name of the method.
+        call: Bound method.
+        target: Canonical name of the point or action.
+        options: Options of the marker.
+        wants: Names of its positional arguments, in canonical spelling.
+        rest: Whether it accepts `**kwargs`.
     """
 
     hook: str
@@ -56,65 +56,71 @@ class Implementation:
 def inspect_plugin(
     plugin: object, name: str, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]]
 ) -> list[Implementation]:
-    """Read and check what a plugin implements.
+    """Validate a plugin and return its implementations.
 
     Args:
-        plugin: a `Hook`, or any object or module with marked functions.
-        name: its instance name, for messages.
-        points: the points of the bus, by name.
-        actions: the arguments of each action, by name.
+        plugin: A `Hook`, or any object or module with marked functions.
+        name: Instance name, for error messages.
+        points: Points of the bus, by name.
+        actions: Arguments of each action, by name.
 
     Returns:
         One entry per implemented point or action.
 
     Raises:
-        RegistrationError: the plugin cannot be registered; the message says why and what would be right.
+        RegistrationError: If the plugin is invalid. The message states the reason and the fix.
     """
     check = _Check(plugin, name, points, actions)
-    found = [implementation for method in _names(plugin) if (implementation := check.method(method))]
-    seen: dict[str, str] = {}
-    for each in found:
-        if each.target in seen:
-            raise check.refuse(f"{seen[each.target]} and {each.method} are both {each.target}: keep one of them.")
-        seen[each.target] = each.method
-    if not found and not isinstance(plugin, Hook):
+    implementations = [implementation for method in _names(plugin) if (implementation := check.method(method))]
+    methods: dict[str, str] = {}
+    for item in implementations:
+        # Aliases and `specname` allow two methods for one point, whose relative order would be undefined.
+        if item.target in methods:
+            raise check.refuse(
+                f"{methods[item.target]} and {item.method} both implement {item.target}. Remove one of them."
+            )
+        methods[item.target] = item.method
+    # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
+    if not implementations and not isinstance(plugin, Hook):
         raise check.refuse(_not_a_hook(plugin))
-    return found
+    return implementations
 
 
 def listed(hooks: object) -> list[Any]:
-    """The hooks that somebody gave as several.
+    """Return an iterable of hooks as a list.
 
     Raises:
-        RegistrationError: it is one hook, or something else that is no list.
+        RegistrationError: If the argument is a single hook or not an iterable.
     """
     if isinstance(hooks, Iterable) and not isinstance(hooks, (str, Mapping, Hook)):
         return list(hooks)
-    raise RegistrationError(f"hooks= takes a list of hooks, not {hooks!r}: write hooks=[...].")
+    raise RegistrationError(f"hooks: expected a list of hooks, got {hooks!r}. Pass hooks=[...].")
 
 
 def _not_a_hook(plugin: object) -> str:
     if isinstance(plugin, (str, Mapping)):
-        return f"a hook is an object. Settings become one through build_hook: hookbus.build_hook({plugin!r})."
-    return "it listens at nothing. Subclass hookbus.Hook, or mark its functions with @hookimpl."
+        return f"expected a hook, got settings. Build the hook with hookbus.build_hook({plugin!r})."
+    return "it implements no point or action. Subclass hookbus.Hook, or mark its functions with @hookimpl."
 
 
 def _names(plugin: object) -> Iterator[str]:
-    """Public names of the plugin, in the order of definition where there is one."""
+    """Yield the public attribute names of the plugin, in the order of definition."""
     own = list(vars(plugin)) if hasattr(plugin, "__dict__") else []
     inherited = [name for cls in type(plugin).__mro__ for name in vars(cls)]
     for name in dict.fromkeys([*own, *inherited]):
+        # The methods of `Hook` itself, such as `check`, are not compared with points.
         if not name.startswith("_") and not (isinstance(plugin, Hook) and name in vars(Hook)):
             yield name
 
 
 class _Check:
-    """The checks of one plugin; every refusal begins with who it is."""
+    """Validation of one plugin. Every error message starts with the name of the plugin."""
 
     def __init__(
         self, plugin: object, name: str, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]]
     ) -> None:
         self.plugin, self.name, self.points, self.actions = plugin, name, points, actions
+        # Static lookup throughout: `getattr` would execute properties of the plugin.
         self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
 
     def refuse(self, why: str) -> RegistrationError:
@@ -131,7 +137,7 @@ class _Check:
         if not isinstance(function, (FunctionType, MethodType)):
             if known and is_hook and callable(function):
                 kind = type(function).__name__
-                raise self.refuse(f"{name} is a {kind}, not a method: write a method {name} that calls it.")
+                raise self.refuse(f"{name}: expected a method, got a {kind}. Define a method {name} that calls it.")
             return None
         if not known:
             self._misspelt(name, target, marked=options is not None)
@@ -139,33 +145,34 @@ class _Check:
         return self._implementation(name, target, function, dict(options or {})) if is_hook or options else None
 
     def _options(self, name: str, *marked: Any) -> Options | None:
-        """What `@hookimpl` left on the function, or on the static or class method around it."""
-        found = [self.own_options.get(name), *(getattr(each, IMPL_ATTRIBUTE, None) for each in marked)]
-        return next((options for options in found if isinstance(options, dict)), None)
+        """Return the options of `@hookimpl` on a function, or on the static method or class method that wraps it."""
+        candidates = [self.own_options.get(name), *(getattr(function, IMPL_ATTRIBUTE, None) for function in marked)]
+        return next((options for options in candidates if isinstance(options, dict)), None)
 
     def _misspelt(self, name: str, target: str, marked: bool) -> None:
-        """Refuse a name that was meant to be a point; leave every other one alone."""
+        """Raise if a name was probably meant to be a point; ignore all others."""
         is_hook = isinstance(self.plugin, Hook)
         if marked or (is_hook and name.startswith(_PREFIXES)):
             raise self.refuse(self._no_point(target))
         if not is_hook:
             return
-        for near in difflib.get_close_matches(name, self.points, n=1, cutoff=_NEAR):
-            allowed = {"run", *SPELLINGS, *self.points[near].args}
+        for point in difflib.get_close_matches(name, self.points, n=1, cutoff=_NEAR):
+            allowed = {"run", *SPELLINGS, *self.points[point].args}
+            # A helper with a similar name usually takes other arguments.
             if set(inspect.signature(getattr(self.plugin, name)).parameters) <= allowed:
                 raise self.refuse(
-                    f"{name} looks like the point {near}. Write {self.points[near].signature}, or give the "
-                    "method another name."
+                    f"{name} is similar to the point {point}. Define {self.points[point].signature}, or rename the "
+                    "method."
                 )
 
     def _no_point(self, name: str) -> str:
-        if elsewhere := named_elsewhere(name):
-            trainers, point = elsewhere
-            return f"{name} is a name of {trainers}; here it is {self.points[point].signature}."
-        near = did_you_mean(name, [*self.points, *self.actions, *ALIASES])
+        if alias := named_elsewhere(name):
+            frameworks, point = alias
+            return f"{name} is a callback of {frameworks}. Define {self.points[point].signature} instead."
+        suggestion = did_you_mean(name, [*self.points, *self.actions, *ALIASES])
         return (
-            f"{name} is not a point.{near} Points of your own are declared with bus.declare({name!r}, args=(...)); a "
-            "method that is none gets another name."
+            f"unknown point {name}.{suggestion} Declare custom points with bus.declare({name!r}, args=(...)), or "
+            "rename the method."
         )
 
     def _implementation(self, name: str, target: str, function: Callable[..., Any], options: Options) -> Implementation:
@@ -181,61 +188,64 @@ class _Check:
             self._parameter(f"{name}{inspect.signature(call)}", target, parameter, args, is_action)
             wants.append(SPELLINGS.get(parameter.name, parameter.name))
         if len(set(wants)) < len(wants):
-            raise self.refuse(f"{name} asks for one argument under two names: {', '.join(wants)}.")
+            raise self.refuse(f"{name}: an argument is listed under two names: {', '.join(wants)}. Remove one of them.")
         self._schedule(name, target, options, is_action)
         return Implementation(self.name, self.plugin, name, call, target, options, tuple(wants), rest)
 
     def _kind(self, name: str, target: str, function: Callable[..., Any], options: Options, is_action: bool) -> None:
         wrapper = options.get("wrapper") or options.get("hookwrapper")
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise self.refuse(f"{name} is async; the training loop does not await. Make it a plain method.")
+            raise self.refuse(f"{name}: async functions are not supported. Define it as a synchronous method.")
         if options.get("hookwrapper"):
             raise self.refuse(f"{name}: old-style wrappers are not supported. Use @hookimpl(wrapper=True).")
         if not is_action and wrapper:
             raise self.refuse(
-                f"{name}: a wrapper belongs to an action ({', '.join(self.actions)}), not to a point. To surround "
-                f"{target}, listen at its before_ and after_ points: priorities nest like context managers."
+                f"{name}: wrappers are supported by actions ({', '.join(self.actions)}) only. Listen at the before_ "
+                f"and after_ points of {target} instead: priorities nest like context managers."
             )
         if not is_action and (options.get("tryfirst") or options.get("trylast")):
             raise self.refuse(
-                f"{name}: tryfirst and trylast belong to actions. At a point say priority=, before= or after=."
+                f"{name}: tryfirst and trylast are supported by actions only. Set priority=, before= or after= instead."
             )
         if inspect.isgeneratorfunction(function) and not wrapper:
             hint = " Mark it with @hookimpl(wrapper=True)." if is_action else " Remove the yield."
-            raise self.refuse(f"{name} is a generator, so calling it would do nothing.{hint}")
+            raise self.refuse(f"{name}: generator functions are not supported.{hint}")
         if wrapper and not inspect.isgeneratorfunction(function):
-            raise self.refuse(f"{name} is marked as a wrapper but does not yield; it must yield exactly once.")
+            raise self.refuse(f"{name}: marked as a wrapper, but contains no yield. Yield exactly once.")
 
     def _parameter(
-        self, found: str, target: str, parameter: inspect.Parameter, args: tuple[str, ...], is_action: bool
+        self, signature: str, target: str, parameter: inspect.Parameter, args: tuple[str, ...], is_action: bool
     ) -> None:
-        right = f"{target}({', '.join(('run', *args))})"
+        expected = f"{target}({', '.join(('run', *args))})"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             star = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-            raise self.refuse(f"{found} takes {star}{parameter.name}; name the arguments it wants, of {right}.")
+            raise self.refuse(
+                f"{signature}: {star}{parameter.name} is not supported. Name the arguments, any of {expected}."
+            )
         if parameter.kind is parameter.KEYWORD_ONLY:
-            raise self.refuse(f"{found}: {parameter.name!r} is keyword-only; remove the * before it.")
+            raise self.refuse(f"{signature}: {parameter.name!r} is keyword-only. Remove the * before it.")
         if SPELLINGS.get(parameter.name, parameter.name) not in ("run", *args):
             raise self.refuse(
-                f"{found} asks for {parameter.name!r}, which {target} does not have."
-                f"{did_you_mean(parameter.name, ('run', *args))} The point is {right}; name any of these."
+                f"{signature}: unknown argument {parameter.name!r}."
+                f"{did_you_mean(parameter.name, ('run', *args))} Use any arguments of {expected}."
             )
         if is_action and parameter.default is not parameter.empty:
-            raise self.refuse(f"{found}: an action fills every argument, so {parameter.name!r} takes no default.")
+            # pluggy treats a parameter with a default as no argument at all, and the default would always be used.
+            raise self.refuse(f"{signature}: actions pass every argument. Remove the default of {parameter.name!r}.")
 
     def _schedule(self, name: str, target: str, options: Options, is_action: bool) -> None:
         if options.get("when") is None:
             return
         if is_action or self.points[target].unit is None:
-            raise self.refuse(f"{name}: nothing is counted at {target}, so when= has no meaning there.")
+            raise self.refuse(f"{name}: {target} does not support schedules. Remove when=.")
 
 
 def refusal(plugin: object, name: str, why: str) -> RegistrationError:
-    """The error for a plugin that was refused; it begins with who that is.
+    """Return the error for an invalid plugin. The message starts with the name and the package of the plugin.
 
     Args:
-        plugin: the plugin.
-        name: its instance name.
-        why: a sentence.
+        plugin: The plugin.
+        name: Instance name.
+        why: Reason and fix.
     """
-    return RegistrationError(f"hook {name!r} ({package_of(plugin)}) was not registered: {why}")
+    return RegistrationError(f"hook {name!r} ({package_of(plugin)}) cannot be registered: {why}")

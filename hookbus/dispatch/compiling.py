@@ -1,9 +1,9 @@
-"""In what order, and how fast? Pure functions behind the bus.
+"""Order of the listeners of a point, and generation of the function that calls them.
 
-`ordered` puts the listeners of a point in their order. `compile_point` writes a Python function that calls
-them one after the other with exactly the arguments they take; the loop calls nothing else. Schedules cost
-one comparison per unit for all of a point's scheduled listeners together. Which listener is called in which line
-is kept beside the function, see `hookbus._running`.
+`ordered` sorts the listeners. `compile_point` generates a Python function that calls them one after the other with
+exactly the arguments they take, so that an event costs no more than these calls. Schedules cost one comparison per unit
+for all scheduled listeners of a point. The mapping of source lines to listeners is stored in the globals of the
+function, see `hookbus._running`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Listener:
     """One method of one hook at one point.
 
     Attributes:
-        hook: the instance name of the hook.
-        plugin: the hook itself.
-        point: the name of the point.
-        call: the bound method or function.
-        wants: the arguments it takes, by position, under the point's own names.
-        rest: whether it takes `**kwargs` as well.
-        priority: the number that orders it.
-        source: where the number comes from, for `explain`.
-        schedule: when it is due; None for always.
-        asks: the hook's own `should_trigger`, asked with the index from 0 where the schedule is due; None for none.
-        before, after: names of hooks it must run before or after.
+        hook: Instance name of the hook.
+        plugin: The hook.
+        point: Name of the point.
+        call: Bound method or function.
+        wants: Names of its positional arguments, in canonical spelling.
+        rest: Whether it accepts `**kwargs`.
+        priority: Priority.
+        source: Origin of the priority, for `explain`.
+        schedule: Schedule, None for every event.
+        asks: `should_trigger` of the hook, called with the index from 0 if the schedule is due; None if not overridden.
+        before, after: Names of hooks it must run before or after.
     """
 
     hook: str
@@ -61,19 +61,20 @@ class Listener:
 
 
 def ordered(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
-    """The time order of the listeners of one point.
+    """Return the listeners of one point in execution order.
 
-    Numbers from small to large, ties in the order of registration; both turned around where `reverse`.
-    Names win over numbers: of the listeners whose `before`/`after` wishes are met, the one that the
-    numbers put first comes next.
+    Listeners are sorted by ascending priority, ties by order of registration; both are reversed if `reverse` is True.
+    The `before`/`after` constraints take precedence: the next listener is always the first one, in that order, whose
+    constraints are satisfied (topological sort).
 
     Args:
-        listeners: in the order of registration.
-        reverse: True where large numbers run first.
+        listeners: Listeners in registration order.
+        reverse: Whether listeners with a high priority value run first.
 
     Raises:
-        OrderError: the wishes contradict each other; the message shows the circle.
+        OrderError: If the constraints form a cycle. The message contains the cycle.
     """
+    # `sorted` is stable, which keeps registration order for equal priorities.
     base = sorted(listeners, key=lambda listener: listener.priority)
     if reverse:
         base.reverse()
@@ -82,19 +83,19 @@ def ordered(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
     waiting = dict(enumerate(_wishes(base)))
     result: list[Listener] = []
     while waiting:
-        free = [i for i, befores in waiting.items() if not befores]
-        if not free:
+        ready = [i for i, predecessors in waiting.items() if not predecessors]
+        if not ready:
             raise OrderError(_circle(base, waiting))
-        chosen = min(free)
+        chosen = min(ready)  # keeps the result as close to the priorities as the constraints allow
         result.append(base[chosen])
         del waiting[chosen]
-        for befores in waiting.values():
-            befores.discard(chosen)
+        for predecessors in waiting.values():
+            predecessors.discard(chosen)
     return result
 
 
 def _wishes(base: Sequence[Listener]) -> list[set[int]]:
-    """For each listener, those that must come before it."""
+    """Return the indices of the listeners that must run before each listener."""
     earlier: list[set[int]] = [set() for _ in base]
     for i, listener in enumerate(base):
         for j, other in enumerate(base):
@@ -106,12 +107,13 @@ def _wishes(base: Sequence[Listener]) -> list[set[int]]:
 
 
 def _circle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
+    # Every remaining listener has a remaining predecessor, so that following predecessors must repeat an index.
     path = [next(iter(waiting))]
     while path.count(path[-1]) < 2:
         path.append(min(waiting[path[-1]]))
-    circle = path[path.index(path[-1]) :]
-    chain = " before ".join(repr(base[i].hook) for i in reversed(circle))
-    return f"{base[circle[0]].point}: the wishes go round in a circle: {chain}. Drop one of the before=/after=."
+    cycle = path[path.index(path[-1]) :]
+    chain = " before ".join(repr(base[i].hook) for i in reversed(cycle))
+    return f"{base[cycle[0]].point}: before=/after= constraints form a cycle: {chain}. Remove one of them."
 
 
 # -- the generated function --------------------------------------------------------------------------
@@ -129,19 +131,19 @@ def compile_point(
     first: Sequence[str] = (),
     finally_: Sequence[str] = (),
 ) -> Callable[..., None]:
-    """Write the function that fires a point: keyword arguments of the point in, listeners called in order.
+    """Compile the function that emits a point. It takes the arguments of the point as keywords.
 
     Args:
-        point: the point.
-        listeners: in time order.
-        clock: the clock of the run.
-        run: what listeners get as `run`.
-        fill: expressions, by argument, for those that the caller left None.
-        names: what these expressions and statements may name.
-        recover: called with an exception, the listener that raised it, the clock, and a function that calls the
-            listeners after it; True means that the exception goes on.
-        first: statements that run before the listeners (the clock).
-        finally_: statements that run after them (the settlement of requests).
+        point: The point.
+        listeners: Listeners in execution order.
+        clock: Clock of the run.
+        run: Value of the argument `run`.
+        fill: Expressions, by argument, that replace arguments of None.
+        names: Globals for these expressions and statements.
+        recover: Exception handler, called with the exception, the listener that raised it, the clock, and a function
+            that calls the remaining listeners. Returns whether the exception propagates.
+        first: Statements before the listeners (updates of the clock).
+        finally_: Statements after the listeners (processing of requests).
     """
     scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
     schedule = Due(point, clock, scheduled) if scheduled else None
@@ -149,8 +151,9 @@ def compile_point(
 
     def on_error(error: BaseException, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
         raiser = failed(error)
-        if raiser is None:
+        if raiser is None:  # raised by the generated code itself, such as KeyboardInterrupt between two calls
             return True
+        # The remaining listeners are compiled on demand, so that the common case without exceptions costs nothing.
         others = _after(raiser, listeners, due)
         rest = compile_point(point, others, clock, run=run, fill=fill, names=names, recover=recover)
         return recover(error, raiser, clock, functools.partial(rest, **arguments))
@@ -162,7 +165,7 @@ def compile_point(
 
 
 def _objects(listeners: Sequence[Listener], schedule: Due | None) -> dict[str, object]:
-    """What the text calls, by the names that it has there."""
+    """Return the objects that the source calls, by name."""
     return {
         **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
         **{f"_asks_{i}": listener.asks for i, listener in enumerate(listeners)},
@@ -171,11 +174,14 @@ def _objects(listeners: Sequence[Listener], schedule: Due | None) -> dict[str, o
 
 
 def _after(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:
-    """The listeners that this event still has to call: what is due at it was found before one of them failed."""
+    """Return the due listeners after the one that raised an exception.
+
+    Schedules were evaluated before the first listener was called and must not be evaluated again.
+    """
     scheduled = iter(due)
-    at_event = [each for each in listeners if each.schedule is None or next(scheduled, False) or each is raiser]
-    at = next(i for i, each in enumerate(at_event) if each is raiser)
-    return [replace(each, schedule=None) for each in at_event[at + 1 :]]
+    called = [item for item in listeners if item.schedule is None or next(scheduled, False) or item is raiser]
+    index = next(i for i, listener in enumerate(called) if listener is raiser)
+    return [replace(listener, schedule=None) for listener in called[index + 1 :]]
 
 
 def _source(
@@ -186,12 +192,13 @@ def _source(
     first: Sequence[str],
     finally_: Sequence[str],
 ) -> tuple[str, dict[int, Listener]]:
-    wanted = {name for listener in listeners for name in (point.args if listener.rest else listener.wants)}
+    used = {name for listener in listeners for name in (point.args if listener.rest else listener.wants)}
     head = [f"def {point.name}({', '.join(f'{a}=None' for a in point.args)}):"]
     head += [f"    {line}" for line in first]
-    head += [f"    if {a} is None: {a} = {fill[a]}" for a in point.args if a in fill and a in wanted]
+    # Only for arguments that a listener takes: some defaults, such as `metrics`, are expensive to compute.
+    head += [f"    if {a} is None: {a} = {fill[a]}" for a in point.args if a in fill and a in used]
     head += ["    _due = ()"] if schedule else []
-    calls, lines = _calls(point, listeners, schedule, start=len(head) + 2)
+    calls, lines = _calls(point, listeners, schedule, start=len(head) + 2)  # lines count from 1, and `try:` precedes
     if calls:
         arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
         calls = ["    try:", *calls, "    except BaseException as _error:"]
@@ -205,21 +212,23 @@ def _source(
 def _calls(
     point: Point, listeners: Sequence[Listener], schedule: Due | None, start: int
 ) -> tuple[list[str], dict[int, Listener]]:
-    """The lines that call the listeners, and which listener each of them calls."""
-    always = [(_call(point, i, each), each) for i, each in enumerate(listeners) if each.schedule is None]
+    """Return the lines that call the listeners, and the listener called by each line."""
+    always = [(_call(point, i, item), item) for i, item in enumerate(listeners) if item.schedule is None]
     body: list[tuple[str, Listener | None]] = []
     if schedule is None:
-        body += [(f"        {line}", each) for line, each in always]
+        body += [(f"        {line}", listener) for line, listener in always]
     else:
         scheduled = iter(range(len(listeners)))
+        # If no counter has reached its next number, only the unscheduled listeners are called and no schedule is
+        # evaluated.
         test = " or ".join(counter.test(f"_counter_{i}") for i, counter in enumerate(schedule.counters))
         body += [(f"        if {test}:", None), ("            _due = _schedule.now()", None)]
-        for i, each in enumerate(listeners):
-            when = "" if each.schedule is None else f"if _due[{next(scheduled)}]: "
-            body.append((f"            {when}{_call(point, i, each)}", each))
+        for i, listener in enumerate(listeners):
+            condition = "" if listener.schedule is None else f"if _due[{next(scheduled)}]: "
+            body.append((f"            {condition}{_call(point, i, listener)}", listener))
         body += [("        else:", None)] if always else []
-        body += [(f"            {line}", each) for line, each in always]
-    lines = {start + n: listener for n, (_, listener) in enumerate(body) if listener is not None}
+        body += [(f"            {line}", listener) for line, listener in always]
+    lines = {start + n: called for n, (_, called) in enumerate(body) if called is not None}
     return [line for line, _ in body], lines
 
 
@@ -234,7 +243,8 @@ def _call(point: Point, i: int, listener: Listener) -> str:
 
 @functools.lru_cache(maxsize=512)
 def load_text(source: str, name: str) -> CodeType:
-    """Compile once per text; the text is kept so that tracebacks can show the line."""
+    """Compile source text, once per text, and register it with `linecache` so that tracebacks show its lines."""
+    # The hash makes the name unique: linecache must not mix up the versions of a function.
     filename = f"<hookbus {name} {abs(hash(source)):x}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     return compile(source, filename, "exec")

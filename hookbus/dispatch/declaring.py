@@ -1,4 +1,4 @@
-"""The points of a bus: those of every run, and those that packages and users declare."""
+"""Points of a bus: those of `Lifecycle`, and those declared by packages and users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class Points:
-    """The part of a bus that knows its points."""
+    """Base class of the bus that declares points."""
 
     pm: Manager
     table: Table
@@ -28,7 +28,7 @@ class Points:
 
     @property
     def points(self) -> Mapping[str, Point]:
-        """Every point that can be fired here, by name."""
+        """Points of the bus, by name."""
         return self.table.points
 
     @overload
@@ -40,45 +40,50 @@ class Points:
     def declare(
         self, point: str | Callable[..., None], args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
     ) -> Callable[..., None]:
-        """Declare a point of one's own.
+        """Declare a custom point.
 
         Args:
-            point: `before_...`, `after_...`, `on_...` or another identifier; or a method of a spec class, which says
-                all of this by itself, and gives its types to the function that fires the point.
-            args: its arguments besides `run`.
-            unit: what `when=` counts there; None where nothing is counted.
-            doc: what it means.
+            point: Name of the point, such as `before_...`, `after_...` or `on_...`; or a method of a spec class, which
+                determines all other arguments and the types of the returned function.
+            args: Names of the arguments in addition to `run`.
+            unit: Default unit of `when=` at this point. None (default) disables schedules at the point.
+            doc: Description of the point.
 
         Returns:
-            A function that fires it: `after_render(image=picture)`.
+            Function that emits the point: `after_render(image=image)`.
 
         Raises:
-            PointError: a name is taken, reserved or no identifier, or there is no such unit. A method may say again
-                what is declared already.
+            PointError: If a name is taken, reserved or not an identifier, or the unit is unknown. Declaring the same
+                method again is valid.
         """
-        if isinstance(args, str):
-            raise PointError(f"{point}: args is a list of names, not {args!r}: say args=({args!r},).")
+        if isinstance(args, str):  # also a sequence of names, of one letter each
+            raise PointError(f"{point}: invalid `args`, got {args!r}. Pass args=({args!r},).")
         types = ("Any",) * len(args)
-        wanted = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else point_of(point)
-        there = self.points.get(wanted.name)
-        if there is None:
-            self._declare(wanted)
-        elif isinstance(point, str) or there != wanted:
-            raise PointError(f"The point {wanted.name!r} is declared already.")
-        return firing(self._emit, wanted)
+        new = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else point_of(point)
+        existing = self.points.get(new.name)
+        if existing is None:
+            self._declare(new)
+        # A spec method may be declared by several modules, and before or after its package is discovered.
+        elif isinstance(point, str) or existing != new:
+            raise PointError(f"{new.name!r}: the point is already declared. Choose another name.")
+        return firing(self._emit, new)
 
     def declare_from(self, spec: type) -> None:
-        """Declare the points of a spec class like `Lifecycle`, one method each; those that are there stay.
+        """Declare the points of a spec class like `Lifecycle`. Points that are already declared are skipped.
 
         Raises:
-            PointError: a name is reserved, a method takes `*args` or `**kwargs`, or there is no such unit.
+            PointError: If a name is reserved, a method takes `*args` or `**kwargs`, or a unit is unknown.
         """
         for name, point in describe(spec).items():
             if name not in self.points:
                 self._declare(point)
 
     def find_points(self, names: Collection[str], module: str = "") -> bool:
-        """Declare what packages offer under these names, or in `module`'s own package. Returns whether any is."""
+        """Declare the points that installed packages publish under the given names, or in the package of `module`.
+
+        Returns:
+            Whether any point was declared.
+        """
         before = len(self.points)
         for spec in _packages.point_specs(names, module):
             self.declare_from(spec)

@@ -1,4 +1,4 @@
-"""When is anything due at a point? One comparison per unit, however many listeners are scheduled there."""
+"""Evaluation of the schedules of a point, with one comparison per unit for any number of scheduled listeners."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Counter", "Due"]
 
 
 class Scheduled(Protocol):
-    """A listener, as far as it matters here: who to name when its schedule does not hold."""
+    """Protocol of a scheduled listener, with the attributes used in error messages."""
 
     hook: str
     point: str
 
 
 class Counter:
-    """Schedules that count in one unit, by the clock's attribute that counts it.
+    """Schedules that count in one unit, and the attribute of the clock that counts the unit.
 
     Args:
-        moment: the point's view of the clock.
-        unit: the unit; None for schedules that count in several.
-        schedules: the schedules.
+        moment: View of the clock from the point.
+        unit: Unit, None for schedules that count in several units.
+        schedules: The schedules.
 
     Attributes:
-        next: the value of the attribute below which none of them is due.
-        seen: its value at the last event that was looked at; one that is not greater began again with a new loader.
+        next: Smallest value of the attribute at which a schedule may be due.
+        seen: Value of the attribute at the last evaluated event. A value that is not greater indicates a new loader.
     """
 
     __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "next", "seen")
@@ -43,10 +43,10 @@ class Counter:
         self.next = self.seen = 0
 
     def test(self, name: str) -> str:
-        """Python source that says whether any of them may be due; no attribute may tell, then each event counts.
+        """Return Python source that tests whether a schedule may be due; `"True"` if no attribute counts the unit.
 
         Args:
-            name: what this object is called there; the clock is `_clock`.
+            name: Name of this object in the source. The clock is named `_clock`.
         """
         if not self._name:
             return "True"
@@ -55,26 +55,26 @@ class Counter:
         return f"_clock.{self._name} >= {name}.next"
 
     def advance(self) -> None:
-        """Find the next value at which any of them may be due."""
+        """Compute the next value at which a schedule may be due."""
         if not self._name or self._unit is None:
             return
-        # Several events may stand for one number (the iterations of an epoch), so this one may come again.
+        # Several events may have the same number (the iterations of an epoch), so the current number may recur.
         self.seen = getattr(self._moment.clock, self._name)
         number = self.seen + self._least
         limit = self._moment.next_limit(self._unit, number)
-        self.next = min(each.following(number - 1, limit) for each in self._schedules) - self._greatest
+        self.next = min(schedule.following(number - 1, limit) for schedule in self._schedules) - self._greatest
 
 
 class Due:
-    """The scheduled listeners of one point.
+    """Scheduled listeners of one point.
 
     Args:
-        point: the point.
-        clock: the clock of the run.
-        listeners: those with a schedule.
+        point: The point.
+        clock: Clock of the run.
+        listeners: Listeners with their schedules.
 
     Attributes:
-        counters: one per unit in which they count.
+        counters: Counters, one per unit of the schedules.
     """
 
     __slots__ = ("_listeners", "_moment", "_places", "_schedules", "counters")
@@ -82,7 +82,7 @@ class Due:
     def __init__(self, point: Point, clock: Clock, listeners: Sequence[tuple[Scheduled, Schedule]]) -> None:
         moment = self._moment = PointMoment(clock, point)
         self._listeners = listeners
-        self._schedules: list[Schedule] = []  # equal ones once: hooks often have the same interval
+        self._schedules: list[Schedule] = []  # without duplicates, because hooks often have the same interval
         for _, schedule in listeners:
             if schedule not in self._schedules:
                 self._schedules.append(schedule)
@@ -90,16 +90,18 @@ class Due:
         by_unit: dict[Unit | None, list[Schedule]] = {}
         for schedule in self._schedules:
             units = {unit or moment.unit for unit in schedule.units()}
+            # Reading the timer in every iteration is avoided unless a schedule depends on it.
             if "seconds" in units:
                 clock.count_seconds()
             by_unit.setdefault(units.pop() if len(units) == 1 else None, []).append(schedule)
         self.counters = [Counter(moment, unit, schedules) for unit, schedules in by_unit.items()]
 
     def now(self) -> list[bool]:
-        """Which listeners are due at this event; the counters move on.
+        """Return which listeners are due at this event, and advance the counters.
 
         Raises:
-            ConfigError: a schedule needs what the run does not know; the message names the hook and the point.
+            ConfigError: If a schedule requires a limit that the run does not have. The message contains the hook and
+                the point.
         """
         due = [self._is_due(schedule) for schedule in self._schedules]
         for counter in self.counters:
@@ -111,5 +113,5 @@ class Due:
             return schedule.due(self._moment)
         except ConfigError as error:
             listener = next(listener for listener, other in self._listeners if other == schedule)
-            who = f"hook {listener.hook!r} at {listener.point}"
-            raise ConfigError(f"{who}: {problem}" for problem in error.problems) from None
+            where = f"hook {listener.hook!r} at {listener.point}"
+            raise ConfigError(f"{where}: {problem}" for problem in error.problems) from None

@@ -1,4 +1,4 @@
-"""What other trainers call our points: for those who bring a callback over and have not renamed its methods yet."""
+"""Callback names of other frameworks and the corresponding points, for error messages."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "on_batch_end": "after_train_iter",
     },
 }
-"""By trainer, the names of its callbacks and of the point that comes at the same moment; as in docs/coming-from.md."""
+"""Callback names by framework, and the point that is emitted at the same moment; also listed in docs/coming-from.md."""
 
 
 def named_elsewhere(name: str) -> tuple[str, str] | None:
-    """Whose name for which point this is.
+    """Return the frameworks that define a callback name, and the corresponding point.
 
     Args:
-        name: what was written, such as "on_train_batch_end".
+        name: Name of a method, such as "on_train_batch_end".
 
     Returns:
-        ("Lightning and Keras", "after_train_iter"), or None where no trainer has such a name.
+        ("Lightning and Keras", "after_train_iter"), or None if no framework defines the name.
     """
-    found = {trainer: names[name] for trainer, names in NAMES.items() if name in names}
-    return (" and ".join(found), next(iter(found.values()))) if found else None
+    matches = {framework: names[name] for framework, names in NAMES.items() if name in names}
+    return (" and ".join(matches), next(iter(matches.values()))) if matches else None

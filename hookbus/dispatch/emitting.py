@@ -1,4 +1,4 @@
-"""What stands behind `bus.emit` for one point: the checks, the brackets, then the point's compiled function."""
+"""Functions behind `bus.emit`: argument checks, automatic nesting, and the call of the compiled function."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 __all__ = ["EXPLICIT", "LoopLeft", "bracketed", "emitter_for", "firing", "leaving", "write_emitter"]
 
 EXPLICIT = ("step", "batch_idx", "batch", "model", "outputs", "loss")
-"""The arguments that `emit` names explicitly: collecting them in **kwargs at every iteration would be slow."""
+"""Arguments that `emit` names explicitly, because collecting them in **kwargs in every iteration would be slow."""
 
 Emitter = Callable[..., None]
 
 
 def emitter_for(point: Point, call: Callable[..., None] | None, run: Run) -> Emitter:
-    """What `emit` calls for one point in one run: it checks the arguments, and keeps the brackets.
+    """Return the function that `emit` calls for a point of a run.
 
     Args:
-        point: the point.
-        call: the compiled function; None where nobody listens.
-        run: the run in progress.
+        point: The point.
+        call: Compiled function, None if the point has no listeners.
+        run: Active run.
     """
     emitter, name = write_emitter(point, call), point.name
     if name in ("before_optimizer_step", "after_optimizer_step"):
+        # The step hooks of the optimizer emit these points as well; each step must emit them once.
         return run.optimizer_events.explicit(name, emitter)
     if name not in BRACKETED or not run.keeps_brackets:
         return emitter
@@ -39,25 +40,27 @@ def emitter_for(point: Point, call: Callable[..., None] | None, run: Run) -> Emi
 
 
 def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
-    """Write a function of `EXPLICIT` and a dict of the rest that checks them and fires the point.
+    """Generate a function that checks the arguments and emits the point.
+
+    The function takes the arguments in `EXPLICIT` and a dict of all others, positionally.
 
     Args:
-        point: the point.
-        call: the compiled function; None where nobody listens.
+        point: The point.
+        call: Compiled function, None if the point has no listeners.
     """
-    foreign = [name for name in EXPLICIT if name not in point.args]
+    unknown = [name for name in EXPLICIT if name not in point.args]
     known = [name for name in EXPLICIT if name in point.args]
     lines = [f"def emit_{point.name}({', '.join(EXPLICIT)}, rest):"]
-    if foreign:
-        test = " or ".join(f"{name} is not None" for name in foreign)
-        lines.append(f"    if {test}: refuse({', '.join(f'{name}={name}' for name in foreign)})")
-    given = "".join(f"{name}={name}, " for name in known)
-    spelled = [(other, name) for other, name in SPELLINGS.items() if name in known]
+    if unknown:
+        test = " or ".join(f"{name} is not None" for name in unknown)
+        lines.append(f"    if {test}: refuse({', '.join(f'{name}={name}' for name in unknown)})")
+    keywords = "".join(f"{name}={name}, " for name in known)
+    aliases = [(alias, name) for alias, name in SPELLINGS.items() if name in known]
     lines += ["    if rest:"]
-    lines += [f"        if {other!r} in rest: {name} = rest.pop({other!r})" for other, name in spelled]
+    lines += [f"        if {alias!r} in rest: {name} = rest.pop({alias!r})" for alias, name in aliases]
     lines += ["        if not known.issuperset(rest): rest = check(rest)"]
     if call is not None:
-        lines += [f"        call({given}**rest)", f"    else: call({given})"]
+        lines += [f"        call({keywords}**rest)", f"    else: call({keywords})"]
     namespace: dict[str, Any] = {"call": call, "refuse": _refusal(point), "check": _check(point)}
     namespace["known"] = frozenset(point.args)
     exec(load_text("\n".join(lines) + "\n", f"emit {point.name}"), namespace)
@@ -65,7 +68,7 @@ def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
 
 
 def bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
-    """An emitter that opens and closes what has to be around its point; arguments are checked either way."""
+    """Return an emitter that also emits the enclosing points that the loop omits."""
     name, check = point.name, write_emitter(point, None)
 
     def emit(*arguments: Any) -> None:
@@ -73,23 +76,26 @@ def bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
             emitter(*arguments)
             brackets.after(name)
         else:
+            # Already emitted automatically: invalid arguments must raise nevertheless.
             check(*arguments)
 
     return emit
 
 
 def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
-    """A function that fires a point, with its arguments by name or in their order.
+    """Return a function that emits a point, with positional or keyword arguments.
 
     Args:
-        emit: that of the bus.
-        point: the point.
+        emit: `emit` of the bus.
+        point: The point.
     """
 
-    def fire(*given: Any, **named: Any) -> None:
-        if len(given) > len(point.args):
-            raise PointError(f"{point.signature} has no place for {len(given)} arguments.")
-        emit(point.name, **dict(zip(point.args, given, strict=False)), **named)
+    def fire(*args: Any, **kwargs: Any) -> None:
+        if len(args) > len(point.args):
+            raise PointError(
+                f"{point.signature}: expected at most {len(point.args)} positional arguments, got {len(args)}."
+            )
+        emit(point.name, **dict(zip(point.args, args, strict=False)), **kwargs)
 
     fire.__name__ = fire.__qualname__ = point.name
     fire.__doc__ = point.doc or f"Fire {point.signature}."
@@ -97,18 +103,19 @@ def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
 
 
 class LoopLeft(KeyboardInterrupt):
-    """Ctrl-C has ended the run, and the loop went on: it is left where it stands."""
+    """Exception that leaves a custom loop which continues after the run was interrupted."""
 
 
 def leaving(point: str, emitter: Emitter) -> Emitter:
-    """An emitter of an interrupted run, for a loop that goes on: it is left before an iteration, or after one.
+    """Return an emitter that leaves the loop of an interrupted run, before an iteration or after it.
 
     Raises:
-        LoopLeft: when called.
+        LoopLeft: When the emitter is called.
     """
 
     def emit(*arguments: Any) -> None:
-        if point == "after_train_iter":  # it was made, and has to be counted
+        # At the end of an iteration the weights may have changed, so that it must be counted before the loop is left.
+        if point == "after_train_iter":
             emitter(*arguments)
         raise LoopLeft
 
@@ -116,20 +123,20 @@ def leaving(point: str, emitter: Emitter) -> Emitter:
 
 
 def _refusal(point: Point) -> Callable[..., None]:
-    def refuse(**given: Any) -> None:
-        raise _wrong(point, [name for name, value in given.items() if value is not None])
+    def refuse(**arguments: Any) -> None:
+        raise _wrong(point, [name for name, value in arguments.items() if value is not None])
 
     return refuse
 
 
 def _check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def check(rest: dict[str, Any]) -> dict[str, Any]:
-        named = {SPELLINGS.get(name, name): value for name, value in rest.items()}
-        named.pop("run", None)
-        wrong = [name for name in named if name not in point.args]
-        if wrong:
-            raise _wrong(point, wrong)
-        return named
+        arguments = {SPELLINGS.get(name, name): value for name, value in rest.items()}
+        arguments.pop("run", None)  # accepted, but listeners always receive the run of the bus
+        unknown = [name for name in arguments if name not in point.args]
+        if unknown:
+            raise _wrong(point, unknown)
+        return arguments
 
     return check
 
@@ -137,5 +144,5 @@ def _check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:
 def _wrong(point: Point, names: Iterable[str]) -> PointError:
     first = next(iter(names))
     return PointError(
-        f"{point.name} has no argument {first!r}.{did_you_mean(first, point.args)} The point is {point.signature}."
+        f"{point.name}: unknown argument {first!r}.{did_you_mean(first, point.args)} Signature: {point.signature}."
     )

@@ -1,4 +1,4 @@
-"""In what order, and why? What `bus.explain()` and `hookbus explain` show."""
+"""Order of the listeners and the origin of their priorities, as shown by `bus.explain()` and `hookbus explain`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class Row:
     """One listener at one point.
 
     Attributes:
-        hook: the instance name.
-        package: the distribution it comes from.
-        priority: its number.
-        source: where the number comes from.
-        when: its schedule, "" for always.
-        before, after: the names it wants to run before and after; those that do not listen there in brackets.
+        hook: Instance name.
+        package: Distribution of the hook.
+        priority: Priority.
+        source: Origin of the priority.
+        when: Schedule, "" for every event.
+        before, after: Names of hooks it must run before and after. Hooks that do not listen at the point are
+            parenthesized.
     """
 
     hook: str
@@ -39,11 +40,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The time order of the listeners at every point that has any.
+    """Execution order of the listeners at every point that has listeners.
 
     Attributes:
         order: "nested" or "ascending".
-        points: by point, in the order of a run.
+        points: Listeners by point, in the order of a run.
     """
 
     order: str
@@ -58,13 +59,13 @@ class Explanation:
 
 
 def explain(bus: HookBus) -> Explanation:
-    """Read the order off a bus.
+    """Return the order of the listeners of a bus.
 
     Raises:
-        OrderError: the before=/after= wishes contradict each other.
+        OrderError: If the before=/after= constraints form a cycle.
     """
-    listening = {point: bus.table.listeners(point, bus.current) for point in bus.points}
-    points = {point: _rows(listeners) for point, listeners in listening.items() if listeners}
+    by_point = {point: bus.table.listeners(point, bus.current) for point in bus.points}
+    points = {point: _rows(listeners) for point, listeners in by_point.items() if listeners}
     return Explanation(bus.table.order, points)
 
 
@@ -92,8 +93,8 @@ def _when(listener: Listener) -> str:
     return " & ".join([*parts, "should_trigger"] if listener.asks else parts)
 
 
-def _marked(wishes: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
-    return tuple(name if name in names else f"({name}: absent)" for name in wishes)
+def _marked(constraints: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
+    return tuple(name if name in names else f"({name}: absent)" for name in constraints)
 
 
 def _extras(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of a hook that fails: the policy, the counting, the report."""
+"""Handling of exceptions of hooks: policies, counts and warnings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["IN_A_ROW", "REACH_ALL", "Failures", "annotate", "policy_of"]
 T = TypeVar("T")
 
 IN_A_ROW = 3
-"""So many failures of one listener in a row disable its hook."""
+"""Number of consecutive failures of one listener that disables its hook."""
 
 REACH_ALL = frozenset({"on_exception", "after_run", "cleanup"})
-"""Points that reach every listener, whatever the others do; failures are raised afterwards, together."""
+"""Points that call every listener even if one of them fails. The exceptions are raised together afterwards."""
 
 
 @dataclass(slots=True)
@@ -35,9 +35,10 @@ class _Record:
 
 
 def policy_of(plugin: object, error: Exception) -> str:
-    """Either "raise", "warn" or "disable": the config's word, else warn for observers and raise for all others.
+    """Return the policy for an exception of a hook: "raise", "warn" or "disable".
 
-    A configuration that does not hold is raised by observers too: what was asked for cannot be had.
+    The default is "warn" for observers and "raise" for other hooks. A ConfigError is raised by observers as well,
+    because the requested behavior is not available.
     """
     if not isinstance(plugin, Hook):
         return "raise"
@@ -46,105 +47,125 @@ def policy_of(plugin: object, error: Exception) -> str:
 
 
 def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> Exception:
-    """Add to an exception which hook raised it, where and when. A StopIteration becomes a HookFailure.
+    """Add a note with the hook, the point and the position in the run to an exception.
 
     Args:
-        error: what was raised.
-        hook: the instance name of the hook.
-        plugin: the hook.
-        point: the point or action.
-        clock: tells when.
+        error: Exception of the hook.
+        hook: Instance name of the hook.
+        plugin: The hook.
+        point: Point or action.
+        clock: Clock of the run.
+
+    Returns:
+        The exception, or a HookFailure for a StopIteration.
     """
     note = (
         f"raised by hook {hook!r} ({package_of(plugin)}) at {point}, "
         f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
     )
     if isinstance(error, StopIteration):
-        return HookFailure(f"StopIteration {note}; in a loop it would have been taken for the end of the data.")
+        # A `for` loop over the data interprets StopIteration as the end of the data and would end silently.
+        return HookFailure(f"StopIteration {note}. Raise another exception type.")
     error.add_note(note)
     return error
 
 
 def _main_of(errors: list[BaseException], point: str) -> BaseException:
-    """Ctrl-C or the like, with the others noted on it; else the one there is, or all of them as a group."""
-    failures = [each for each in errors if isinstance(each, Exception)]
+    """Return a single exception for several: an exit request such as KeyboardInterrupt first, else a group.
+
+    Other exceptions are added as notes to an exit request, which must not be wrapped so that callers recognize it.
+    """
+    failures = [error for error in errors if isinstance(error, Exception)]
     if len(failures) == len(errors):
         several = f"{len(failures)} hooks failed at {point}"
         return failures[0] if len(failures) == 1 else ExceptionGroup(several, failures)
-    main = next(each for each in errors if not isinstance(each, Exception))
-    note_besides(main, (each for each in errors if each is not main))
+    main = next(error for error in errors if not isinstance(error, Exception))
+    note_besides(main, (error for error in errors if error is not main))
     return main
 
 
 class Failures:
-    """The failures of hooks: which go on, which only warn.
+    """Policy and counts of the exceptions of hooks.
 
     Args:
-        changed: called when the dispatch tables have to be compiled again.
+        changed: Called when the dispatch tables must be compiled again.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._records: dict[str, _Record] = {}
         self._collected: list[BaseException] = []
-        self._let_through = 0  # the id of the exception that goes on from an event, perhaps into one outside of it
+        # Id of the exception that propagates from an event. If the event is nested, the enclosing event must not apply
+        # the policy of its own hook. A reference instead of the id would keep the frames of the traceback alive.
+        self._let_through = 0
 
-    def recover(self, error: BaseException, listener: Listener, clock: Clock, go_on: Callable[[], None]) -> bool:
-        """A listener raised. Returns whether the exception goes on; otherwise the listeners after it were called."""
+    def recover(self, error: BaseException, listener: Listener, clock: Clock, proceed: Callable[[], None]) -> bool:
+        """Handle an exception of a listener.
+
+        Args:
+            error: The exception.
+            listener: Listener that raised the exception.
+            clock: Clock of the run.
+            proceed: Function that calls the remaining listeners.
+
+        Returns:
+            Whether the exception propagates. If it does not, the remaining listeners were called.
+        """
+        # KeyboardInterrupt and SystemExit are not subject to the policy of the hook.
         if not isinstance(error, Exception):
             if listener.point in REACH_ALL:
                 self._collected.append(error)
-                go_on()
+                proceed()
             return listener.point not in REACH_ALL
         fatal = id(error) == self._let_through or policy_of(listener.plugin, error) == "raise"
-        shown = annotate(error, listener.hook, listener.plugin, listener.point, clock)
+        annotated = annotate(error, listener.hook, listener.plugin, listener.point, clock)
         if fatal and listener.point not in REACH_ALL:
-            self._let_through = id(shown)
-            if shown is not error:
-                raise shown from error
+            self._let_through = id(annotated)
+            if annotated is not error:
+                raise annotated from error
             return True
         if fatal:
-            self._collected.append(shown)
+            self._collected.append(annotated)
         else:
             self._count(error, listener.hook, listener.plugin, listener.point, clock)
-        go_on()
+        proceed()
         return False
 
-    def guarded(self, work: Callable[[], T], hook: str, plugin: object, what: str, clock: Clock) -> T | None:
-        """Do for a hook what it has asked for, outside of its listeners but under its policy.
+    def guarded(self, work: Callable[[], T], hook: str, plugin: object, label: str, clock: Clock) -> T | None:
+        """Execute an operation requested by a hook under the policy of the hook.
 
         Args:
-            work: what to do.
-            hook: its instance name.
-            plugin: the hook.
-            what: what it is, in the place of a point.
-            clock: tells when.
+            work: The operation.
+            hook: Instance name of the hook.
+            plugin: The hook.
+            label: Name of the operation, used instead of the name of a point.
+            clock: Clock of the run.
 
         Returns:
-            What the work returned; None where it failed and the run goes on.
+            Result of the operation; None if it failed and the run continues.
         """
         try:
-            done = work()
+            result = work()
         except Exception as error:
             if id(error) == self._let_through:
                 raise
-            shown = annotate(error, hook, plugin, what, clock)
+            annotated = annotate(error, hook, plugin, label, clock)
             if policy_of(plugin, error) != "raise":
-                self._count(error, hook, plugin, what, clock)
+                self._count(error, hook, plugin, label, clock)
                 return None
-            if shown is error:
+            if annotated is error:
                 raise
-            raise shown from error
+            raise annotated from error
         if (record := self._records.get(hook)) is not None:
-            record.in_a_row[what] = 0
-        return done
+            record.in_a_row[label] = 0
+        return result
 
     def raise_collected(self, point: str) -> None:
-        """Raise what the listeners of a point that reaches all of them have raised.
+        """Raise the exceptions that the listeners of a point in `REACH_ALL` have raised.
 
         Raises:
-            ExceptionGroup: several of them; a single one is raised as it is.
-            KeyboardInterrupt, SystemExit: the first of these, with the others noted on it.
+            ExceptionGroup: If there are several. A single exception is raised unchanged.
+            KeyboardInterrupt, SystemExit: If there is one, with the other exceptions added as notes.
         """
         errors, self._collected = self._collected, []
         if not errors:
@@ -154,33 +175,34 @@ class Failures:
         raise error
 
     def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> None:
-        """Count one failure; warn at the first, disable the hook where it is time for that."""
-        what = in_one_line(error)
+        """Count a failure: log a warning for the first, and disable the hook if its policy requires it."""
+        message = in_one_line(error)
         record = self._records.get(hook)
-        fresh = record is None
+        is_first = record is None
         if record is None:
-            record = self._records[hook] = _Record(what, package_of(plugin))
+            record = self._records[hook] = _Record(message, package_of(plugin))
         record.count += 1
-        row = record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
-        if not record.disabled and (row >= IN_A_ROW or policy_of(plugin, error) == "disable"):
+        consecutive = record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
+        if not record.disabled and (consecutive >= IN_A_ROW or policy_of(plugin, error) == "disable"):
             record.disabled = f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
-        if fresh or record.disabled:
+        # The first failure makes `watched` wrap the listeners of the hook; disabling removes them.
+        if is_first or record.disabled:
             self._changed()
-        if fresh:
-            after = "it is disabled" if record.disabled else "the run goes on"
-            _warn(f"hook {hook!r} ({record.package}) failed at {point}: {what.rstrip('.')}; {after}.")
+        if is_first:
+            result = "The hook is disabled" if record.disabled else "Training continues"
+            _warn(f"hook {hook!r} ({record.package}) failed at {point}: {message.rstrip('.')}. {result}.")
 
     def forget(self, hook: str) -> None:
-        """A hook has left; its failures are not those of one that comes under its name."""
+        """Discard the counts of an unregistered hook, so that they do not apply to a later hook of the same name."""
         self._records.pop(hook, None)
 
     def is_disabled(self, hook: str) -> bool:
-        """Whether a hook gets no events any more, its cleanup excepted."""
+        """Return whether a hook is disabled. A disabled hook receives no events except `cleanup`."""
         record = self._records.get(hook)
         return record is not None and bool(record.disabled)
 
     def watched(self, listener: Listener) -> Callable[..., Any]:
-        """The listener's function; once its hook has failed, one that notices success as well."""
+        """Return the function of a listener; if its hook has failed, a function that resets the count on success."""
         record = self._records.get(listener.hook)
         if record is None:
             return listener.call
@@ -194,13 +216,13 @@ class Failures:
         return watch
 
     def report(self) -> None:
-        """Say at the end of a run what was dropped, and begin to count again."""
+        """Log a warning for each hook with repeated failures at the end of a run, and reset the counts."""
         for hook, record in sorted(self._records.items()):
             if record.count > 1 or record.disabled:
                 since = f", disabled since {record.disabled}" if record.disabled else ""
                 _warn(
-                    f"hook {hook!r} ({record.package}) failed {record.count} times{since}; what it should have done "
-                    f"there is missing. The first failure: {record.first}"
+                    f"hook {hook!r} ({record.package}) failed {record.count} times{since}; its results are incomplete. "
+                    f"First failure: {record.first}"
                 )
         self._records = {}
 

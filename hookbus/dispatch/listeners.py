@@ -1,4 +1,4 @@
-"""From what pluggy keeps of an implementation to a listener: its number, its schedule, its wishes."""
+"""Conversion of an implementation to a listener: its priority, schedule and ordering constraints."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ from hookbus.when import Schedule, every
 __all__ = ["check_listeners", "check_priority", "listener_of", "priority_of", "schedule_of"]
 
 
-def listener_of(found: Implementation, point: Point, given: int | None) -> Listener:
-    """One implementation as a listener.
+def listener_of(implementation: Implementation, point: Point, override: int | None) -> Listener:
+    """Build the listener of an implementation.
 
     Args:
-        found: what the plugin implements.
-        point: where it listens.
-        given: the priority that was given when the hook was registered.
+        implementation: Implementation of the point.
+        point: The point.
+        override: Priority passed at registration, None if there is none.
     """
-    number, source = priority_of(found, given)
+    number, source = priority_of(implementation, override)
     return Listener(
-        hook=found.hook,
-        plugin=found.plugin,
+        hook=implementation.hook,
+        plugin=implementation.plugin,
         point=point.name,
-        call=found.call,
-        wants=found.wants,
-        rest=found.rest,
+        call=implementation.call,
+        wants=implementation.wants,
+        rest=implementation.rest,
         priority=number,
         source=source,
-        schedule=schedule_of(found.plugin, found.options, point),
-        asks=_asks(found.plugin, point),
-        before=found.options.get("before", ()),
-        after=found.options.get("after", ()),
+        schedule=schedule_of(implementation.plugin, implementation.options, point),
+        asks=_asks(implementation.plugin, point),
+        before=implementation.options.get("before", ()),
+        after=implementation.options.get("after", ()),
     )
 
 
-def priority_of(found: Implementation, given: int | None) -> tuple[int, str]:
-    """A number and where it comes from: what the user said wins over what the hook's author said."""
-    plugin, own = found.plugin, found.options.get("priority")
-    if given is not None:
-        return given, "register(priority=)"
+def priority_of(implementation: Implementation, override: int | None) -> tuple[int, str]:
+    """Return the priority of an implementation and its origin.
+
+    Settings of the user (at registration, in the config) take precedence over those of the hook author (marker, class).
+    """
+    plugin, own = implementation.plugin, implementation.options.get("priority")
+    if override is not None:
+        return override, "register(priority=)"
     if isinstance(plugin, Hook) and plugin.config.priority is not None:
         return plugin.config.priority, "config"
     if own is not None:
@@ -56,15 +59,17 @@ def priority_of(found: Implementation, given: int | None) -> tuple[int, str]:
 
 
 def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | None:
-    """When a listener is due: its own schedule, and the config's `when` and `frequency`.
+    """Return the schedule of a listener: its own schedule, combined with `when` and `frequency` of the config.
 
     Raises:
-        ConfigError: a schedule does not hold.
+        ConfigError: If a schedule is invalid.
     """
     config = plugin.config if isinstance(plugin, Hook) else None
     own = _own_schedule(options.get("when"), config)
     if not isinstance(plugin, Hook) or plugin.config.frequency is None:
         return own
+    # `frequency` applies to the points of the unit of the hook only, so that, for example, `after_train` is not
+    # affected.
     gated = _per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
     if not gated:
         return own
@@ -75,19 +80,22 @@ def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | No
 def _own_schedule(when: Any, config: HookConfig | None) -> Schedule | None:
     if when is None:
         return None
+    # `when` replaces existing schedules only: the other listeners of the hook, such as its set-up, always run.
     if config is not None and config.when is not None:
         when = config.when
     if not isinstance(when, Schedule):
         if config is None:
-            raise ConfigError(["when= is a function of a config, and only a hookbus.Hook has one: give a schedule."])
+            raise ConfigError(["when=: functions of the config are supported by hookbus.Hook only. Pass a schedule."])
         when = when(config)
     if not isinstance(when, Schedule):
-        raise ConfigError([f"when= is a function that returned {when!r}: return a schedule, every(None) for never."])
+        raise ConfigError(
+            [f"when=: expected the function to return a schedule, got {when!r}. Return every(None) for never."]
+        )
     return when.resolve(config)
 
 
 def _asks(plugin: object, point: Point) -> Callable[[int], object] | None:
-    """A hook's own `should_trigger`, where it decides: at per-iteration points."""
+    """Return `should_trigger` of a hook if it is overridden and applies to the point."""
     if not isinstance(plugin, Hook) or type(plugin).should_trigger is Hook.should_trigger:
         return None
     return plugin.should_trigger if _per_iteration(point) else None
@@ -97,30 +105,33 @@ def _per_iteration(point: Point) -> bool:
     return point.unit in ("iter", "batch")
 
 
-def check_listeners(found: Sequence[Implementation], plugin: object, name: str, points: Mapping[str, Point]) -> None:
-    """Resolve every schedule and priority once, so that a mistake is seen at registration.
+def check_listeners(
+    implementations: Sequence[Implementation], plugin: object, name: str, points: Mapping[str, Point]
+) -> None:
+    """Resolve every schedule and priority once, so that errors are raised at registration.
 
     Raises:
-        RegistrationError: one of them does not hold, or the config has `when` and there is none to replace.
+        RegistrationError: If a schedule or priority is invalid, or the config sets `when` and no listener is scheduled.
     """
-    for each in found:
-        check_priority(priority_of(each, None)[0], plugin, name)
+    for implementation in implementations:
+        check_priority(priority_of(implementation, None)[0], plugin, name)
         try:
-            if each.target in points:
-                schedule_of(plugin, each.options, points[each.target])
+            if implementation.target in points:
+                schedule_of(plugin, implementation.options, points[implementation.target])
         except ConfigError as error:
-            raise refusal(plugin, name, f"{each.method}: {error}") from None
-    scheduled = any(each.options.get("when") is not None for each in found)
+            raise refusal(plugin, name, f"{implementation.method}: {error}") from None
+    scheduled = any(implementation.options.get("when") is not None for implementation in implementations)
     if isinstance(plugin, Hook) and plugin.config.when is not None and not scheduled:
-        why = "when= replaces the schedule of its scheduled listeners, and it has none."
-        raise refusal(plugin, name, f"{why} To gate its per-iteration points, say frequency.")
+        why = "`when` replaces the schedules of listeners, but this hook has no scheduled listener."
+        raise refusal(plugin, name, f"{why} Set `frequency` for its per-iteration points.")
 
 
 def check_priority(number: object, plugin: object, name: str) -> None:
-    """See that a priority is a number.
+    """Raise unless a priority is an integer.
 
     Raises:
-        RegistrationError: it is not.
+        RegistrationError: If the priority is not an integer.
     """
+    # `bool` is a subclass of `int`.
     if not isinstance(number, int) or isinstance(number, bool):
-        raise refusal(plugin, name, f"the priority {number!r} is not a whole number. Write Priority.LOW, or 70.")
+        raise refusal(plugin, name, f"invalid priority, got {number!r}. Pass an integer such as Priority.LOW or 70.")

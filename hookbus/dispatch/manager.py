@@ -1,4 +1,4 @@
-"""pluggy's manager of the bus: our checks before a member is let in, and a word to the bus after every change."""
+"""PluginManager of the bus, which validates plugins before pluggy registers them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,38 @@ __all__ = ["Manager", "spec_class"]
 
 
 class Manager(pluggy.PluginManager):
-    """The PluginManager of a bus.
+    """PluginManager of a bus.
 
-    pluggy keeps the faces of the members; asked for plugins, it answers with the plugins themselves.
+    pluggy stores the adapters of the plugins; queries return the plugins themselves.
 
     Args:
-        bus: the bus whose points the members listen at.
+        bus: Bus whose points the plugins implement.
 
     Attributes:
-        members: the plugins by name, with what was found in them.
+        members: Registered plugins by name, with their implementations.
     """
 
     def __init__(self, bus: HookBus) -> None:
         super().__init__(PROJECT)
         self._bus = bus
-        self._entering: Member | None = None
-        self._leaving: list[tuple[object, Callable[..., Any] | None]] = []
+        self._entering: Member | None = None  # the plugin whose implementations pluggy is reading
+        self._leaving: list[tuple[object, Callable[..., Any] | None]] = []  # unregistered plugins and their cleanup
         self.members = Members()
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
-        """Add a plugin; what cannot be added is refused with a RegistrationError."""
+        """Register a plugin.
+
+        Returns:
+            Instance name, or None if the name is blocked.
+
+        Raises:
+            RegistrationError: If the plugin is invalid.
+        """
         name = name or self._bus.name_of(plugin)
         if self.is_blocked(name):
             return None
         self._refuse_member(plugin, name)
+        # Outside of the lock: validation may import a package that publishes points.
         member = Member(plugin, self._inspect(plugin, name))
         with self._bus.lock:
             self._add(member, name)
@@ -67,27 +75,31 @@ class Manager(pluggy.PluginManager):
         self._bus.changed()
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
-        """Remove a plugin, given by itself or by name; None where there is none of this name.
+        """Unregister a plugin by itself or by name.
 
-        In a run that is going on its `cleanup` is called; during an event, after it.
+        Its `cleanup` is called if a run is active, after the current event if there is one.
+
+        Returns:
+            The plugin, or None if no plugin has the name.
 
         Raises:
-            HookError: the name is that of another plugin.
+            HookError: If the name belongs to another plugin.
         """
         name = self.members.name_of(plugin) if name is None else name
         member = self.members.get(name) if name is not None else None
         if name is None or member is None:
             return super().unregister(plugin, name)
         if plugin is not None and plugin is not member.plugin:
-            raise HookError(f"{name!r} is not the name of {plugin!r}, so nothing was unregistered.")
+            raise HookError(f"unregister: {name!r} is not the name of {plugin!r}. Pass the plugin or its name.")
         self._leaving.append((member.plugin, self._remove(name, member)))
+        # Processed like a request at the next boundary, because a listener of the plugin may be running.
         self._bus.current.pending = True
         if not handling(self._bus.current):
             self.release()
         return member.plugin
 
     def release(self) -> None:
-        """Let those that have left clean up, and forget their run. Called when no event is being handled."""
+        """Call `cleanup` of the unregistered plugins and detach them from their run. No event may be in progress."""
         while self._leaving:
             plugin, cleanup = self._leaving.pop(0)
             try:
@@ -98,8 +110,13 @@ class Manager(pluggy.PluginManager):
                     plugin._run = None
 
     def _remove(self, name: str, member: Member) -> Callable[..., Any] | None:
-        """Remove a member. Returns what lets it clean up, where it leaves a run that goes on."""
+        """Remove a plugin from pluggy and the tables.
+
+        Returns:
+            Function that calls its `cleanup`, or None if no run is active.
+        """
         run, table = self._bus.current, self._bus.table
+        # Compiled before the removal, after which the tables no longer contain its listeners.
         cleanup = table.cleanup_of(name, run) if run.alive else None
         with self._bus.lock:
             super().unregister(member.face, name)
@@ -109,73 +126,79 @@ class Manager(pluggy.PluginManager):
         return cleanup
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """Tell pluggy what our checks have found."""
-        found = self._entering.found.get(name) if self._entering is not None else None
-        if found is None:
+        """Return the options of an implementation to pluggy, as determined by the validation."""
+        implementation = self._entering.found.get(name) if self._entering is not None else None
+        if implementation is None:
             return None
-        own = {key: found.options.get(key, False) for key in ("wrapper", "tryfirst", "trylast")}
-        return {**own, "hookwrapper": False, "optionalhook": False, "specname": None}
+        options = {key: implementation.options.get(key, False) for key in ("wrapper", "tryfirst", "trylast")}
+        # The adapter names its attributes after the target, so that `specname` is resolved already.
+        return {**options, "hookwrapper": False, "optionalhook": False, "specname": None}
 
     def get_plugin(self, name: str) -> Any | None:
-        """The plugin of this name."""
+        """Return the plugin with a name, None if there is none."""
         member = self.members.get(name)
         return member.plugin if member is not None else None
 
     def get_plugins(self) -> set[Any]:
-        """All plugins."""
+        """Return all registered plugins."""
         return {member.plugin for member in self.members.values()}
 
     def get_name(self, plugin: object) -> str | None:
-        """The name of a plugin, None if it is not registered."""
+        """Return the name of a plugin, None if it is not registered."""
         return self.members.name_of(plugin)
 
     def is_registered(self, plugin: object) -> bool:
-        """Whether a plugin is a member."""
+        """Return whether a plugin is registered."""
         return self.members.name_of(plugin) is not None
 
     def list_name_plugin(self) -> list[tuple[str, Any]]:
-        """Names and plugins; None for the plugin where a name is blocked."""
+        """Return pairs of name and plugin; the plugin is None if the name is blocked."""
         return [(name, self.get_plugin(name)) for name, _ in super().list_name_plugin()]
 
     def get_hookcallers(self, plugin: object) -> Any:
-        """The hooks of pluggy that a plugin implements, None if it is not registered."""
+        """Return the pluggy hook callers of a plugin, None if it is not registered."""
         name = self.members.name_of(plugin)
         return None if name is None else super().get_hookcallers(self.members[name].face)
 
     def _refuse_member(self, plugin: object, name: str) -> None:
         if isinstance(plugin, type):
-            what = plugin.__name__
-            raise refusal(plugin, name, f"{what} is a class. Register an instance of it: {what}(...).")
+            cls = plugin.__name__
+            raise refusal(plugin, name, f"expected an instance, got the class {cls}. Register {cls}(...).")
         if not isinstance(name, str):
-            raise refusal(plugin, str(name), f"its name is {name!r}, and a name is a text.")
+            raise refusal(plugin, str(name), f"expected the name to be a string, got {name!r}.")
         if isinstance(plugin, Hook):
             see_that_it_is_free(plugin, self._bus)
-        there = self.members.name_of(plugin)
-        if there is not None:
-            raise refusal(plugin, name, f"this very object is registered already, as {there!r}.")
+        existing = self.members.name_of(plugin)
+        if existing is not None:
+            raise refusal(plugin, name, f"the object is already registered as {existing!r}.")
         if name in self.members:
             other = _packages.package_of(self.members[name].plugin)
-            raise refusal(plugin, name, f"there is a hook of this name already ({other}). Give a name: name=...")
+            raise refusal(plugin, name, f"a hook with this name is already registered ({other}). Set another `name`.")
 
     def _inspect(self, plugin: object, name: str) -> list[Implementation]:
         bus = self._bus
         try:
-            found = inspect_plugin(plugin, name, bus.points, ACTIONS)
+            implementations = inspect_plugin(plugin, name, bus.points, ACTIONS)
         except RegistrationError:
+            # The plugin may implement points of its own or another package, which are loaded only when needed.
             if not bus.find_points(set(dir(plugin)), _packages.module_of(plugin)):
                 raise
-            found = inspect_plugin(plugin, name, bus.points, ACTIONS)
-        check_listeners(found, plugin, name, bus.points)
-        return found
+            implementations = inspect_plugin(plugin, name, bus.points, ACTIONS)
+        check_listeners(implementations, plugin, name, bus.points)
+        return implementations
 
 
 def spec_class(points: Mapping[str, Point]) -> type:
-    """The points as pluggy wants them: functions without defaults, second spellings of arguments included."""
+    """Generate a pluggy spec class for points.
+
+    Its functions have no defaults, because pluggy does not pass arguments with defaults, and include the aliases of the
+    arguments.
+    """
     namespace: dict[str, Any] = {"mark": pluggy.HookspecMarker(PROJECT)}
     lines = ["class Spec:"]
     for point in points.values():
-        spellings = [other for other, name in SPELLINGS.items() if name in ("run", *point.args)]
-        lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args, *spellings))}): ..."]
+        aliases = [alias for alias, name in SPELLINGS.items() if name in ("run", *point.args)]
+        lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args, *aliases))}): ..."]
     if not points:
         lines.append("    pass")
     exec(load_text("\n".join(lines) + "\n", "points"), namespace)

@@ -1,7 +1,7 @@
-"""The members of a bus: who is there, under which name, and what each of them implements.
+"""Registered plugins of a bus, with their names and implementations.
 
-pluggy compares plugins by equality. So that two plugins that are equal can both be members, and an empty one is not
-taken for none, pluggy is given a face of each: an object of its own that has nothing but the implementations.
+pluggy compares plugins by equality and tests them for truth. It therefore receives an adapter of each plugin, so that
+equal plugins, and plugins that are false in a boolean context, can be registered.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ __all__ = ["FunctionPlugin", "Member", "Members", "see_that_it_is_free"]
 
 
 class Face:
-    """What pluggy sees of a plugin: one attribute per point or action that it implements."""
+    """Adapter of a plugin for pluggy, with one attribute per implemented point or action."""
 
-    def __init__(self, found: Sequence[Implementation]) -> None:
-        for each in found:
-            setattr(self, each.target, each.call)
+    def __init__(self, implementations: Sequence[Implementation]) -> None:
+        for implementation in implementations:
+            setattr(self, implementation.target, implementation.call)
 
 
 class Member:
-    """A plugin that was found to be in order.
+    """A validated plugin.
 
     Attributes:
-        plugin: the plugin.
-        found: what it implements, by point or action.
-        face: what pluggy sees of it.
+        plugin: The plugin.
+        found: Implementations by point or action.
+        face: Adapter for pluggy.
     """
 
-    def __init__(self, plugin: object, found: Sequence[Implementation]) -> None:
+    def __init__(self, plugin: object, implementations: Sequence[Implementation]) -> None:
         self.plugin = plugin
-        self.found = {each.target: each for each in found}
-        self.face = Face(found)
+        self.found = {implementation.target: implementation for implementation in implementations}
+        self.face = Face(implementations)
 
 
 class FunctionPlugin:
-    """A function, registered as a plugin of its own by `bus.on`.
+    """Plugin that consists of a function registered by `bus.on`.
 
     Attributes:
-        listener: the function.
+        listener: The function.
     """
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
@@ -58,18 +58,19 @@ class FunctionPlugin:
 
 
 class Members(dict[str, Member]):
-    """The members by instance name, in the order of registration."""
+    """Registered plugins by instance name, in registration order."""
 
     def name_of(self, plugin: object) -> str | None:
-        """The name under which a plugin, or its face, is a member; None if it is not. Equal ones are not the same."""
-        return next((name for name, each in list(self.items()) if plugin is each.plugin or plugin is each.face), None)
+        """Return the name of a plugin or adapter, None if it is not registered. Compares by identity."""
+        # A copy of the items: another thread may register a plugin during the iteration.
+        members = list(self.items())
+        return next((name for name, member in members if plugin is member.plugin or plugin is member.face), None)
 
     def running_in(self, frame: FrameType | None) -> str | None:
-        """The name of the hook whose method is running in a frame or in one of its callers; None for none.
-
-        Only methods of classes that members are of are looked into: what is read of a frame stays alive as long as it.
-        """
-        classes = {cls.__qualname__ for each in self.values() for cls in type(each.plugin).__mro__}
+        """Return the name of the hook whose method is executed by a frame or one of its callers, or None."""
+        # `f_locals` is read for methods of registered classes only: reading it creates a dict that keeps the local
+        # variables of the frame alive.
+        classes = {cls.__qualname__ for member in self.values() for cls in type(member.plugin).__mro__}
         starts = tuple(f"{name}." for name in classes)
         while frame is not None:
             if frame.f_code.co_qualname.startswith(starts):
@@ -80,36 +81,37 @@ class Members(dict[str, Member]):
         return None
 
     def names_of(self, hook: object) -> list[str]:
-        """The names of what a user calls a hook: the plugin, its name, or a function that `bus.on` has registered."""
+        """Return the names of a plugin, given by itself, by its name, or by a function registered by `bus.on`."""
         if isinstance(hook, str):
             return [hook] if hook in self else []
-        return [name for name, each in self.items() if hook is each.plugin or _is_function(each.plugin, hook)]
+        return [name for name, member in self.items() if hook is member.plugin or _is_function(member.plugin, hook)]
 
     def free_name(self, function: Callable[..., Any], point: str) -> str:
-        """A name for a function: module.qualname, with the point behind it where it listens at another one already."""
+        """Return a name for a function: `module.qualname`, or `module.qualname@point` for a further point."""
         name = f"{function.__module__}.{function.__qualname__}"
-        there = self.get(name)
-        elsewhere = there is not None and _is_function(there.plugin, function) and point not in there.found
-        return f"{name}@{point}" if elsewhere else name
+        member = self.get(name)
+        is_further_point = member is not None and _is_function(member.plugin, function) and point not in member.found
+        return f"{name}@{point}" if is_further_point else name
 
     def implementations(self, target: str) -> Iterator[Implementation]:
-        """Who implements a point or an action."""
-        return (each.found[target] for each in self.values() if target in each.found)
+        """Return the implementations of a point or an action, in registration order."""
+        return (member.found[target] for member in self.values() if target in member.found)
 
 
 def see_that_it_is_free(hook: Hook, bus: HookBus) -> None:
-    """See that a hook is not in the middle of a run of another bus: its counts and files would be those of both.
+    """Raise if a hook is used by an active run of another bus, which would share its counts and files.
 
     Raises:
-        HookError: it is.
+        HookError: If the other run is active.
     """
     run = hook._run
     if run is not None and run.alive and run.bus is not bus:
         raise HookError(
-            f"hook {hook.name!r} takes part in a run of another bus, which is still going on: make a hook of its own "
-            "for each bus, or end that run first."
+            f"hook {hook.name!r} is used by an active run of another bus. Create a separate hook for each bus, or end "
+            "that run first."
         )
 
 
 def _is_function(plugin: object, function: object) -> bool:
+    # Bound methods are equal, but not identical, each time they are read from their object.
     return isinstance(plugin, FunctionPlugin) and plugin.listener == function

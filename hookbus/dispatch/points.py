@@ -1,8 +1,8 @@
-"""What the bus itself does at a point, before and after its listeners.
+"""Statements that the bus executes at a point, before and after its listeners.
 
-Here it is written, in one place, which points move the clock, what an argument is filled with that the caller left
-out, after which points requests are settled, and what comes after that. The texts are statements of the generated
-function of a point (see `dispatch.compiling`), in which `_run`, `_clock`, `_metrics` and `_settle` are known.
+The tables define which points advance the clock, the defaults of arguments, after which points requests are processed,
+and what follows. The texts are statements of the generated function of a point (see `dispatch.compiling`), in which
+`_run`, `_clock`, `_metrics` and `_settle` are available.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ FIRST: dict[str, list[str]] = {
     "after_train": ["_clock.stop()"],
 }
 RESULTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
-"""Points at which `metrics` are the results of a validation or a test."""
+"""Points at which `metrics` contains the results of a validation or a test."""
 FINALLY: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
 SETTLED: dict[str, list[str]] = {
-    "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]  # that judged other weights
+    # The results of the last validation do not apply to the exchanged weights.
+    "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]
 }
 
 for _kind in ("val", "test"):
@@ -53,27 +54,33 @@ KNOWN = {
     "loss": "_loss_in(outputs)",
     "metrics": "_run.all_metrics()",
 }
-"""What an argument is when the caller left it out, wherever the point has it."""
+"""Default of each argument that the caller omits, at every point that has the argument."""
 
 
 def first_for(point: str, run: Run) -> list[str]:
-    """What is done before the listeners of a point."""
+    """Return the statements before the listeners of a point."""
     if point == "after_optimizer_step" and run.counts_steps:
+        # Otherwise the step hooks of the optimizer count the steps.
         return ["_clock.count_step()"]
     return FIRST.get(point, [])
 
 
 def finally_for(point: str, run: Run) -> list[str]:
-    """What is done after the listeners of a point. Where ranks agree on requests, they do so at every boundary."""
+    """Return the statements after the listeners of a point.
+
+    If requests are synchronized across ranks, they are synchronized at every boundary, on every rank.
+    """
+    # Synchronization is a collective call: it must not depend on whether this rank has a request.
     settles = [f"_settle(_run, {point!r})" if run.decisions.active else f"if _run.pending: _settle(_run, {point!r})"]
     skips = ["_run.decisions.agree_to_skip()"] if point in run.decisions.skipping else []
     return [*skips, *FINALLY.get(point, []), *(settles if point in SETTLING else []), *SETTLED.get(point, [])]
 
 
 def fill_for(point: Point) -> dict[str, str]:
-    """What the arguments of a point are filled with, by name."""
+    """Return the defaults of the arguments of a point, by name."""
     filled = {name: text for name, text in KNOWN.items() if name in point.args}
     if "outputs" not in point.args:
+        # The default loss is taken from the outputs.
         filled.pop("loss", None)
     if point.name in RESULTS:
         filled["metrics"] = f"_run.validations.results({RESULTS[point.name]!r})"
@@ -81,7 +88,7 @@ def fill_for(point: Point) -> dict[str, str]:
 
 
 def names_for(run: Run) -> dict[str, Any]:
-    """What the texts may name."""
+    """Return the globals of the statements."""
     return {"_run": run, "_metrics": run.metrics, "_settle": settle, "_loss_in": _loss_in}
 
 

@@ -1,4 +1,4 @@
-"""The dispatch tables of a bus: compiled on first use, forgotten when members change."""
+"""Dispatch tables of a bus, compiled on first use and invalidated by changes of the registered plugins."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ __all__ = ["Calls", "Order", "Table", "Wrap"]
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
 Implementations = Callable[[str], Iterable[Implementation]]
-"""For a point or an action, its implementations in the order of registration."""
+"""Function that returns the implementations of a point or an action, in registration order."""
 
 
 class Calls:
-    """One attribute per point: the function that fires it, or None where nobody listens; and one per action.
+    """Compiled function of each point and action, as attributes.
 
-    The loop's own path: `if calls.after_forward: calls.after_forward(batch=batch, ...)`. Python reads attributes
-    several times slower where there is a `__getattr__`, so there is none: what is not compiled yet is a function that
-    compiles itself when it is called.
+    The function of a point is None if the point has no listeners. The training loop uses
+    `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
 
     Args:
-        make: compiles what stands under a name.
-        lock: held while something is compiled or forgotten. A thread may fire a point at any time.
+        make: Function that compiles the function of a name.
+        lock: Lock acquired during compilation and invalidation. Any thread may emit a point at any time.
     """
 
     def __init__(self, make: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
+        # A class with `__getattr__` makes all attribute reads several times slower. Therefore an attribute that is not
+        # compiled is set to a function that compiles it when called.
         self._make, self._lock = make, lock
         self._made: set[str] = set()
 
     def get(self, name: str) -> Any:
-        """What stands under a name, compiled.
+        """Return the compiled function of a point or action, None if it would do nothing.
 
         Raises:
-            AttributeError: there is no such point and no such action.
+            AttributeError: If the point or action does not exist.
         """
         with self._lock:
             if name not in self._made:
@@ -55,15 +56,15 @@ class Calls:
             return getattr(self, name)
 
     def forget(self, names: Iterable[str]) -> None:
-        """What stands under these names is compiled again on next use: members have changed, or a point is new."""
+        """Invalidate the functions of the given names, which are compiled again on next use."""
         with self._lock:
             for name in names:
                 self._made.discard(name)
                 setattr(self, name, partial(self._compile_and_call, name))
 
-    def _compile_and_call(self, name: str, *given: Any, **arguments: Any) -> Any:
+    def _compile_and_call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         call = self.get(name)
-        return None if call is None else call(*given, **arguments)
+        return None if call is None else call(*args, **kwargs)
 
     if TYPE_CHECKING:
 
@@ -71,20 +72,21 @@ class Calls:
 
 
 class Table:
-    """Turns implementations into functions that call them.
+    """Event tables, from which the functions of points and actions are compiled.
 
     Args:
         order: "nested" or "ascending".
-        implementations: of the members.
-        changed: called when the tables have to be compiled again.
+        implementations: Function that returns the implementations of the registered plugins.
+        changed: Called when the tables must be compiled again.
 
     Attributes:
-        points: every point, by name.
-        steps: the loop's own steps, by action.
-        given: priorities that were given at registration, by instance name.
-        failures: of the hooks that only warn.
-        wrap: makes each listener's function into another one; None for no change.
-        around_work: `around_work(hook, what, work)` does what a hook has asked for; None where it is just done.
+        points: Points by name.
+        steps: Steps of the loop by action.
+        given: Priorities passed at registration, by instance name.
+        failures: Policy and counts of the exceptions of hooks.
+        wrap: Function that replaces the function of each listener, None for no replacement.
+        around_work: `around_work(hook, label, work)` executes an operation requested by a hook; None to call it
+            directly.
     """
 
     def __init__(self, order: Order, implementations: Implementations, changed: Callable[[], None]) -> None:
@@ -99,10 +101,13 @@ class Table:
         self._actions = Actions(self._of_action)
 
     def compile(self, name: str, run: Run) -> Callable[..., Any] | None:
-        """The function that fires a point or carries an action out; None where it would do nothing.
+        """Compile the function that emits a point or executes an action.
+
+        Returns:
+            The function, or None if it would do nothing.
 
         Raises:
-            AttributeError: there is no such point and no such action.
+            AttributeError: If the point or action does not exist.
         """
         if name in self.steps:
             return self._actions.step(name, self.steps[name])
@@ -111,42 +116,43 @@ class Table:
         listeners = self.listeners(name, run)
         first, last = first_for(name, run), finally_for(name, run)
         if name in REACH_ALL:
+            # Exceptions were collected while all listeners were called; raise them before any request is processed.
             last = [f"_report({name!r})", *last]
         if not (listeners or first or last):
             return None
         return self._compiled(name, listeners, run, first, last)
 
     def cleanup_of(self, hook: str, run: Run) -> Callable[..., Any]:
-        """The function that lets one hook clean up, for a hook that leaves a run: the end of it will not reach it."""
-        own = [each for each in self.listeners("cleanup", run) if each.hook == hook]
-        return self._compiled("cleanup", own, run, (), ["_report('cleanup')"])
+        """Compile the `cleanup` of a single hook, for a hook that is unregistered before the end of the run."""
+        listeners = [listener for listener in self.listeners("cleanup", run) if listener.hook == hook]
+        return self._compiled("cleanup", listeners, run, (), ["_report('cleanup')"])
 
     def listeners(self, point: str, run: Run) -> list[Listener]:
-        """The listeners of a point in time order; hooks that are disabled, or of other ranks, left out.
+        """Return the listeners of a point in execution order, without those that are disabled or run on other ranks.
 
         Raises:
-            OrderError: the before=/after= wishes contradict each other.
+            OrderError: If the before=/after= constraints form a cycle.
         """
-        spec, found = self.points[point], []
-        for each in self._of(point, run):
-            listener = listener_of(each, spec, self.given.get(each.hook))
+        spec, listeners = self.points[point], []
+        for implementation in self._of(point, run):
+            listener = listener_of(implementation, spec, self.given.get(implementation.hook))
             listener.call = self.failures.watched(listener)
             if self.wrap is not None:
                 listener.call = self.wrap(listener)
-            found.append(listener)
-        return ordered(found, reverse=spec.reverse and self.order == "nested")
+            listeners.append(listener)
+        return ordered(listeners, reverse=spec.reverse and self.order == "nested")
 
     def check_order(self, run: Run) -> None:
-        """See that the order at every point can be told.
+        """Check the ordering constraints at every point.
 
         Raises:
-            OrderError: the before=/after= wishes contradict each other.
+            OrderError: If the before=/after= constraints form a cycle.
         """
         for point in self.points:
             self.listeners(point, run)
 
     def forget(self, hook: str) -> None:
-        """A hook has left: another one may come under its name."""
+        """Discard the priority and the failures of an unregistered hook, whose name may be reused."""
         self.given.pop(hook, None)
         self.failures.forget(hook)
 
@@ -166,19 +172,20 @@ class Table:
         )
 
     def _of(self, name: str, run: Run) -> list[Implementation]:
-        return [each for each in self._implementations(name) if self._takes_part(each, name, run)]
+        return [item for item in self._implementations(name) if self._takes_part(item, name, run)]
 
-    def _takes_part(self, found: Implementation, name: str, run: Run) -> bool:
-        if self.failures.is_disabled(found.hook) and name != "cleanup":
+    def _takes_part(self, implementation: Implementation, name: str, run: Run) -> bool:
+        # A disabled hook may still have threads and files to release.
+        if self.failures.is_disabled(implementation.hook) and name != "cleanup":
             return False
-        return run.serves(found.plugin)
+        return run.serves(implementation.plugin)
 
     def _of_action(self, action: str) -> list[Implementation]:
-        """The implementations of an action, outermost first."""
-        found = [each for each in self._implementations(action) if not self.failures.is_disabled(each.hook)]
-        return sorted(found, key=self._depth)
+        """Return the implementations of an action, outermost first."""
+        enabled = [item for item in self._implementations(action) if not self.failures.is_disabled(item.hook)]
+        return sorted(enabled, key=self._depth)
 
-    def _depth(self, found: Implementation) -> tuple[int, int]:
-        """How deep inside it lies: tryfirst and trylast win over numbers."""
-        side = bool(found.options.get("trylast")) - bool(found.options.get("tryfirst"))
-        return side, priority_of(found, self.given.get(found.hook))[0]
+    def _depth(self, implementation: Implementation) -> tuple[int, int]:
+        """Return the sort key of an implementation: tryfirst and trylast take precedence over the priority."""
+        side = bool(implementation.options.get("trylast")) - bool(implementation.options.get("tryfirst"))
+        return side, priority_of(implementation, self.given.get(implementation.hook))[0]

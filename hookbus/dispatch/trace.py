@@ -1,4 +1,4 @@
-"""What is called, and how long does it take? Swapped into the tables while somebody looks; costs nothing otherwise."""
+"""Measurement and tracing of listeners, active only inside a context."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ T = TypeVar("T")
 
 
 class Spent(dict[tuple[str, str], int]):
-    """Nanoseconds by (hook, point), or (hook, what was done for it after an event). Entries may be removed.
+    """Execution time in nanoseconds by (hook, point) or (hook, requested operation).
 
-    What one hook does inside of another, such as a writer that is handed a record, counts for the inner one alone.
+    Entries may be removed. Times are exclusive: the time of a listener called within another one, such as that of a
+    writer, is not counted twice.
 
     Attributes:
-        total: the sum of all times, those of removed entries included.
+        total: Sum of all times, including those of removed entries.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
-        self._inside = 0  # what was measured already inside of the call in progress
+        self._inside = 0  # time measured within the current call, to be subtracted from it
 
     def measure(self, key: tuple[str, str], call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Call something for a hook, and add the time that it takes to an entry."""
+        """Call a function and add its execution time to an entry."""
         before, self._inside = self._inside, 0
-        began = perf_counter_ns()
+        start = perf_counter_ns()
         try:
             return call(*args, **kwargs)
         finally:
-            elapsed = perf_counter_ns() - began
+            elapsed = perf_counter_ns() - start
             own, self._inside = elapsed - self._inside, before + elapsed
             self[key] = self.get(key, 0) + own
             self.total += own
@@ -46,14 +47,14 @@ class Spent(dict[tuple[str, str], int]):
 
 @contextmanager
 def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
-    """Measure the time that listeners take, and what is done after an event because a hook has asked for it.
+    """Measure the execution time of listeners, and of the operations that hooks have requested.
 
     Args:
-        bus: whose listeners are measured.
-        without: instance names of hooks that are not.
+        bus: Bus whose listeners are measured.
+        without: Instance names of hooks to exclude.
 
     Yields:
-        The times, growing while the context is open.
+        Times, updated while the context is active.
     """
     spent, outer = Spent(), bus.table.around_work
 
@@ -61,8 +62,8 @@ def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
         call, key, measure = listener.call, (listener.hook, listener.point), spent.measure
         return call if listener.hook in without else lambda *args, **kwargs: measure(key, call, *args, **kwargs)
 
-    def work_for(hook: str, what: str, work: Callable[[], Any]) -> Any:
-        return spent.measure((hook, what), work if outer is None else partial(outer, hook, what, work))
+    def work_for(hook: str, label: str, work: Callable[[], Any]) -> Any:
+        return spent.measure((hook, label), work if outer is None else partial(outer, hook, label, work))
 
     bus.table.around_work = work_for
     try:
@@ -74,7 +75,7 @@ def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
 
 @contextmanager
 def traced(bus: HookBus, report: Callable[[str, str], None]) -> Iterator[None]:
-    """Call `report(hook, point)` before each listener is called."""
+    """Call `report(hook, point)` before each call of a listener."""
 
     def wrap(listener: Listener) -> Callable[..., Any]:
         call, hook, point = listener.call, listener.hook, listener.point

@@ -136,7 +136,7 @@ def test_the_end_of_the_run_is_told_on_leaving_when_the_outcome_is_known(bus: An
     [("train", []), ("epoch", []), ("train_epoch", []), ("epoch", ["before_epoch", "after_epoch"])],
 )
 def test_an_end_without_a_beginning_is_an_error(bus: Any, name: str, before: list[str]) -> None:
-    message = f"after_{name} was emitted, but no before_{name} before it: emit that first"
+    message = f"after_{name}: emitted without before_{name}. Emit before_{name} first"
     with pytest.raises(PointError, match=message), bus.run():
         emit(bus, *before, f"after_{name}")
 

@@ -72,7 +72,7 @@ def test_wishes_that_contradict_each_other_show_the_circle(wishes: dict[str, str
     there = [listener(name, before=(wishes.get(name, ""),)) for name in "abcd"]
     with pytest.raises(OrderError) as caught:
         ordered(there, reverse=False)
-    expected = f"after_epoch: the wishes go round in a circle: {circle}. Drop one of the before=/after=."
+    expected = f"after_epoch: before=/after= constraints form a cycle: {circle}. Remove one of them."
     assert str(caught.value) == expected
 
 
@@ -280,7 +280,7 @@ def test_a_schedule_that_counts_in_two_units_is_looked_at_at_every_event(looks: 
 
 def test_a_schedule_that_does_not_hold_names_its_hook_and_its_point_and_ends_the_run() -> None:
     seen, clock = Recorder(), Clock()
-    with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last needs a run whose end is known"):
+    with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last: the run has no known limit"):
         iterate(compiled([seen.listener("a", schedule=last)], clock, recover=lambda *_: False), clock, 1)
 
 

@@ -103,5 +103,5 @@ def test_the_comparison_is_with_what_the_clock_counts(unit: str, source: str) ->
 def test_a_schedule_that_does_not_hold_names_hook_and_point() -> None:
     clock = Clock()
     clock.end_iter(None)
-    with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last needs a run whose end is known"):
+    with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last: the run has no known limit"):
         Due(AFTER_ITER, clock, [listener(last)]).now()

@@ -179,9 +179,9 @@ def test_an_observer_warns_once_and_the_others_are_still_called() -> None:
     bus: Any = HookBus([watching := Watching(at_iterations(1, 3)), noting := Noting()])
     with (
         warned(
-            f"hook 'watching' ({MODULE}) failed at after_train_iter: ValueError: at 1; the run goes on.",
-            f"hook 'watching' ({MODULE}) failed 2 times; what it should have done there is missing. "
-            "The first failure: ValueError: at 1",
+            f"hook 'watching' ({MODULE}) failed at after_train_iter: ValueError: at 1. Training continues.",
+            f"hook 'watching' ({MODULE}) failed 2 times; its results are incomplete. "
+            "First failure: ValueError: at 1",
         ),
         bus.run(),
     ):
@@ -196,20 +196,20 @@ def test_a_configuration_that_does_not_hold_ends_the_run_of_an_observer_too_unle
     with pytest.raises(ConfigError, match="no layer 7"), bus.run():
         iterate(bus, 1)
     told: Any = HookBus([Watching(always(wrong), on_error="warn")])
-    with warned("no layer 7; the run goes on."), told.run():
+    with warned("no layer 7. Training continues."), told.run():
         iterate(told, 1)
 
 
 def test_one_failure_is_told_once() -> None:
     bus: Any = HookBus([Watching(at_iterations(2))])
-    with warned("failed at after_train_iter: ValueError: at 2; the run goes on."), bus.run():
+    with warned("failed at after_train_iter: ValueError: at 2. Training continues."), bus.run():
         iterate(bus, 9)
 
 
 def test_three_failures_in_a_row_disable_the_whole_hook_but_its_cleanup() -> None:
     bus: Any = HookBus([watching := Watching(at_iterations(2, 3, 4, 5)), noting := Noting()])
     with (
-        warned("the run goes on", "failed 3 times, disabled since epoch 1, iteration 4; what"),
+        warned("Training continues", "failed 3 times, disabled since epoch 1, iteration 4; its results"),
         bus.run(),
     ):
         iterate(bus, 6)
@@ -219,7 +219,7 @@ def test_three_failures_in_a_row_disable_the_whole_hook_but_its_cleanup() -> Non
 
 def test_a_success_in_between_begins_the_count_again() -> None:
     bus: Any = HookBus([watching := Watching(at_iterations(1, 2, 4, 5, 7, 8))])
-    with warned("the run goes on", "failed 6 times; what"), bus.run():
+    with warned("Training continues", "failed 6 times; its results"), bus.run():
         iterate(bus, 9)
     assert watching.called.count("after_train_iter") == 9
 
@@ -236,14 +236,14 @@ def test_failures_in_a_row_are_those_of_one_listener() -> None:
             self.called += 1
 
     bus: Any = HookBus([half := Half()])
-    with warned("the run goes on", "failed 3 times, disabled since epoch 1, iteration 3"), bus.run():
+    with warned("Training continues", "failed 3 times, disabled since epoch 1, iteration 3"), bus.run():
         iterate(bus, 6)
     assert half.called == 2
 
 
 def test_a_hook_may_be_disabled_at_its_first_failure() -> None:
     bus: Any = HookBus([hook := Failing(at_iterations(2, 3), on_error="disable")])
-    with warned("ValueError: at 2; it is disabled.", "failed 1 times, disabled since epoch 1, iteration 2"), bus.run():
+    with warned("ValueError: at 2. The hook is disabled.", "failed 1 times, disabled since epoch 1, iteration 2"), bus.run():
         iterate(bus, 5)
     assert hook.called == ["before_train_iter", "after_train_iter"] * 2 + ["cleanup"]
 
@@ -253,7 +253,7 @@ def test_the_file_decides_over_the_class() -> None:
     with pytest.raises(ValueError, match="no"):
         iterate(bus, 1)
     bus = HookBus([Failing(always(ValueError("no")), on_error="warn")])
-    with warned("failed at after_train_iter: ValueError: no; the run goes on."):
+    with warned("failed at after_train_iter: ValueError: no. Training continues."):
         iterate(bus, 2)
 
 
@@ -272,7 +272,7 @@ def test_a_plugin_that_is_no_hook_raises() -> None:
 def test_stop_iteration_of_an_observer_is_counted_like_other_failures() -> None:
     bus: Any = HookBus([Watching(at_iterations())])
     bus.register(Watching(always(StopIteration()), name="stops"))
-    with warned(f"hook 'stops' ({MODULE}) failed at after_train_iter: StopIteration; the run"):
+    with warned(f"hook 'stops' ({MODULE}) failed at after_train_iter: StopIteration. Training"):
         iterate(bus, 1)
 
 
@@ -294,7 +294,7 @@ def test_nothing_is_put_around_a_listener_before_its_hook_has_failed() -> None:
         return bus.table.listeners(point, bus.current)[0].call
 
     assert call_of("after_train_iter") == watching.after_train_iter
-    with warned("the run goes on"):
+    with warned("Training continues"):
         iterate(bus, 2)
     assert call_of("after_train_iter") != watching.after_train_iter
 
@@ -302,14 +302,14 @@ def test_nothing_is_put_around_a_listener_before_its_hook_has_failed() -> None:
 def test_each_run_counts_and_warns_anew() -> None:
     bus: Any = HookBus([watching := Watching(always(ValueError()))])
     for _ in range(2):
-        with warned("ValueError; the run goes on.", "failed 3 times, disabled since epoch"), bus.run():
+        with warned("ValueError. Training continues.", "failed 3 times, disabled since epoch"), bus.run():
             iterate(bus, 5)
     assert watching.called.count("after_train_iter") == 6
 
 
 def test_a_hook_that_comes_under_the_name_of_a_disabled_one_is_not_disabled() -> None:
     bus: Any = HookBus([Watching(always(ValueError()), name="same")])
-    with warned("the run goes on"):
+    with warned("Training continues"):
         iterate(bus, 4)
     bus.unregister("same")
     bus.register(fresh := Watching(at_iterations(), name="same"))
@@ -325,7 +325,7 @@ def test_a_disabled_hook_has_no_say_in_actions_either() -> None:
     bus: Any = HookBus([Doubling(at_iterations(1), on_error="disable")])
     step = bus.action("train_step", lambda batch: batch)
     assert step(3) == 6
-    with warned("it is disabled"):
+    with warned("The hook is disabled"):
         iterate(bus, 1)
     assert step(3) == 3
 
@@ -367,7 +367,7 @@ def test_an_exception_that_is_raised_again_and_again_is_counted_like_new_ones() 
         """Raises the one exception that a thread of its own has met, whenever it is called."""
 
     bus: Any = HookBus([background := Background(always(OSError("connection lost"))), noting := Noting()])
-    with warned("OSError: connection lost; the run goes on", "failed 3 times, disabled since"), bus.run():
+    with warned("OSError: connection lost. Training continues", "failed 3 times, disabled since"), bus.run():
         iterate(bus, 5)
     assert background.called.count("after_train_iter") == 3
     assert noting.called.count("iter 4") == 1
