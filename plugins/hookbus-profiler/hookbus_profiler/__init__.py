@@ -1,4 +1,4 @@
-"""A profiler for hookbus: traces, costly operators, and a report that says what holds a training back."""
+"""Profiler for hookbus: traces, the most expensive operators, and a report of the training bottleneck."""
 
 from hookbus_profiler.config import ProfilerConfig, ScheduleConfig
 from hookbus_profiler.hook import ProfilerHook

@@ -1,4 +1,4 @@
-"""Clocks for the parts of an iteration: the host's, and that of a device that works while the host goes on.
+"""Clocks that measure the parts of an iteration on the host or on an asynchronous device.
 
 Usable without hookbus.
 """
@@ -14,67 +14,67 @@ __all__ = ["Clock", "DeviceClock", "HostClock", "clock_for"]
 
 
 class Clock(Protocol):
-    """Makes marks, and tells later how far apart they are."""
+    """Clock that records marks and measures the time between them."""
 
     def mark(self) -> Any:
-        """A mark of now. Waits for nothing."""
+        """Record a mark without blocking."""
 
     def is_past(self, mark: Any) -> bool:
-        """Whether a mark has been reached, and with it all that were made before. Waits for nothing."""
+        """Return whether a mark and all earlier marks are complete, without blocking."""
 
     def wait(self, mark: Any) -> None:
-        """Wait until a mark has been reached."""
+        """Block until a mark is complete."""
 
     def between(self, first: Any, second: Any) -> float:
-        """Seconds from one mark to a later one; both have been reached."""
+        """Return the seconds between two complete marks."""
 
 
 class HostClock:
-    """The clock of the host."""
+    """Clock of the host."""
 
     mark = staticmethod(time.perf_counter)
 
     def is_past(self, mark: float) -> bool:
-        """Always: now is past as soon as it is read."""
+        """Return True: marks on the host are complete at once."""
         return True
 
     def wait(self, mark: float) -> None:
-        """There is nothing to wait for."""
+        """Return at once."""
 
     def between(self, first: float, second: float) -> float:
-        """Seconds from one mark to a later one."""
+        """Return the seconds between two marks."""
         return second - first
 
 
 class DeviceClock:
-    """Events in the queue of a device: they are marked when the device gets there, and read when that has happened.
+    """Clock of a device: records events in the current stream of the device.
 
     Args:
-        device: where they are recorded.
+        device: Device on which the events are recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def mark(self) -> torch.Event:
-        """An event behind everything that the device was told to do."""
+        """Record an event after all work queued on the current stream."""
         event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
 
     def is_past(self, mark: torch.Event) -> bool:
-        """Whether the device has got there."""
+        """Return whether the device has reached the event."""
         return bool(mark.query())
 
     def wait(self, mark: torch.Event) -> None:
-        """Wait until the device has got there."""
+        """Block until the device has reached the event."""
         mark.synchronize()
 
     def between(self, first: torch.Event, second: torch.Event) -> float:
-        """Seconds from one event to a later one, by the clock of the device."""
-        return float(first.elapsed_time(second)) / 1000
+        """Return the seconds between two events, measured by the device."""
+        return float(first.elapsed_time(second)) / 1000  # `elapsed_time` returns milliseconds
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock by which the work of a device is measured."""
+    """Return the clock for a device: events on CUDA, the host's clock otherwise."""
     return DeviceClock(device) if device.type == "cuda" else HostClock()

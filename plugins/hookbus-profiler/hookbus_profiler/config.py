@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Configuration of the hook."""
 
 from __future__ import annotations
 
@@ -14,62 +14,65 @@ __all__ = ["ProfilerConfig", "ScheduleConfig"]
 
 
 class ScheduleConfig(BaseModel):
-    """The cycles of the profiler, in iterations."""
+    """Cycles of the profiler, in iterations."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    wait: int = Field(default=10, ge=0, description="Iterations of a cycle that are left alone.")
-    warmup: int = Field(default=2, ge=0, description="Iterations that are recorded and thrown away.")
-    active: int = Field(default=10, ge=1, description="Iterations that are recorded.")
-    repeat: int = Field(default=1, ge=0, description="Cycles; 0 for as many as the profiling lasts.")
+    wait: int = Field(default=10, ge=0, description="Iterations per cycle without profiling.")
+    warmup: int = Field(default=2, ge=0, description="Warm-up iterations per cycle, traced and discarded.")
+    active: int = Field(default=10, ge=1, description="Traced iterations per cycle.")
+    repeat: int = Field(default=1, ge=0, description="Number of cycles; 0 for no limit.")
     skip_first: int = Field(default=0, ge=0, description="Iterations before the first cycle.")
 
     @property
     def plan(self) -> Plan:
-        """The same, as a plan."""
+        """Schedule as a `Plan`."""
         return Plan(self.wait, self.warmup, self.active, self.repeat, self.skip_first)
 
 
 class ProfilerConfig(HookConfig):
-    """How long is profiled, what of it is traced, and what is written."""
+    """Length of the profiling, traced iterations and exported files."""
 
-    no_frequency = "the profiler has to see every iteration. Say schedule for what is traced."
+    no_frequency = "the profiler measures every iteration. Set `schedule` to select the traced iterations."
 
-    by_epoch: bool = Field(default=False, description="Whether profile_iters counts epochs instead of iterations.")
-    profile_iters: int = Field(default=100, ge=1, description="How many iterations, or epochs, are profiled.")
+    by_epoch: bool = Field(default=False, description="Count `profile_iters` in epochs instead of iterations.")
+    profile_iters: int = Field(default=100, ge=1, description="Number of profiled iterations or epochs.")
     schedule: ScheduleConfig | None = Field(
-        default=None, description="Which of them are traced. Default one short cycle that fits."
+        default=None,
+        description="Schedule of the traced iterations. Default: one short cycle that fits in `profile_iters`.",
     )
     on_trace_ready: Annotated[ImportString[Callable[[Any], Any]] | None, BeforeValidator(imported)] = Field(
-        default=None, description="Called with the torch profiler after each cycle; a path module.function in a file."
+        default=None,
+        description="Function called with the `torch.profiler.profile` after each cycle, or its import string.",
     )
-    record_shapes: bool = Field(default=True, description="Whether the shapes of the inputs are traced.")
-    profile_memory: bool = Field(default=True, description="Whether allocations are traced.")
-    with_stack: bool = Field(default=False, description="Whether the lines of the source are traced.")
-    with_flops: bool = Field(default=True, description="Whether the arithmetic of one iteration is counted.")
-    export_chrome_trace: bool = Field(default=True, description="Whether traces are written, for Perfetto.")
+    record_shapes: bool = Field(default=True, description="Trace the input shapes of operators.")
+    profile_memory: bool = Field(default=True, description="Trace memory allocations.")
+    with_stack: bool = Field(default=False, description="Trace the source location of operators.")
+    with_flops: bool = Field(default=True, description="Count the floating-point operations of one iteration.")
+    export_chrome_trace: bool = Field(default=True, description="Export Chrome traces (for Perfetto).")
     export_tensorboard: bool = Field(
-        default=True, description="Whether the files of the traces have the name that TensorBoard looks for."
+        default=True, description="Name the trace files as expected by TensorBoard (.pt.trace.json.gz)."
     )
     max_megabytes: float = Field(
-        default=500, gt=0, description="What all files of a run may take together, those of every process."
+        default=500, gt=0, description="Maximum total size of the files of a run in MB, over all processes."
     )
 
     @model_validator(mode="after")
     def _fits(self) -> ProfilerConfig:
         plan = self.plan
+        # With by_epoch the number of iterations is unknown here.
         if not self.by_epoch and plan.length > self.profile_iters:
             times = f" x repeat {plan.repeat}" if plan.repeat > 1 else ""
             raise ValueError(
                 f"schedule: skip_first {plan.skip_first} + (wait {plan.wait} + warmup {plan.warmup} + active "
-                f"{plan.active}){times} = {plan.length} iterations, and profile_iters is {self.profile_iters}. Say "
-                f"profile_iters: {plan.length}, or shorten the schedule."
+                f"{plan.active}){times} = {plan.length} iterations, but profile_iters is {self.profile_iters}. Set "
+                f"`profile_iters: {plan.length}` or shorten the schedule."
             )
         return self
 
     @property
     def plan(self) -> Plan:
-        """Which iterations are traced."""
+        """Plan of the traced iterations."""
         if self.schedule is not None:
             return self.schedule.plan
         return fitted(22 if self.by_epoch else self.profile_iters)

@@ -1,6 +1,6 @@
-"""How much arithmetic is an iteration, and what could the device do?
+"""Floating-point operations of an iteration, and peak rates of devices.
 
-A multiplication and an addition are two operations. Usable without hookbus.
+A multiply-add counts as two operations. Usable without hookbus.
 """
 
 from __future__ import annotations
@@ -23,59 +23,62 @@ PEAKS = {
     "H100": 989e12, "A100": 312e12, "A10G": 70e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "V100 PCIE": 112e12,
     "V100": 125e12, "T4": 65e12,
 }  # fmt: skip
-"""Operations per second of the tensor cores with 16 bits and dense matrices, by the data sheets of the makers, under
-words of the name of the device; the first entry counts of which all are there."""
+"""Dense 16-bit tensor core FLOP/s from NVIDIA's data sheets, by words of the device name.
+
+The first entry whose words all occur in the name applies, so more specific names precede shorter ones.
+"""
 
 
 class FlopCount:
-    """Counts the arithmetic of everything that is done between its beginning and `stop`, backward included.
+    """Count the floating-point operations between construction and `stop()`, backward included.
 
-    Counted are matrix products, convolutions and attention, by their shapes; what is masked counts as well. What is
-    compiled runs as it would without `torch.compile` for so long: code that is called while somebody counts is never
-    compiled again (torch 2.13).
+    Matrix products, convolutions and attention are counted by their shapes, masked elements included. Compiled
+    functions run eagerly while counting.
     """
 
     def __init__(self) -> None:
         self._mode = FlopCounterMode(
             display=False, custom_mapping={_ATTENTION: _attention, _ATTENTION_BACKWARD: _attention_backward}
         )
+        # The tracker of FlopCounterMode registers hooks on all modules to count per module; only the total is needed.
         self._mode.mod_tracker = _Everything()  # type: ignore[assignment]
         self._exit = ExitStack()
+        # Without this, torch 2.13 never compiles a function again that was called under a TorchDispatchMode.
         self._exit.enter_context(torch.compiler.set_stance("force_eager"))
         self._exit.enter_context(self._mode)
 
     def stop(self) -> int:
-        """Stop counting. Returns the number of operations."""
+        """Stop counting and return the number of floating-point operations."""
         self._exit.close()
         return self._mode.get_total_flops()
 
 
 class _Everything:
-    """In the place of a tracker of modules, which would put hooks into all of them: one sum is enough."""
+    """Module tracker that attributes all operations to the global scope and registers no module hooks."""
 
     parents = frozenset({"Global"})
 
     def __enter__(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing."""
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 def peak_of(device_name: str) -> float | None:
-    """Operations per second that a device can reach with 16 bits; None where that is not known.
+    """Return the peak FLOP/s of a device with 16-bit types; None if unknown.
 
     Args:
-        device_name: as torch gives it. A part of a divided GPU (MIG) can reach only a part of it, nobody says which.
+        device_name: Name returned by `torch.cuda.get_device_name()`.
     """
     words = set(re.split(r"[ -]", device_name))
     if "MIG" in words:
-        return None
+        return None  # a MIG slice has a fraction of the peak rate, which the name does not determine
     return next((peak for name, peak in PEAKS.items() if words.issuperset(name.split())), None)
 
 
 def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """Two products: of query and key, and of what comes of it and value. Shapes are (batch, heads, length, width)."""
+    """Return the FLOPs of query x key and scores x value; shapes are (batch, heads, length, width)."""
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[2] * (width + value[3])
 
@@ -83,6 +86,6 @@ def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *
 def _attention_backward(
     _gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
 ) -> int:
-    """Five products: the first one again, two for the gradients of its factors, two for those of the second."""
+    """Return the FLOPs of five products: the recomputed scores and two gradients per forward product."""
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])

@@ -1,4 +1,4 @@
-"""The profiler hook: when profiling begins and ends, and what is made of it."""
+"""The profiler hook: start and end of the profiling, and its report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["ProfilerHook"]
 
 
 class ProfilerHook(Hook):
-    """Profiles the first iterations of a training: traces some of them, and says where the time of the others goes.
+    """Profile the first iterations of a training: trace some of them and report the time breakdown of the others.
 
-    Profiling begins with `before_train` and ends after `profile_iters` iterations, or with the training; from then on
-    nothing is measured, and nothing is paid. Its place among the hooks makes no difference.
+    Profiling starts in `before_train` and ends after `profile_iters` iterations or at the end of the training; later
+    iterations have no overhead. The result does not depend on the priority of the hook.
 
     Attributes:
-        report: what was found, from `after_run` to `cleanup`; None where no iteration was profiled.
+        report: Report of the run, available from `after_run` to `cleanup`; None if no iteration was profiled.
     """
 
     Config = ProfilerConfig
@@ -38,10 +38,10 @@ class ProfilerHook(Hook):
         self._epochs = 0
 
     def before_train(self, run: Run) -> None:
-        """Begin.
+        """Start profiling.
 
         Raises:
-            HookError: another profiler is on.
+            HookError: If another profiler is active in the process.
         """
         config = self.config
         self.report, self._epochs = None, 0
@@ -59,42 +59,43 @@ class ProfilerHook(Hook):
         self._window = window
 
     def after_train_epoch(self) -> None:
-        """An epoch is done; it may be the last one that is profiled."""
+        """Stop profiling after the last profiled epoch if `by_epoch` is true."""
         self._epochs += 1
         if self._window is not None and self.config.by_epoch and self._epochs == self.config.profile_iters:
             self._window.close()
 
     def after_run(self, run: Run) -> None:
-        """End, if that was not done, and keep the report as a file."""
+        """Stop profiling and write the report to a file."""
         window, self._window = self._window, None
         if window is None or self._output is None:
             return
         try:
             window.close()
         finally:
+            # Writing a trace may fail on a full disk; the report does not depend on it.
             self.report = self._report_of(window, run)
         if self.report is not None:
             self._output.keep(self.report)
 
     def cleanup(self) -> None:
-        """Print the report, after everyone else has said the last word."""
+        """Print the report after the output of all other hooks."""
         report, output, self.report, self._output = self.report, self._output, None, None
         if report is not None and output is not None:
             output.show(report)
 
     def _report_of(self, window: Window, run: Run) -> Report | None:
-        """What was found; here the device may be waited for."""
+        """Build the report; None if no iteration was profiled. Synchronizes with the device."""
         window.split.finish()
         times, device = window.split.times, _device_of(run)
         if not times.iterations:
             return None
-        times.hooks.pop(self.name, None)  # what it costs to look is over when the report is read
+        times.hooks.pop(self.name, None)  # the profiler's own overhead ends with the profiling
         peak = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
         workers = getattr(run.train_loader, "num_workers", None)
         return Report(times, window.flops, peak, workers)
 
 
 def _device_of(run: Run) -> torch.device:
-    """Where the model is."""
+    """Return the device of the model's first parameter; the CPU if there is none."""
     parameter = None if run.model is None else next(run.model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device

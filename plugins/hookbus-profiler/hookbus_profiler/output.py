@@ -1,4 +1,4 @@
-"""Where the results of the profiling go: traces, operators and the report."""
+"""Output of the profiler: traces, operator tables and the report."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Output"]
 
 
 class Output:
-    """The files and the words of one training; in a run that writes no files, the words alone.
+    """Write the profiler output of one run to files and the console; to the console only without a work directory.
 
     Args:
-        run: the training.
-        config: what is wanted.
-        name: who speaks.
+        run: Run that is profiled.
+        config: Configuration of the hook.
+        name: Name of the hook, used in log messages.
     """
 
     def __init__(self, run: Run, config: ProfilerConfig, name: str) -> None:
@@ -36,19 +36,20 @@ class Output:
         if self._directory is not None:
             run.own(self._directory)
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
-            wanted = config.export_chrome_trace or config.export_tensorboard
-            most = config.max_megabytes * 1e6 / world_size()
-            self._traces = Traces(self._directory, f"rank{rank()}", suffix if wanted else None, most)
+            exports_traces = config.export_chrome_trace or config.export_tensorboard
+            # Each rank writes its own files without communication, so the limit is divided evenly.
+            max_bytes = config.max_megabytes * 1e6 / world_size()
+            self._traces = Traces(self._directory, f"rank{rank()}", suffix if exports_traces else None, max_bytes)
 
     def deliver(self, cycle: Cycle, number: int) -> None:
-        """A cycle was recorded: write it, and hand it to who wants it.
+        """Write the output of a cycle and call `on_trace_ready`.
 
         Args:
-            cycle: it is over.
-            number: of the cycle, from 1.
+            cycle: Stopped cycle.
+            number: Number of the cycle, counted from 1.
 
         Raises:
-            OSError: a file cannot be written.
+            OSError: If a file cannot be written.
         """
         run = self._run
         if self._traces is not None:
@@ -61,26 +62,26 @@ class Output:
             self._config.on_trace_ready(cycle.profile)
 
     def keep(self, report: Report) -> None:
-        """Write the report of the main process. One that is there already stays: of a run that this one goes on with.
+        """Write the report to a file on the main process. Reports of earlier runs are not overwritten.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: If the file cannot be written.
         """
         if self._directory is not None and is_main():
             text = report.text().encode()
             commit(_free(self._directory), lambda file: file.write(text))
 
     def show(self, report: Report) -> None:
-        """Print the report of the main process, and where the files are."""
+        """Print the report and the output directory on the main process."""
         if not is_main():
             return
         console = self._run.get("console") or Console(highlight=False)
         console.print(report)
         if self._directory is not None:
-            console.print(Text(f"What the profiler has written is in {self._directory}"), soft_wrap=True)
+            console.print(Text(f"Profiler output: {self._directory}"), soft_wrap=True)
 
 
 def _free(directory: Path) -> Path:
-    """`report.txt`; where that is taken `report-2.txt`, and so on."""
+    """Return the path of `report.txt`, or of `report-2.txt`, `report-3.txt`, ... if it exists."""
     names = chain(["report.txt"], (f"report-{number}.txt" for number in count(2)))
     return next(directory / name for name in names if not (directory / name).exists())

@@ -1,6 +1,6 @@
-"""Which iterations are traced?
+"""Schedule of the traced iterations.
 
-Usable without hookbus. Iterations are counted from 0, from where the profiling begins.
+Iterations are counted from 0, starting with the first profiled one. Usable without hookbus.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ __all__ = ["Plan", "fitted"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Cycles of iterations: some that are left alone, some to warm up, some that are recorded.
+    """Cycles of iterations, as in `torch.profiler.schedule`.
 
     Attributes:
-        wait, warmup, active: how many of each there are in a cycle.
-        repeat: how many cycles there are; 0 for no end.
-        skip_first: iterations before the first cycle.
+        wait: Iterations per cycle without profiling.
+        warmup: Warm-up iterations per cycle, traced and discarded.
+        active: Traced iterations per cycle.
+        repeat: Number of cycles; 0 for no limit.
+        skip_first: Iterations before the first cycle.
     """
 
     wait: int
@@ -28,34 +30,35 @@ class Plan:
 
     @property
     def cycle(self) -> int:
-        """Iterations of one cycle."""
+        """Number of iterations per cycle."""
         return self.wait + self.warmup + self.active
 
     @property
     def length(self) -> int:
-        """Iterations up to the end of the last cycle; of the first one where there is no end."""
+        """Number of iterations up to the end of the last cycle, or of the first one if there is no limit."""
         return self.skip_first + self.cycle * max(self.repeat, 1)
 
     def cycle_of(self, index: int) -> int:
-        """The number of the cycle, from 1, that an iteration belongs to; 0 before the first and after the last."""
+        """Return the number of an iteration's cycle, counted from 1; 0 outside of the cycles."""
         number = (index - self.skip_first) // self.cycle + 1
         return number if number > 0 and (not self.repeat or number <= self.repeat) else 0
 
     def begins_at(self, index: int) -> bool:
-        """Whether the profiler is switched on for an iteration."""
+        """Return whether the profiler is started for an iteration."""
         return self.cycle_of(index) > 0 and (index - self.skip_first) % self.cycle == self.wait
 
     def traces(self, index: int) -> bool:
-        """Whether the profiler is on at an iteration, warming up or recording."""
+        """Return whether the profiler is warming up or recording in an iteration."""
         return self.cycle_of(index) > 0 and (index - self.skip_first) % self.cycle >= self.wait
 
 
 def fitted(iterations: int) -> Plan:
-    """A short cycle of at most 22 iterations that fits in so many.
+    """Return a plan of one cycle of at most 22 iterations that fits in a number of iterations.
 
     Args:
-        iterations: at least 1.
+        iterations: Number of available iterations, at least 1.
     """
+    # Recording takes precedence over warm-up, and warm-up over waiting.
     active = min(10, (iterations + 1) // 2)
     warmup = min(2, iterations - active)
     return Plan(wait=min(10, iterations - active - warmup), warmup=warmup, active=active)

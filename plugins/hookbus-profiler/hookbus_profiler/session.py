@@ -1,4 +1,4 @@
-"""One cycle of the torch profiler, of which there can be only one at a time in a process.
+"""One cycle of the torch profiler. Only one profiler can be active per process.
 
 Usable without hookbus.
 """
@@ -15,29 +15,30 @@ __all__ = ["Cycle", "is_profiling"]
 
 
 def is_profiling() -> bool:
-    """Whether a profiler is on in this process, also one whose schedule waits or warms up.
+    """Return whether a torch profiler is active in this process, including one that waits or warms up.
 
-    A second one would take the first one's data away; one that records while another warms up ends the process with a
-    segmentation fault (torch 2.13). Torch itself only knows of those that record, so this looks through all objects,
-    which takes some ten milliseconds.
+    Takes about ten milliseconds.
     """
+    # A second profiler would take over the data of the first one; one that records while another warms up causes a
+    # segmentation fault (torch 2.13). torch reports only recording profilers, so all `profile` objects are inspected.
     return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_on, gc.get_referrers(profile)))
 
 
-def _is_on(thing: object) -> bool:
-    """Whether it is a profiler with a schedule, between its start and its stop."""
-    return type(thing) is profile and thing.step_rec_fn is not None
+def _is_on(referrer: object) -> bool:
+    """Return whether an object is a started profiler with a schedule."""
+    return type(referrer) is profile and referrer.step_rec_fn is not None
 
 
 class Cycle:
-    """Some iterations to warm up, some that are recorded. It is on from the beginning; `stop` ends it at any time.
+    """Warm-up and recording of one profiler cycle, started on construction.
 
     Args:
-        warmup, active: how many iterations.
-        options: for `torch.profiler.profile`.
+        warmup: Number of warm-up iterations.
+        active: Number of recorded iterations.
+        options: Keyword arguments of `torch.profiler.profile`.
 
     Attributes:
-        profile: the torch profiler.
+        profile: The torch profiler.
     """
 
     def __init__(self, warmup: int, active: int, **options: Any) -> None:
@@ -48,21 +49,21 @@ class Cycle:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of its iterations are done."""
+        """Whether all iterations of the cycle are completed."""
         return self._done >= self._length
 
     @property
     def recorded(self) -> int:
-        """How many iterations were recorded."""
+        """Number of recorded iterations."""
         return max(self._done - self._warmup, 0)
 
     def step(self) -> None:
-        """An iteration is done."""
+        """Advance the profiler after an iteration."""
         self._done += 1
         self.profile.step()
 
     def stop(self) -> None:
-        """Switch the profiler off. May be called twice."""
+        """Stop the profiler; a no-op if it is stopped."""
         if not self._stopped:
             self._stopped = True
             self.profile.stop()

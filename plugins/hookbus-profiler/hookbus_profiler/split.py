@@ -1,9 +1,9 @@
-"""Where does the time of an iteration go?
+"""Time breakdown of an iteration.
 
-A row of marks cuts time into pieces; each piece belongs to the part of the iteration that lies between two points of a
-loop. What hooks did in a piece is taken out of it, and shown under their names. So the parts add up to the whole, in
-whatever order the hooks are called. To make a mark costs next to nothing; they are added up many iterations at a time,
-when the device has reached them. Usable without hookbus.
+Marks at the points of a loop divide time into intervals. Each interval belongs to a part of the iteration, such as the
+forward pass. The time that hooks spend in an interval is subtracted from the part and attributed to the hooks, so the
+parts and hooks sum to the total time in any order of the hooks. Marks are summed up for many iterations at a time,
+after the device has reached them. Usable without hookbus.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hookbus_profiler.clocks import Clock
 __all__ = ["OTHER", "PARTS", "RESUMED", "Split", "Times"]
 
 PARTS = ("data", "forward", "backward", "forward and backward", "optimizer", "step")
-"""The parts of an iteration; the fourth and the sixth for loops that do not tell more."""
+"""Parts of an iteration. Loops that emit fewer points have `forward and backward` or `step` instead of finer parts."""
 
 OTHER = "other"
-"""Everything else: the loop itself, and what lies between two epochs."""
+"""Remaining time: the loop itself and the time between epochs."""
 
 RESUMED = "resumed"
-"""In the place of a point: what passed since the mark before it does not count."""
+"""Pseudo point: the interval that it ends is excluded."""
 
 _LEFT_OUT = ""
 _BETWEEN: Mapping[tuple[str, str], str] = {
@@ -45,20 +45,20 @@ _BETWEEN: Mapping[tuple[str, str], str] = {
     ("after_train_iter", RESUMED): _LEFT_OUT,
 }
 TOGETHER = 32
-"""So many iterations are added up at a time."""
+"""Number of iterations summed up at a time."""
 WAITING = 8
-"""So many times as many may wait until the device has got there; older ones are forgotten."""
+"""Maximum number of pending groups of `TOGETHER` iterations; older groups are discarded."""
 
 
 @dataclass(slots=True)
 class Times:
-    """Sums over iterations.
+    """Times summed over iterations.
 
     Attributes:
-        iterations: how many.
-        parts: seconds by part, without what hooks did.
-        hooks: seconds by hook.
-        note: what makes these iterations different from others, for people.
+        note: Remark for the report on how these iterations differ from others; "" if they do not.
+        iterations: Number of iterations.
+        parts: Seconds by part, excluding hooks.
+        hooks: Seconds by hook.
     """
 
     note: str = ""
@@ -68,19 +68,19 @@ class Times:
 
     @property
     def seconds(self) -> float:
-        """The whole."""
+        """Total time in seconds."""
         return sum(self.parts.values()) + sum(self.hooks.values())
 
 
 Mark = tuple[str, Any, int]
-"""A point, when it was, and the nanoseconds that all hooks had taken until then."""
+"""Point, mark of the clock, and total time of all hooks up to then in nanoseconds."""
 Spent = Mapping[tuple[str, str], int]
-"""Nanoseconds so far by hook and by what it did."""
+"""Total nanoseconds by hook and point."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Iterations that wait to be added up."""
+    """Iterations whose marks the device has not reached yet."""
 
     into: Times
     iterations: int
@@ -90,47 +90,50 @@ class _Group:
 
 
 class Split:
-    """Adds up the parts of iterations; those that are traced apart, which makes them slower, and those that are odd.
+    """Sum up the parts of iterations, separately for plain, traced and atypical iterations.
 
     Args:
-        clock: by which the pieces are measured.
+        clock: Clock that measures the intervals.
 
     Attributes:
-        plain, traced, odd: the sums.
+        plain: Times of ordinary iterations.
+        traced: Times of traced iterations, which are slower.
+        odd: Times of atypical iterations, such as the first one.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.plain = Times()
-        self.traced = Times("measured while they were traced, which makes them slower")
-        self.odd = Times("the first, slower than others")
+        self.traced = Times("slowed down by tracing")
+        self.odd = Times("including warm-up")
         self._clock, self._now = clock, clock.mark
         self._into: Times | None = None
         self._marks: list[Mark] = []
-        self._ended_at = 0  # so many marks belong to complete iterations
+        self._ended_at = 0  # number of marks that belong to completed iterations
         self._iterations = 0
         self._before: Spent = {}
         self._spent: Spent = {}
+        # Bounded: a host far ahead of the device would otherwise allocate events without limit.
         self._waiting: deque[_Group] = deque(maxlen=WAITING)
 
     @property
     def times(self) -> Times:
-        """Those of the iterations that are like most, as far as there are any; if not, of those that were traced."""
-        return next((each for each in (self.plain, self.traced) if each.iterations), self.odd)
+        """Times of the plain iterations; of the traced or else the atypical ones if there are none."""
+        return next((times for times in (self.plain, self.traced) if times.iterations), self.odd)
 
     def mark(self, point: str, hooks: int) -> None:
-        """A piece ends, and the next one begins.
+        """End an interval and start the next one.
 
         Args:
-            point: where the loop is.
-            hooks: nanoseconds that all hooks together have taken so far.
+            point: Current point of the loop.
+            hooks: Total time of all hooks so far, in nanoseconds.
         """
         self._marks.append((point, self._now(), hooks))
 
     def end_iteration(self, spent: Spent) -> None:
-        """The pieces up to the last mark are an iteration.
+        """End an iteration at the last mark.
 
         Args:
-            spent: what hooks have taken so far; it may change afterwards.
+            spent: Time of each hook so far, in nanoseconds; copied.
         """
         self._ended_at, self._spent = len(self._marks), dict(spent)
         self._iterations += 1
@@ -138,13 +141,13 @@ class Split:
             self._add_up()
 
     def count_for(self, into: Times) -> None:
-        """From the end of the last iteration on, they count for these sums."""
+        """Add the iterations after the last completed one to the given times."""
         if into is not self._into:
             self._add_up()
             self._into = into
 
     def finish(self) -> None:
-        """There are no more iterations: add up what is left. Waits for the device."""
+        """Sum up the remaining iterations. Blocks until the device has reached their marks."""
         self._add_up()
         while self._waiting:
             self._clock.wait(self._waiting[0].marks[-1][1])
@@ -154,30 +157,32 @@ class Split:
         if self._into is not None and self._iterations:
             marks = self._marks[: self._ended_at]
             self._waiting.append(_Group(self._into, self._iterations, marks, self._before, self._spent))
-        del self._marks[: max(self._ended_at - 1, 0)]  # the end of an iteration is where the next one begins
+        del self._marks[: max(self._ended_at - 1, 0)]  # the end of an iteration is the start of the next one
         self._ended_at, self._iterations, self._before = min(self._ended_at, 1), 0, self._spent
         self._settle()
 
     def _settle(self) -> None:
-        """Add up what the device is done with."""
+        """Sum up the groups whose marks the device has reached."""
         while self._waiting and self._clock.is_past(self._waiting[0].marks[-1][1]):
             self._add(self._waiting.popleft())
 
     def _add(self, group: _Group) -> None:
-        """A hook can only have held up as much of a piece as there is of it."""
-        into, held_up = group.into, 0.0
+        """Add the times of a group to its sums."""
+        into, hook_seconds = group.into, 0.0
         parts, between = into.parts, self._clock.between
-        for (before, since, earlier), (point, now, hooks) in pairwise(group.marks):
+        for (before, since, hooks_before), (point, now, hooks) in pairwise(group.marks):
             part = _BETWEEN.get((before, point), OTHER)
             if part is _LEFT_OUT:
                 continue
             length = between(since, now)
-            taken = min((hooks - earlier) / 1e9, length)
-            parts[part] += length - taken
-            held_up += taken
+            # Hooks are timed on the host and intervals on the device. Hooks that run while the device is busy do not
+            # delay it, so they are charged with at most the length of the interval.
+            in_hooks = min((hooks - hooks_before) / 1e9, length)
+            parts[part] += length - in_hooks
+            hook_seconds += in_hooks
         own = {key: spent - group.before.get(key, 0) for key, spent in group.spent.items()}
-        whole = sum(own.values())
+        total = sum(own.values())
         for (hook, _), nanoseconds in own.items():
             if nanoseconds:
-                into.hooks[hook] += held_up * nanoseconds / whole
+                into.hooks[hook] += hook_seconds * nanoseconds / total
         into.iterations += group.iterations

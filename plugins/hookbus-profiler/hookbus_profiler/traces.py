@@ -1,4 +1,4 @@
-"""The files of traces and operators, whose size has an end.
+"""Files with traces and operator tables, limited in total size.
 
 Usable without hookbus.
 """
@@ -16,13 +16,13 @@ ROWS = 20
 
 
 class Traces:
-    """Writes one trace and one table of operators per cycle, until there is no more room.
+    """Write one trace and one operator table per cycle until a size limit is reached.
 
     Args:
-        directory: where to.
-        owner: the beginning of the names of all files; those that lie there already take room as well.
-        suffix: the end of the names of traces; None for no traces, tables alone.
-        most: bytes that all files together may take.
+        directory: Output directory, created if it does not exist.
+        owner: Prefix of the file names. Existing files with this prefix count toward the limit.
+        suffix: Suffix of the trace file names; None to write tables only.
+        most: Maximum total size in bytes.
     """
 
     def __init__(self, directory: Path, owner: str, suffix: str | None, most: float) -> None:
@@ -30,52 +30,53 @@ class Traces:
         self._is_full = False
 
     def write(self, finished: profile, name: str) -> str | None:
-        """Write what a cycle has recorded. A file is there as a whole or not at all.
+        """Write the operator table and the trace of a cycle. Each file is written atomically.
 
         Args:
-            finished: the torch profiler, switched off.
-            name: goes into the names of the files.
+            finished: Stopped torch profiler.
+            name: Name of the cycle, used in the file names.
 
         Returns:
-            A sentence about the first file for which there is no room; from then on nothing is written.
+            A message if a file exceeds the size limit, after which no files are written; otherwise None.
 
         Raises:
-            OSError: something could not be written.
+            OSError: If a file cannot be written.
         """
         if self._is_full:
             return None
         self._directory.mkdir(parents=True, exist_ok=True)
-        said = self._put(f"{name}.operators.txt", lambda path: path.write_text(operators(finished)))
-        if said is None and self._suffix is not None:
-            said = self._put(f"{name}{self._suffix}", lambda path: finished.export_chrome_trace(str(path)))
-        return said
+        message = self._put(f"{name}.operators.txt", lambda path: path.write_text(operators(finished)))
+        if message is None and self._suffix is not None:
+            message = self._put(f"{name}{self._suffix}", lambda path: finished.export_chrome_trace(str(path)))
+        return message
 
     def _put(self, name: str, write: Callable[[Path], object]) -> str | None:
         path = self._directory / f"{self._owner}-{name}"
-        hidden = path.with_name(f".tmp-{path.name}")
+        # The size of a trace is known only after its export; the prefix excludes the file from `_taken`.
+        temporary = path.with_name(f".tmp-{path.name}")
         try:
-            write(hidden)
-            size = hidden.stat().st_size
+            write(temporary)
+            size = temporary.stat().st_size
             self._is_full = self._taken(but=path) + size > self._most
             if self._is_full:
                 return (
-                    f"{path.name} is left out, and what follows as well: with its {size / 1e6:.3g} MB the files would "
-                    f"take more than the {self._most / 1e6:.3g} MB that they may. Trace fewer iterations "
-                    "(schedule.active), or raise max_megabytes."
+                    f"{path.name}: the files would exceed their limit of {self._most / 1e6:.3g} MB, as this one has "
+                    f"{size / 1e6:.3g} MB. This file and later ones are not written. Reduce `schedule.active` or "
+                    "increase `max_megabytes`."
                 )
-            hidden.replace(path)
+            temporary.replace(path)
         finally:
-            hidden.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return None
 
     def _taken(self, *, but: Path) -> int:
-        """Bytes of the files that are there; one will be replaced."""
-        return sum(each.stat().st_size for each in self._directory.glob(f"{self._owner}-*") if each != but)
+        """Return the total size of the existing files in bytes, except the one to be replaced."""
+        return sum(path.stat().st_size for path in self._directory.glob(f"{self._owner}-*") if path != but)
 
 
 def operators(finished: profile) -> str:
-    """The operators that took most time by themselves, as a table."""
+    """Return a table of the operators with the highest self time, on the device if it was profiled."""
     averages = finished.key_averages()
-    on_device = any(each.self_device_time_total for each in averages)
-    by = "self_device_time_total" if on_device else "self_cpu_time_total"
-    return str(averages.table(sort_by=by, row_limit=ROWS))
+    on_device = any(event.self_device_time_total for event in averages)
+    sort_by = "self_device_time_total" if on_device else "self_cpu_time_total"
+    return str(averages.table(sort_by=sort_by, row_limit=ROWS))

@@ -1,6 +1,6 @@
-"""What is done from the first to the last iteration that is profiled: a hook that is there for so long and no longer.
+"""Internal hook that measures the profiled iterations.
 
-So the iterations before and after cost nothing.
+It is registered only while profiling, so other iterations have no overhead.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ __all__ = ["Window"]
 
 
 class Window(Hook):
-    """Times every iteration, counts the arithmetic of one, traces those that the plan says.
+    """Time every iteration, count the FLOPs of one, and trace the iterations of a plan.
 
-    It is opened once, and closed once, whatever happens. Arithmetic is counted in the second iteration, since what is
-    compiled in the first one should not fall into the third; in the first one where the second one is traced.
+    FLOPs are counted in the second iteration, or in the first one if the second one is traced.
 
     Args:
-        name: the instance name.
-        plan: which iterations are traced.
-        length: how many iterations are profiled; None for no end.
-        device: where the model is.
-        counts_flops: whether arithmetic is counted.
-        options: for `torch.profiler.profile`.
-        deliver: called with a finished cycle and its number.
+        name: Name of the hook.
+        plan: Plan of the traced iterations.
+        length: Number of profiled iterations; None for no limit.
+        device: Device of the model.
+        counts_flops: Whether FLOPs are counted.
+        options: Keyword arguments of `torch.profiler.profile`.
+        deliver: Function called with each stopped cycle and its number.
 
     Attributes:
-        iterations: how many are done.
-        split: where their time went.
-        flops: operations of one iteration; None where they were not counted.
+        iterations: Number of completed iterations.
+        split: Time breakdown of the iterations.
+        flops: Floating-point operations of one iteration; None if not counted.
     """
 
     observer = True
@@ -60,20 +59,22 @@ class Window(Hook):
         self.flops: int | None = None
         self.split = Split(clock_for(device))
         self._plan, self._length, self._options, self._deliver = plan, length, options, deliver
+        # Not the first iteration if possible: compiled functions run eagerly while counting, so compilation would move
+        # to the next iteration, which is measured.
         self._counted = (0 if plan.traces(1) else 1) if counts_flops else None
         self._counting: FlopCount | None = None
         self._cycle: Cycle | None = None
-        self._is_odd = True  # the first iteration, that whose arithmetic is counted, the one after a trace
+        self._is_odd = True  # the first iteration, the one whose FLOPs are counted, or the one after a trace
         self._exit = ExitStack()
 
     def open(self, bus: HookBus) -> None:
-        """Begin to watch.
+        """Register the hook and start measuring.
 
         Args:
-            bus: whose hooks are timed.
+            bus: Bus whose hooks are timed.
 
         Raises:
-            HookError: another profiler is on.
+            HookError: If another profiler is active in the process.
         """
         _refuse_second()
         self._spent = self._exit.enter_context(timed(bus, without=(self.name,)))
@@ -84,43 +85,43 @@ class Window(Hook):
         self.split.count_for(self._sums)
 
     def close(self) -> None:
-        """Switch everything off. What was recorded until now is delivered. May be called twice."""
+        """Stop measuring, unregister the hook and deliver the recorded iterations; a no-op if closed."""
         self._exit.close()
         try:
             self._stop_counting()
         finally:
             self._end_cycle()
 
-    # -- the points of an iteration ------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def before_train_epoch(self) -> None:
-        """From here on data is fetched."""
+        """Mark the start of data loading."""
         self.split.mark("before_train_epoch", self._spent.total)
 
     def before_train_iter(self) -> None:
-        """The batch is there."""
+        """Mark the end of data loading; start counting FLOPs if due."""
         self.split.mark("before_train_iter", self._spent.total)
         if self.iterations == self._counted and self._counting is None:
             self._counting = FlopCount()
 
     def after_forward(self) -> None:
-        """The loss is there."""
+        """Mark the end of the forward pass."""
         self.split.mark("after_forward", self._spent.total)
 
     def after_backward(self) -> None:
-        """The gradients are there."""
+        """Mark the end of the backward pass."""
         self.split.mark("after_backward", self._spent.total)
 
     def before_optimizer_step(self) -> None:
-        """The update begins."""
+        """Mark the start of the optimizer step."""
         self.split.mark("before_optimizer_step", self._spent.total)
 
     def after_optimizer_step(self) -> None:
-        """The update is done."""
+        """Mark the end of the optimizer step."""
         self.split.mark("after_optimizer_step", self._spent.total)
 
     def after_train_iter(self) -> None:
-        """The iteration is done; a cycle may end, and the next one begin."""
+        """Mark the end of the iteration; start or stop a cycle if due."""
         self.split.mark("after_train_iter", self._spent.total)
         self.split.end_iteration(self._spent)
         self.iterations += 1
@@ -130,36 +131,37 @@ class Window(Hook):
             self._turn()
 
     def before_val(self) -> None:
-        """What follows is no part of an iteration."""
+        """Exclude the validation from the measurement."""
         self.split.mark("before_val", self._spent.total)
         self._before_val = dict(self._spent)
 
     def after_val(self) -> None:
-        """Training goes on; what hooks did for the validation is forgotten."""
+        """Resume the measurement; discard the time that hooks spent in the validation."""
         self._spent.clear()
         self._spent.update(self._before_val)
         self.split.mark("after_val", self._spent.total)
 
     def after_run(self) -> None:
-        """There are no more iterations."""
+        """Stop measuring."""
         self.close()
 
-    # -- the arithmetic and the traces ---------------------------------------------------------
+    # -- FLOPs and traces ----------------------------------------------------------------------
 
     @property
     def _sums(self) -> Times:
-        """Those that the iteration in progress counts for."""
+        """Times to which the current iteration is added."""
         if self._cycle is not None:
             return self.split.traced
         return self.split.odd if self._is_odd else self.split.plain
 
     def _turn(self) -> None:
-        """A cycle may end, and the next one begin. What that takes is no part of an iteration."""
+        """Start or stop a cycle; the time this takes is excluded from the measurement."""
         was_traced = self._cycle is not None
         try:
             self._stop_counting()
             self._step_cycle()
         finally:
+            # Also after an error, on a full disk for example: later iterations are measured correctly.
             self._begin_cycle()
             self._is_odd = was_traced or self.iterations == self._counted
             self.split.count_for(self._sums)
@@ -193,6 +195,6 @@ class Window(Hook):
 def _refuse_second() -> None:
     if is_profiling():
         raise HookError(
-            "Another profiler is on in this process, and two would take each other's data away, so this one stays off. "
-            "Switch the other one off, or leave this hook out."
+            "Another profiler is active in this process, and only one can be. Profiling is disabled for this run. Stop "
+            "the other profiler or remove this hook."
         )

@@ -6,7 +6,7 @@ import torch
 from hookbus_profiler.clocks import DeviceClock, HostClock, clock_for
 
 
-def test_the_host_tells_seconds_at_once():
+def test_host_clock_returns_seconds_without_blocking():
     clock = HostClock()
     first = clock.mark()
     time.sleep(0.01)
@@ -16,13 +16,13 @@ def test_the_host_tells_seconds_at_once():
     assert 0.01 <= clock.between(first, second) <= time.perf_counter() - first
 
 
-def test_a_device_is_measured_by_its_own_clock_and_the_cpu_by_that_of_the_host():
+def test_cuda_device_has_a_device_clock_and_cpu_a_host_clock():
     assert isinstance(clock_for(torch.device("cuda", 1)), DeviceClock)
     assert isinstance(clock_for(torch.device("cpu")), HostClock)
 
 
 class FakeEvent:
-    """An event of a device that gets there when it is waited for."""
+    """Event that is complete after a synchronization."""
 
     reached = False
 
@@ -36,7 +36,7 @@ class FakeEvent:
         self.reached = True
 
 
-def test_whether_a_device_has_got_to_an_event_is_asked_without_waiting():
+def test_device_clock_queries_an_event_without_blocking():
     clock, event = DeviceClock(torch.device("cuda")), FakeEvent()
     assert not clock.is_past(event)
     assert not event.reached
@@ -44,12 +44,12 @@ def test_whether_a_device_has_got_to_an_event_is_asked_without_waiting():
     assert clock.is_past(event)
 
 
-def test_events_of_a_device_are_apart_by_its_own_milliseconds():
+def test_device_clock_converts_milliseconds_to_seconds():
     assert DeviceClock(torch.device("cuda")).between(FakeEvent(), FakeEvent()) == 0.25
 
 
 @pytest.mark.gpu
-def test_events_of_a_real_device_measure_its_work():
+def test_device_clock_measures_work_on_a_gpu():
     clock = DeviceClock(torch.device("cuda"))
     first = clock.mark()
     torch.cuda._sleep(10_000_000)

@@ -8,20 +8,20 @@ from hookbus_profiler import ProfilerConfig, ProfilerHook
 from hookbus_profiler.plan import Plan
 
 
-def test_the_schedule_of_the_defaults_is_bounded_and_leaves_most_iterations_alone():
+def test_default_schedule_is_one_short_cycle():
     assert ProfilerConfig().plan == Plan(wait=10, warmup=2, active=10, repeat=1)
 
 
-def test_a_schedule_that_does_not_fit_is_refused_with_the_sum():
+def test_schedule_longer_than_profile_iters_raises_with_the_sum():
     with pytest.raises(ConfigError) as caught:
         ProfilerHook(profile_iters=30, schedule={"wait": 5, "warmup": 1, "active": 10, "repeat": 2, "skip_first": 3})
     assert (
-        "schedule: skip_first 3 + (wait 5 + warmup 1 + active 10) x repeat 2 = 35 iterations, and profile_iters is 30. "
-        "Say profile_iters: 35, or shorten the schedule."
+        "schedule: skip_first 3 + (wait 5 + warmup 1 + active 10) x repeat 2 = 35 iterations, but profile_iters is 30. "
+        "Set `profile_iters: 35` or shorten the schedule."
     ) in str(caught.value)
 
 
-def test_a_schedule_that_just_fits_is_taken_and_by_epoch_it_may_be_longer():
+def test_schedule_of_exactly_profile_iters_is_valid():
     ProfilerHook(profile_iters=100, schedule={"wait": 10, "warmup": 10, "active": 80})
     ProfilerHook(profile_iters=1, by_epoch=True, schedule={"wait": 10, "warmup": 10, "active": 80})
 
@@ -32,25 +32,25 @@ def test_a_schedule_that_just_fits_is_taken_and_by_epoch_it_may_be_longer():
         ({"schedule": {"active": 0}}, "active"),
         ({"schedule": {"actve": 1}}, "actve"),
         ({"profile_iters": 0}, "profile_iters"),
-        ({"frequency": 3}, "Say schedule for what is traced"),
+        ({"frequency": 3}, "Set `schedule` to select the traced iterations"),
         ({"on_trace_ready": "os.no_such_function"}, "on_trace_ready"),
     ],
 )
-def test_what_does_not_hold_is_refused(settings, message):
+def test_invalid_setting_raises(settings, message):
     with pytest.raises(ConfigError) as caught:
         ProfilerHook(settings)
     assert message in str(caught.value)
 
 
-def test_a_handler_may_be_named_by_its_path():
+def test_handler_may_be_an_import_string():
     import json
 
     assert ProfilerConfig(on_trace_ready="json.dumps").on_trace_ready is json.dumps
     assert ProfilerConfig(on_trace_ready="json.dumps").model_dump(mode="json")["on_trace_ready"] == "json.dumps"
 
 
-def test_a_function_beside_the_run_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A console script does not look there by itself."""
+def test_handler_in_the_working_directory_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the working directory is searched, as a console script does not have it on `sys.path`."""
     (tmp_path / "traces_of_this_test.py").write_text("def ready(profile):\n    return 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])

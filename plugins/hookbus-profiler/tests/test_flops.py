@@ -7,43 +7,43 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from hookbus_profiler.flops import FlopCount, peak_of
 
 
-def counted(work):
+def count_flops(work):
     counting = FlopCount()
     try:
         work()
     finally:
-        found = counting.stop()
-    return found
+        flops = counting.stop()
+    return flops
 
 
-def test_a_product_is_counted_forward_and_backward():
+def test_matrix_product_is_counted_forward_and_backward():
     layer, x = nn.Linear(3, 5), torch.ones(4, 3, requires_grad=True)
     # Forward 2*4*3*5; backward as much again for the weight and for the input.
-    assert counted(lambda: layer(x).sum().backward()) == 3 * 2 * 4 * 3 * 5
+    assert count_flops(lambda: layer(x).sum().backward()) == 3 * 2 * 4 * 3 * 5
 
 
-def test_the_backward_of_a_convolution_is_counted_exactly():
+def test_backward_of_a_convolution_is_counted_exactly():
     layer, x = nn.Conv2d(2, 3, 3, padding=1), torch.ones(4, 2, 8, 8, requires_grad=True)
     forward = 2 * (4 * 8 * 8) * (3 * 3 * 2) * 3
-    assert counted(lambda: layer(x).sum().backward()) == 3 * forward
+    assert count_flops(lambda: layer(x).sum().backward()) == 3 * forward
 
 
-def test_attention_is_counted_on_the_cpu_too():
+def test_attention_is_counted_on_the_cpu():
     q, k, v = (torch.randn(2, 3, n, 8, requires_grad=True) for n in (5, 7, 7))
     product = 2 * (2 * 3) * 5 * 7 * 8
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-        found = counted(lambda: functional.scaled_dot_product_attention(q, k, v).sum().backward())
-    assert found == (2 + 5) * product
+        flops = count_flops(lambda: functional.scaled_dot_product_attention(q, k, v).sum().backward())
+    assert flops == (2 + 5) * product
 
 
-def test_counting_changes_no_result():
+def test_counting_does_not_change_the_output():
     torch.manual_seed(0)
     layer, x = nn.Linear(3, 5), torch.randn(4, 3)
     expected = layer(x)
     counting = FlopCount()
-    found = layer(x)
+    output = layer(x)
     counting.stop()
-    assert torch.equal(found, expected)
+    assert torch.equal(output, expected)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_counting_changes_no_result():
         ("Some other device", None),
     ],
 )
-def test_the_peak_of_a_device_is_known_by_its_name(name, peak):
+def test_peak_is_determined_by_the_device_name(name, peak):
     assert peak_of(name) == peak
 
 
-def test_what_is_compiled_runs_compiled_again_afterwards():
+def test_compiled_function_runs_compiled_after_counting():
     calls = []
 
     def backend(graph, _):
@@ -79,27 +79,27 @@ def test_what_is_compiled_runs_compiled_again_afterwards():
     layer = nn.Linear(3, 5)
     compiled, x = torch.compile(layer, backend=backend), torch.ones(4, 3)
     try:
-        first = counted(lambda: compiled(x))
+        first = count_flops(lambda: compiled(x))
         compiled(x)
-        second = counted(lambda: compiled(x))
+        second = count_flops(lambda: compiled(x))
         compiled(x)
     finally:
         torch.compiler.reset()
     assert (first, second, calls) == (2 * 4 * 3 * 5, 2 * 4 * 3 * 5, ["compiled"] * 2)
 
 
-def test_no_module_has_a_hook_while_it_is_counted():
-    seen = []
-    counted(lambda: seen.extend([*_global_forward_hooks, *_global_forward_pre_hooks]))
-    assert seen == []
+def test_counting_registers_no_module_hooks():
+    hooks = []
+    count_flops(lambda: hooks.extend([*_global_forward_hooks, *_global_forward_pre_hooks]))
+    assert hooks == []
 
 
-def test_hooks_of_the_model_are_there_afterwards_and_no_others():
+def test_counting_preserves_the_module_hooks():
     layer, calls = nn.Linear(3, 5), []
-    layer.register_forward_hook(lambda *_: calls.append("mine"))
-    before = [len(each) for each in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)]
+    layer.register_forward_hook(lambda *_: calls.append("user hook"))
+    before = [len(hooks) for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)]
     for _ in range(3):
-        counted(lambda: layer(torch.ones(4, 3)).sum().backward())
-    assert [len(each) for each in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)] == before
+        count_flops(lambda: layer(torch.ones(4, 3)).sum().backward())
+    assert [len(hooks) for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)] == before
     layer(torch.ones(4, 3))
-    assert calls == ["mine"] * 4
+    assert calls == ["user hook"] * 4

@@ -17,55 +17,53 @@ CYCLE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
 
 
 @pytest.fixture(autouse=True)
-def _everything_is_off_again():
+def _no_active_profiler():
     yield
     assert not is_profiling()
 
 
-class Kept(ProfilerHook):
-    """Keeps its report, which is printed and forgotten otherwise."""
+class StoreReport(ProfilerHook):
+    """Store the report, which is otherwise discarded after printing."""
 
     def cleanup(self):
-        self.kept = self.report
+        self.stored_report = self.report
         super().cleanup()
 
 
-def traces(work_dir):
+def list_traces(work_dir):
     return sorted(path.name for path in (work_dir / "profiler").glob("*.gz"))
 
 
-def test_it_keeps_the_promises_of_hooks():
+def test_hook_passes_the_conformance_checks():
     check_hook(ProfilerHook, profile_iters=4)
 
 
 class TestTraces:
-    def test_there_is_one_per_cycle_with_its_own_summary_and_nothing_is_recorded_later(self, tmp_path):
+    def test_each_cycle_has_a_trace_and_an_operator_table(self, tmp_path):
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=50, work_dir=tmp_path)
-        assert traces(tmp_path) == [f"rank0-cycle{c}-iteration{4 * c}.pt.trace.json.gz" for c in (1, 2)]
+        assert list_traces(tmp_path) == [f"rank0-cycle{c}-iteration{4 * c}.pt.trace.json.gz" for c in (1, 2)]
         assert len(list((tmp_path / "profiler").glob("*.operators.txt"))) == 2
-        for name in traces(tmp_path):
+        for name in list_traces(tmp_path):
             events = json.loads(gzip.decompress((tmp_path / "profiler" / name).read_bytes()))["traceEvents"]
             assert sum(event.get("name", "").startswith("ProfilerStep#") for event in events) == 2
 
-    def test_a_run_that_ends_in_the_middle_leaves_what_was_recorded(self, tmp_path):
+    def test_run_that_ends_within_a_cycle_writes_the_recorded_iterations(self, tmp_path):
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=3, work_dir=tmp_path)
-        assert traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
+        assert list_traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
 
     @pytest.mark.parametrize(("iterations", "cycles"), [(1, 0), (3, 0), (4, 1), (5, 1), (6, 1), (7, 1), (8, 2), (9, 2)])
-    def test_a_run_that_is_stopped_leaves_those_of_the_cycles_that_had_begun_to_record(
-        self, tmp_path, iterations, cycles
-    ):
+    def test_stopped_run_writes_a_trace_of_each_recorded_cycle(self, tmp_path, iterations, cycles):
         class Stop(Hook):
             def after_train_iter(self, run):
                 if run.iters_done == iterations:
                     run.request_stop("enough")
 
-        # Iteration 1 is skipped; then there is 1 that is left alone, 1 to warm up, and 2 are recorded, twice.
+        # Iteration 1 is skipped; each of two cycles has one waiting, one warm-up and two recorded iterations.
         hook = ProfilerHook(schedule={**CYCLE, "skip_first": 1}, with_flops=False)
         fake_training([hook, Stop()], epochs=1, batches=20, work_dir=tmp_path)
-        assert [name.split("-")[1] for name in traces(tmp_path)] == ["cycle1", "cycle2"][:cycles]
+        assert [name.split("-")[1] for name in list_traces(tmp_path)] == ["cycle1", "cycle2"][:cycles]
 
-    def test_a_run_that_fails_leaves_them_too_and_the_profiler_is_off(self, tmp_path):
+    def test_failed_run_writes_its_traces_and_stops_the_profiler(self, tmp_path):
         class Failing(Hook):
             def after_forward(self, run):
                 if run.iter == 3:
@@ -73,81 +71,81 @@ class TestTraces:
 
         with pytest.raises(ZeroDivisionError):
             fake_training([ProfilerHook(schedule=CYCLE), Failing()], epochs=1, batches=9, work_dir=tmp_path)
-        assert traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
+        assert list_traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
 
     @pytest.mark.parametrize(("tensorboard", "suffix"), [(True, ".pt.trace.json.gz"), (False, "4.json.gz")])
-    def test_the_name_is_one_that_tensorboard_finds_where_that_is_wanted(self, tmp_path, tensorboard, suffix):
+    def test_export_tensorboard_determines_the_file_name(self, tmp_path, tensorboard, suffix):
         hook = ProfilerHook(schedule={**CYCLE, "repeat": 1}, export_tensorboard=tensorboard)
         fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
-        assert traces(tmp_path)[0].endswith(suffix)
+        assert list_traces(tmp_path)[0].endswith(suffix)
 
-    def test_the_rank_is_part_of_the_name(self, tmp_path, monkeypatch):
+    def test_file_name_contains_the_rank(self, tmp_path, monkeypatch):
         hook = ProfilerHook(schedule={**CYCLE, "repeat": 1})
         monkeypatch.setattr("hookbus_profiler.output.rank", lambda: 3)
         fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
-        assert traces(tmp_path) == ["rank3-cycle1-iteration4.pt.trace.json.gz"]
+        assert list_traces(tmp_path) == ["rank3-cycle1-iteration4.pt.trace.json.gz"]
 
-    def test_a_handler_gets_each_cycle_after_the_schedule_was_advanced(self, tmp_path):
-        seen = []
-        hook = ProfilerHook(schedule=CYCLE, on_trace_ready=lambda p: seen.append(len(p.key_averages())))
+    def test_handler_receives_each_cycle(self, tmp_path):
+        counts = []
+        hook = ProfilerHook(schedule=CYCLE, on_trace_ready=lambda p: counts.append(len(p.key_averages())))
         fake_training([hook], epochs=1, batches=20, work_dir=tmp_path)
-        assert len(seen) == 2
-        assert all(seen)
+        assert len(counts) == 2
+        assert all(counts)
 
-    def test_a_handler_that_fails_is_a_warning_and_the_next_cycle_is_recorded(self, tmp_path):
+    def test_failing_handler_is_a_warning_and_profiling_continues(self, tmp_path):
         def fail(profile):
             raise ZeroDivisionError("no")
 
         with pytest.warns(HookWarning, match="failed .*ZeroDivisionError"):
             fake_training([ProfilerHook(schedule=CYCLE, on_trace_ready=fail)], epochs=1, batches=20, work_dir=tmp_path)
-        assert len(traces(tmp_path)) == 2
+        assert len(list_traces(tmp_path)) == 2
 
-    def test_their_size_is_bounded_and_that_is_said_once(self, tmp_path, caplog):
+    def test_size_limit_is_reported_once(self, tmp_path, caplog):
         hook = ProfilerHook(schedule={**CYCLE, "repeat": 0}, max_megabytes=1e-6)
         fake_training([hook], epochs=1, batches=17, work_dir=tmp_path)
         assert [path.name for path in (tmp_path / "profiler").iterdir()] == ["report.txt"]
-        assert caplog.text.count("is left out, and what follows as well") == 1
+        assert caplog.text.count("This file and later ones are not written") == 1
 
-    def test_each_of_several_processes_has_its_share_of_the_room(self, tmp_path, caplog, monkeypatch):
+    def test_size_limit_is_divided_among_the_processes(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr("hookbus_profiler.output.world_size", lambda: 10**6)
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=9, work_dir=tmp_path)
-        assert "would take more than the 0.0005 MB that they may" in caplog.text
+        assert "the files would exceed their limit of 0.0005 MB" in caplog.text
 
-    def test_without_a_work_dir_the_operators_are_told(self, caplog):
+    def test_operators_are_logged_without_a_work_dir(self, caplog):
         caplog.set_level("INFO", "hookbus")
         fake_training([ProfilerHook(schedule={**CYCLE, "repeat": 1})], epochs=1, batches=5)
         assert "aten::addmm" in caplog.text
 
 
 class TestWindow:
-    def test_ends_after_so_many_iterations_and_nothing_is_paid_from_then_on(self):
-        bus = HookBus([Kept(profile_iters=4), watch := Watch()])
+    def test_profiling_ends_after_profile_iters(self):
+        bus = HookBus([StoreReport(profile_iters=4), watch := RecordListeners()])
         fake_training(bus=bus, epochs=1, batches=8)
         assert watch.measured == [True] * 3 + [False] * 5
         assert watch.listening == [True] * 3 + [False] * 5
 
-    def test_may_be_counted_in_epochs(self):
-        bus = HookBus([Kept(profile_iters=2, by_epoch=True, schedule={"wait": 99}), watch := Watch()])
+    def test_profile_iters_counts_epochs_with_by_epoch(self):
+        bus = HookBus([StoreReport(profile_iters=2, by_epoch=True, schedule={"wait": 99}), watch := RecordListeners()])
         fake_training(bus=bus, epochs=3, batches=2)
         assert watch.measured == [True] * 4 + [False] * 2
 
-    def test_begins_where_a_run_goes_on(self):
-        bus = HookBus([hook := Kept(profile_iters=4)])
+    def test_continued_run_is_profiled_again(self):
+        bus = HookBus([hook := StoreReport(profile_iters=4)])
         fake_training(bus=bus, epochs=1, batches=8)
-        first = hook.kept
+        first = hook.stored_report
         fake_training(bus=bus, epochs=2, batches=8)
-        assert hook.kept is not first
-        assert hook.kept is not None
+        assert hook.stored_report is not first
+        assert hook.stored_report is not None
 
-    def test_is_not_opened_by_a_test(self):
+    def test_separate_test_is_not_profiled(self):
         model, batches = torch.nn.Linear(1, 1), [torch.ones(1, 1)]
-        hooks = [Kept(), watch := Watch()]
+        hooks = [StoreReport(), watch := RecordListeners()]
         Trainer(model, test_loader=batches, hooks=hooks, default_hooks=False, work_dir=None, device="cpu").test()
         assert watch.measured == [False]
 
 
-class Watch(Hook):
-    """Notes at the end of each iteration whether hooks are being timed, and who is on the bus besides it."""
+class RecordListeners(Hook):
+    """Record at the end of each iteration whether hooks are timed and whether the window is registered."""
 
     priority = -1000
 
@@ -157,51 +155,51 @@ class Watch(Hook):
 
     def after_train_iter(self, run):
         self.measured.append(run.bus.table.around_work is not None)
-        self.listening.append("kept/window" in run.bus.hooks)
+        self.listening.append("store_report/window" in run.bus.hooks)
 
     after_test_iter = after_train_iter
 
 
-class TestAnotherProfiler:
-    def test_that_is_on_is_left_alone_and_this_one_says_so(self, tmp_path):
+class TestOtherProfiler:
+    def test_active_profiler_is_preserved_with_a_warning(self, tmp_path):
         with torch.profiler.profile() as other:
-            with pytest.warns(HookWarning, match="Another profiler is on in this process"):
+            with pytest.warns(HookWarning, match="Another profiler is active in this process"):
                 fake_training([ProfilerHook()], work_dir=tmp_path)
             torch.ones(2, 2) @ torch.ones(2, 2)
-        assert "aten::mm" in {each.key for each in other.key_averages()}
+        assert "aten::mm" in {event.key for event in other.key_averages()}
         assert not (tmp_path / "profiler").exists()
 
     @pytest.mark.parametrize("wait", [0, 9])
-    def test_that_waits_or_warms_up_is_on_as_well(self, tmp_path, wait):
+    def test_waiting_profiler_counts_as_active(self, tmp_path, wait):
         other = torch.profiler.profile(schedule=torch.profiler.schedule(wait=wait, warmup=20, active=1))
         other.start()
         try:
-            with pytest.warns(HookWarning, match="Another profiler is on in this process"):
+            with pytest.warns(HookWarning, match="Another profiler is active in this process"):
                 fake_training([ProfilerHook(schedule={"wait": 0})], work_dir=tmp_path)
         finally:
             other.stop()
         assert not (tmp_path / "profiler").exists()
 
-    def test_that_is_over_or_was_never_on_is_in_nobody_s_way(self, tmp_path):
+    def test_stopped_or_unstarted_profiler_does_not_prevent_profiling(self, tmp_path):
         schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
         never, over = torch.profiler.profile(schedule=schedule), torch.profiler.profile(schedule=schedule)
         over.start()
         over.stop()
         fake_training([ProfilerHook(schedule={**CYCLE, "repeat": 1})], epochs=1, batches=5, work_dir=tmp_path)
-        assert len(traces(tmp_path)) == 1
+        assert len(list_traces(tmp_path)) == 1
         assert never.step_num == 0
 
-    def test_of_this_kind_is_one_too_even_while_it_warms_up(self, tmp_path):
+    def test_second_profiler_hook_is_disabled_with_a_warning(self, tmp_path):
         cycle = Cycle(5, 1)
         try:
-            with pytest.warns(HookWarning, match="Another profiler is on in this process"):
+            with pytest.warns(HookWarning, match="Another profiler is active in this process"):
                 fake_training([ProfilerHook()], work_dir=tmp_path)
         finally:
             cycle.stop()
 
 
 class Stopwatch:
-    """Sleeps, and knows by itself how long that took."""
+    """Sleep and measure the time spent by part."""
 
     def __init__(self):
         self.seconds = {}
@@ -212,7 +210,7 @@ class Stopwatch:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
 
 
-class Sleeping(Hook):
+class Sleep(Hook):
     def __init__(self, watch):
         super().__init__(name="sleeper")
         self.watch = watch
@@ -221,8 +219,8 @@ class Sleeping(Hook):
         self.watch.sleep("hook sleeper", 0.015)
 
 
-class Whole(Hook):
-    """Measures the time from the end of the first iteration to that of the last one, as the last of all hooks."""
+class MeasureTotal(Hook):
+    """Measure the time from the end of the first iteration to the end of the last one, as the outermost hook."""
 
     priority = -1000
 
@@ -239,7 +237,7 @@ class Whole(Hook):
 
 
 def slow_training(watch, hooks, **options):
-    """12 iterations that sleep everywhere."""
+    """Train for 12 iterations that sleep in each part."""
 
     class Loader:
         num_workers = 0
@@ -276,48 +274,48 @@ def slow_training(watch, hooks, **options):
             watch.sleep("optimizer", 0.005)
 
     model = Model()
-    given = {"train_loader": Loader(), "epochs": 1, "work_dir": None, "default_hooks": False, "device": "cpu"}
-    Trainer(model, Update(model.parameters()), hooks=hooks, **given, **options).fit()
+    defaults = {"train_loader": Loader(), "epochs": 1, "work_dir": None, "default_hooks": False, "device": "cpu"}
+    Trainer(model, Update(model.parameters()), hooks=hooks, **defaults, **options).fit()
 
 
 class TestReport:
     @pytest.mark.parametrize("priority", [0, 100])
     @pytest.mark.parametrize("order", ["nested", "ascending"])
-    def test_splits_the_time_into_its_parts_within_five_percent_of_the_whole(self, priority, order):
+    def test_report_measures_each_part_within_five_percent_of_the_total(self, priority, order):
         watch = Stopwatch()
-        hook = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}, with_flops=False, priority=priority)
-        whole = Whole(watch)
+        hook = StoreReport(by_epoch=True, profile_iters=1, schedule={"wait": 99}, with_flops=False, priority=priority)
+        total = MeasureTotal(watch)
         if order == "ascending":
-            whole.priority = 1000
-        slow_training(watch, [hook, Sleeping(watch), whole], order=order)
-        times = hook.kept.times
-        found = times.parts | {f"hook {name}": seconds for name, seconds in times.hooks.items()}
+            total.priority = 1000
+        slow_training(watch, [hook, Sleep(watch), total], order=order)
+        times = hook.stored_report.times
+        measured = times.parts | {f"hook {name}": seconds for name, seconds in times.hooks.items()}
 
         assert times.iterations == 11
-        assert times.seconds == pytest.approx(whole.seconds, rel=0.05)
+        assert times.seconds == pytest.approx(total.seconds, rel=0.05)
         assert set(watch.seconds) == {"data", "forward", "backward", "optimizer", "hook sleeper"}
         for part, seconds in watch.seconds.items():
-            assert found[part] == pytest.approx(seconds, abs=0.05 * whole.seconds), part
-        assert sum(hook.kept.shares.values()) == pytest.approx(1)
+            assert measured[part] == pytest.approx(seconds, abs=0.05 * total.seconds), part
+        assert sum(hook.stored_report.shares.values()) == pytest.approx(1)
 
-    def test_is_kept_as_a_file_and_printed(self, tmp_path, capsys):
+    def test_report_is_written_and_printed(self, tmp_path, capsys):
         fake_training([ProfilerHook(profile_iters=6)], epochs=1, batches=9, work_dir=tmp_path)
         text = (tmp_path / "profiler/report.txt").read_text()
-        assert text.startswith("Where the time goes: ")
+        assert text.startswith("Time breakdown: ")
         assert "hook profiler" not in text
-        assert "Where the time goes: " in capsys.readouterr().out
+        assert "Time breakdown: " in capsys.readouterr().out
 
-    def test_counts_the_arithmetic_of_one_iteration(self):
-        fake_training([hook := Kept(profile_iters=9)], epochs=1, batches=9)
-        # Batches of 4: forward 2*4*(3*4 + 4*2); backward both layers' weights again, and the second one's input.
-        assert hook.kept.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
+    def test_report_contains_the_flops_of_one_iteration(self):
+        fake_training([hook := StoreReport(profile_iters=9)], epochs=1, batches=9)
+        # Batches of 4: forward 2*4*(3*4 + 4*2); backward as many for the weights, and the input gradient of layer 2.
+        assert hook.stored_report.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
 
     @pytest.mark.parametrize("wait", [0, 1, 2])
-    def test_counts_it_whatever_is_traced(self, wait):
-        fake_training([hook := Kept(schedule={"wait": wait, "warmup": 0, "active": 3})], epochs=1, batches=9)
-        assert hook.kept.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
+    def test_flops_do_not_depend_on_the_schedule(self, wait):
+        fake_training([hook := StoreReport(schedule={"wait": wait, "warmup": 0, "active": 3})], epochs=1, batches=9)
+        assert hook.stored_report.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
 
-    def test_does_not_keep_a_compiled_model_from_being_compiled(self):
+    def test_counting_flops_does_not_prevent_compilation(self):
         calls = []
 
         def backend(graph, _):
@@ -329,36 +327,36 @@ class TestReport:
         compiled = torch.compile(model, backend=backend)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         try:
-            Trainer(compiled, optimizer, torch.nn.functional.mse_loss, hooks=[hook := Kept()], **options).fit()
+            Trainer(compiled, optimizer, torch.nn.functional.mse_loss, hooks=[hook := StoreReport()], **options).fit()
         finally:
             torch.compiler.reset()
 
-        # The second iteration is the one that is counted: 2*1*1*1 forward, as much again for the weight.
-        assert (len(calls), hook.kept.flops, hook.kept.times.iterations) == (4, 4, 3)
+        # FLOPs are counted in the second iteration: 2*1*1*1 forward, as many for the weight gradient.
+        assert (len(calls), hook.stored_report.flops, hook.stored_report.times.iterations) == (4, 4, 3)
 
-    def test_of_a_run_of_one_iteration_says_what_that_means(self, capsys):
+    def test_report_of_one_iteration_has_a_note(self, capsys):
         fake_training([ProfilerHook()], epochs=1, batches=1)
         head, note = capsys.readouterr().out.splitlines()[0].split(", ", 1)
-        assert head.startswith("Where the time goes: 1 iteration of ")
-        assert note == "the first, slower than others"
+        assert head.startswith("Time breakdown: 1 iteration of ")
+        assert note == "including warm-up"
 
-    def test_leaves_the_arithmetic_out_where_it_is_not_wanted(self):
-        fake_training([hook := Kept(profile_iters=9, with_flops=False)], epochs=1, batches=9)
-        assert hook.kept.flops is None
+    def test_flops_are_not_counted_without_with_flops(self):
+        fake_training([hook := StoreReport(profile_iters=9, with_flops=False)], epochs=1, batches=9)
+        assert hook.stored_report.flops is None
 
-    def test_knows_a_loop_that_says_nothing_about_its_steps(self):
-        bus = RecordingBus([hook := Kept(profile_iters=9)])
+    def test_report_of_a_loop_with_few_points_has_coarse_parts(self):
+        bus = RecordingBus([hook := StoreReport(profile_iters=9)])
         with bus.run(iterations=9) as run:
             for i, batch in run.batches([torch.ones(1)] * 9):
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
-        assert set(hook.kept.times.parts) <= {"data", "step", "other"}
+        assert set(hook.stored_report.times.parts) <= {"data", "step", "other"}
 
 
 @pytest.mark.gpu
-class TestARealDevice:
+class TestGpu:
     class Busy(torch.nn.Module):
-        """Keeps the device busy for some milliseconds, while the host goes on."""
+        """Model that keeps the device busy for several milliseconds."""
 
         def __init__(self):
             super().__init__()
@@ -371,13 +369,13 @@ class TestARealDevice:
     def train(self, hooks, work_dir=None):
         model = self.Busy()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = [torch.ones(8, 64, device="cuda")] * 40  # to bring a batch there would wait for the device
+        loader = [torch.ones(8, 64, device="cuda")] * 40  # a host-to-device copy would synchronize
         options = {"work_dir": work_dir, "default_hooks": False, "device": "cuda"}
         Trainer(model, optimizer, train_loader=loader, epochs=1, hooks=hooks, **options).fit()
 
-    def test_is_measured_by_its_own_clock_and_the_parts_add_up_to_the_whole(self):
+    def test_gpu_is_measured_by_events_and_the_parts_sum_to_the_total(self):
         class Events(Hook):
-            """Marks the end of the first iteration and of the last one in the queue of the device."""
+            """Record device events at the end of the first and last iteration."""
 
             priority = -1000
 
@@ -387,18 +385,18 @@ class TestARealDevice:
                 self.first = event if run.iters_done == 1 else self.first
                 self.last = event
 
-        hook, events = Kept(by_epoch=True, profile_iters=1, schedule={"wait": 99}, with_flops=False), Events()
+        hook, events = StoreReport(by_epoch=True, profile_iters=1, schedule={"wait": 99}, with_flops=False), Events()
         self.train([hook, events])
         torch.cuda.synchronize()
-        whole, times = events.first.elapsed_time(events.last) / 1000, hook.kept.times
+        total, times = events.first.elapsed_time(events.last) / 1000, hook.stored_report.times
 
         assert times.iterations == 39
-        assert times.seconds == pytest.approx(whole, rel=0.05)
-        assert times.parts["forward"] > 0.8 * whole
+        assert times.seconds == pytest.approx(total, rel=0.05)
+        assert times.parts["forward"] > 0.8 * total
 
-    def test_is_not_waited_for_in_any_iteration(self):
-        class Ahead(Hook):
-            """Whether the device had still not come to the last iteration when the host was done with it."""
+    def test_profiler_does_not_synchronize_with_the_gpu(self):
+        class RecordBusy(Hook):
+            """Record whether the device is still busy when the host completes the last iteration."""
 
             priority = -1000
 
@@ -411,24 +409,24 @@ class TestARealDevice:
                 if run.iter == 39:
                     self.is_busy = not self.last.query()
 
-        ahead = Ahead()
-        self.train([ProfilerHook(by_epoch=True, profile_iters=1, schedule={"wait": 99}), ahead])
+        busy = RecordBusy()
+        self.train([ProfilerHook(by_epoch=True, profile_iters=1, schedule={"wait": 99}), busy])
 
-        assert ahead.is_busy
+        assert busy.is_busy
 
-    def test_has_its_kernels_in_the_trace_and_its_name_in_the_report(self, tmp_path):
-        self.train([hook := Kept(profile_iters=10, schedule={**CYCLE, "repeat": 1})], tmp_path)
-        (name,) = traces(tmp_path)
+    def test_trace_contains_kernels_and_the_report_the_peak(self, tmp_path):
+        self.train([hook := StoreReport(profile_iters=10, schedule={**CYCLE, "repeat": 1})], tmp_path)
+        (name,) = list_traces(tmp_path)
         events = json.loads(gzip.decompress((tmp_path / "profiler" / name).read_bytes()))["traceEvents"]
 
         assert any(event.get("cat") == "kernel" for event in events)
-        assert hook.kept.peak == peak_of(torch.cuda.get_device_name())
-        # Forward 2*8*64*64, backward as much again for the weight; the input needs no gradient.
-        assert hook.kept.flops == 2 * (2 * 8 * 64 * 64)
+        assert hook.stored_report.peak == peak_of(torch.cuda.get_device_name())
+        # Forward 2*8*64*64, backward as many for the weight; the input needs no gradient.
+        assert hook.stored_report.flops == 2 * (2 * 8 * 64 * 64)
 
 
-def test_the_weights_are_the_same_bit_for_bit_with_the_hook():
-    without = fake_training(epochs=3)
-    with_it = fake_training([ProfilerHook(profile_iters=6)], epochs=3)
-    assert fingerprint(with_it.model.state_dict()) == fingerprint(without.model.state_dict())
-    assert fingerprint(with_it.rng) == fingerprint(without.rng)
+def test_hook_does_not_change_the_weights():
+    baseline = fake_training(epochs=3)
+    profiled = fake_training([ProfilerHook(profile_iters=6)], epochs=3)
+    assert fingerprint(profiled.model.state_dict()) == fingerprint(baseline.model.state_dict())
+    assert fingerprint(profiled.rng) == fingerprint(baseline.rng)

@@ -10,7 +10,7 @@ from hookbus_profiler.session import Cycle
 from hookbus_profiler.split import Times
 
 
-def recorded():
+def record_cycle():
     cycle = Cycle(0, 1)
     torch.ones(2, 2) @ torch.ones(2, 2)
     cycle.step()
@@ -25,8 +25,8 @@ def report():
     return Report(times)
 
 
-class Using(Hook):
-    """Uses the output of its run at the end, as the test says."""
+class UseOutput(Hook):
+    """Create the output of a run and pass it to a function after training."""
 
     def __init__(self, use, **settings):
         super().__init__()
@@ -40,10 +40,10 @@ class Using(Hook):
 
 
 def use_output(use, work_dir=None, **settings):
-    fake_training(bus=HookBus([Using(use, **settings)]), epochs=1, batches=2, work_dir=work_dir)
+    fake_training(bus=HookBus([UseOutput(use, **settings)]), epochs=1, batches=2, work_dir=work_dir)
 
 
-def files(work_dir):
+def list_files(work_dir):
     return sorted(path.name for path in (work_dir / "profiler").iterdir())
 
 
@@ -56,36 +56,36 @@ def files(work_dir):
         ({"export_tensorboard": False, "export_chrome_trace": False}, []),
     ],
 )
-def test_a_trace_is_written_as_it_is_wanted_and_the_operators_always(tmp_path, settings, traces):
-    use_output(lambda output: output.deliver(recorded(), 7), tmp_path, **settings)
-    assert files(tmp_path) == sorted([*traces, "rank0-cycle7-iteration2.operators.txt"])
+def test_trace_is_written_as_configured_and_the_operators_always(tmp_path, settings, traces):
+    use_output(lambda output: output.deliver(record_cycle(), 7), tmp_path, **settings)
+    assert list_files(tmp_path) == sorted([*traces, "rank0-cycle7-iteration2.operators.txt"])
 
 
-def test_without_a_work_dir_the_operators_are_told_and_nothing_is_written(tmp_path, caplog, monkeypatch):
+def test_operators_are_logged_without_a_work_dir(tmp_path, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO", "hookbus")
-    use_output(lambda output: output.deliver(recorded(), 1))
+    use_output(lambda output: output.deliver(record_cycle(), 1))
     assert "profiler: the most expensive operators" in caplog.text
     assert "aten::mm" in caplog.text
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_handler_gets_the_profiler_after_the_trace_was_written(tmp_path):
-    seen = []
+def test_handler_receives_the_profiler_after_the_trace_is_written(tmp_path):
+    calls = []
     use_output(
-        lambda output: output.deliver(recorded(), 1),
+        lambda output: output.deliver(record_cycle(), 1),
         tmp_path,
-        on_trace_ready=lambda profile: seen.append((len(files(tmp_path)), profile.key_averages()[0].count)),
+        on_trace_ready=lambda profile: calls.append((len(list_files(tmp_path)), profile.key_averages()[0].count)),
     )
-    assert seen == [(2, 1)]
+    assert calls == [(2, 1)]
 
 
-def test_the_report_is_a_file(tmp_path, report):
+def test_report_is_written_to_a_file(tmp_path, report):
     use_output(lambda output: output.keep(report), tmp_path)
     assert (tmp_path / "profiler/report.txt").read_text() == report.text()
 
 
-def test_the_report_of_a_run_that_goes_on_takes_no_place_of_another(tmp_path, report):
+def test_report_of_a_continued_run_has_a_new_name(tmp_path, report):
     use_output(lambda output: [output.keep(report) for _ in range(3)], tmp_path)
     assert sorted(path.name for path in (tmp_path / "profiler").glob("report*")) == [
         "report-2.txt",
@@ -94,20 +94,20 @@ def test_the_report_of_a_run_that_goes_on_takes_no_place_of_another(tmp_path, re
     ]
 
 
-def test_the_report_is_printed(capsys, report):
+def test_report_is_printed(capsys, report):
     use_output(lambda output: output.show(report))
     assert "The model itself takes 100.0 % of the time" in capsys.readouterr().out
 
 
-def test_where_the_files_are_is_printed(tmp_path, capsys, report):
+def test_output_directory_is_printed(tmp_path, capsys, report):
     use_output(lambda output: output.show(report), tmp_path)
-    assert capsys.readouterr().out.endswith(f"\nWhat the profiler has written is in {tmp_path / 'profiler'}\n")
+    assert capsys.readouterr().out.endswith(f"\nProfiler output: {tmp_path / 'profiler'}\n")
 
 
 @pytest.mark.parametrize(
     "use", [lambda output, report: output.keep(report), lambda output, report: output.show(report)]
 )
-def test_of_another_process_than_the_main_one_the_report_is_not_kept(tmp_path, report, capsys, monkeypatch, use):
+def test_report_is_written_and_printed_only_on_the_main_process(tmp_path, report, capsys, monkeypatch, use):
     monkeypatch.setattr("hookbus_profiler.output.is_main", lambda: False)
     use_output(lambda output: use(output, report), tmp_path)
     assert not (tmp_path / "profiler").exists()

@@ -9,13 +9,13 @@ COUNTS = st.integers(0, 4)
 
 
 @given(COUNTS, st.integers(1, 4), st.integers(1, 4), COUNTS, COUNTS, st.integers(0, 60))
-def test_the_same_iterations_are_traced_as_by_the_schedule_of_torch(wait, warmup, active, repeat, skip_first, index):
+def test_plan_traces_the_same_iterations_as_the_torch_schedule(wait, warmup, active, repeat, skip_first, index):
     plan = Plan(wait, warmup, active, repeat, skip_first)
     peer = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat, skip_first=skip_first)
     assert plan.traces(index) == (peer(index) is not ProfilerAction.NONE)
 
 
-def test_the_profiler_is_switched_on_once_per_cycle():
+def test_plan_begins_once_per_cycle():
     plan = Plan(wait=1, warmup=1, active=2, repeat=2, skip_first=3)
     assert [i for i in range(30) if plan.begins_at(i)] == [4, 8]
     assert [plan.cycle_of(i) for i in (2, 3, 6, 7, 10, 11)] == [0, 1, 1, 2, 2, 0]
@@ -23,11 +23,11 @@ def test_the_profiler_is_switched_on_once_per_cycle():
 
 
 @pytest.mark.parametrize(("iterations", "parts"), [(1, (0, 0, 1)), (2, (0, 1, 1)), (5, (0, 2, 3)), (100, (10, 2, 10))])
-def test_a_short_cycle_fits_in_what_there_is(iterations, parts):
+def test_fitted_plan_is_shortened_to_the_iterations(iterations, parts):
     plan = fitted(iterations)
     assert (plan.wait, plan.warmup, plan.active) == parts
 
 
 @given(st.integers(1, 200))
-def test_it_fits_always(iterations):
+def test_fitted_plan_never_exceeds_the_iterations(iterations):
     assert fitted(iterations).length <= iterations

@@ -1,4 +1,4 @@
-"""The examples that people bring with them run as they stand, on the scanned digits."""
+"""Tests that documented hook configurations run unmodified on the digits dataset."""
 
 import gzip
 import json
@@ -35,8 +35,8 @@ EXAMPLES = {
 }
 
 
-class Writer(Hook):
-    """Keeps the names that are recorded, by update."""
+class RecordNames(Hook):
+    """Record the names of logged scalars by step."""
 
     def __init__(self):
         super().__init__()
@@ -47,12 +47,12 @@ class Writer(Hook):
 
 
 def train(directory, *hooks):
-    """Five epochs of 23 iterations, with hooks as they are written."""
+    """Train for five epochs of 23 iterations with the given example configurations."""
     before_hooks = DIGITS.read_text().partition("\nhooks:")[0]
     text = "".join(indent(dedent(EXAMPLES[hook]).strip() + "\n", "  ") for hook in hooks)
     (directory / "run.yaml").write_text(f"{before_hooks}\nhooks:\n{text}")
     trainer = Trainer.from_file(directory / "run.yaml", [f"work_dir={directory / 'run'}", "training.epochs=5"])
-    trainer.register_hook(writer := Writer())
+    trainer.register_hook(writer := RecordNames())
     run = trainer.fit()
     assert (run.outcome, run.iters_done) == ("finished", 115)
     return writer.names
@@ -60,8 +60,8 @@ def train(directory, *hooks):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-class TestAnExample:
-    def test_of_the_profiler_traces_eighty_of_a_hundred_iterations(self, tmp_path):
+class TestExamples:
+    def test_profiler_example_traces_eighty_of_a_hundred_iterations(self, tmp_path):
         train(tmp_path, "profiler")
         directory = tmp_path / "run" / "profiler"
         trace = directory / "rank0-cycle1-iteration100.pt.trace.json.gz"
@@ -74,22 +74,22 @@ class TestAnExample:
         assert any("Input Dims" in event.get("args", {}) for event in events)
         assert "aten::convolution" in (directory / "rank0-cycle1-iteration100.operators.txt").read_text()
         report = (directory / "report.txt").read_text()
-        assert report.startswith("Where the time goes: 8 iterations of ")
+        assert report.startswith("Time breakdown: 8 iterations of ")
         assert "GFLOP per iteration" in report
 
-    def test_of_the_memory_profiler_records_once_in_a_hundred(self, tmp_path):
+    def test_memory_profiler_example_logs_every_hundred_iterations(self, tmp_path):
         names = train(tmp_path, "memory_profiler")
 
-        assert [step for step, found in names.items() if "memory/process_gb" in found] == [100]
+        assert [step for step, scalars in names.items() if "memory/process_gb" in scalars] == [100]
 
-    def test_of_the_iteration_timer_records_every_fifty_and_at_the_end_of_epochs(self, tmp_path):
+    def test_iter_timer_example_logs_every_fifty_iterations_and_per_epoch(self, tmp_path):
         names = train(tmp_path, "iter_timer")
 
-        assert [step for step, found in names.items() if "time/eta" in found] == [23, 46, 50, 92, 100, 115]
+        assert [step for step, scalars in names.items() if "time/eta" in scalars] == [23, 46, 50, 92, 100, 115]
 
-    def test_is_the_same_together_with_the_others(self, tmp_path):
+    def test_all_examples_work_together(self, tmp_path):
         names = train(tmp_path, *EXAMPLES)
 
         assert {"memory/process_gb", "time/iter", "time/data", "throughput/samples_per_second"} <= names[100]
         report = (tmp_path / "run" / "profiler" / "report.txt").read_text()
-        assert report.startswith("Where the time goes: 8 iterations of ")
+        assert report.startswith("Time breakdown: 8 iterations of ")

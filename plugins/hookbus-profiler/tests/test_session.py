@@ -9,7 +9,7 @@ def work():
 
 
 @pytest.mark.parametrize("warmup", [0, 2])
-def test_it_is_on_from_the_beginning_until_its_iterations_are_done(warmup):
+def test_cycle_is_active_from_construction_to_stop(warmup):
     cycle = Cycle(warmup, 2)
     for _ in range(warmup + 2):
         assert is_profiling()
@@ -20,11 +20,11 @@ def test_it_is_on_from_the_beginning_until_its_iterations_are_done(warmup):
     cycle.stop()
     cycle.stop()
     assert not is_profiling()
-    counts = {each.key: each.count for each in cycle.profile.key_averages()}
+    counts = {event.key: event.count for event in cycle.profile.key_averages()}
     assert counts["aten::mm"] == 2
 
 
-def test_it_may_be_stopped_in_the_middle_and_keeps_what_was_recorded():
+def test_cycle_stopped_early_has_the_recorded_iterations():
     cycle = Cycle(1, 5)
     for _ in range(3):
         work()
@@ -32,10 +32,10 @@ def test_it_may_be_stopped_in_the_middle_and_keeps_what_was_recorded():
     cycle.stop()
     assert not is_profiling()
     assert cycle.recorded == 2
-    assert {each.key: each.count for each in cycle.profile.key_averages()}["aten::mm"] == 2
+    assert {event.key: event.count for event in cycle.profile.key_averages()}["aten::mm"] == 2
 
 
-def test_stopped_while_it_warms_up_it_has_recorded_nothing():
+def test_cycle_stopped_during_warm_up_has_no_recorded_iterations():
     cycle = Cycle(3, 1)
     cycle.step()
     cycle.stop()

@@ -10,10 +10,10 @@ from hookbus_profiler.traces import Traces, operators
 
 @pytest.fixture
 def finished():
-    return recorded()
+    return record_cycle()
 
 
-def recorded():
+def record_cycle():
     cycle = Cycle(0, 1)
     torch.ones(2, 2) @ torch.ones(2, 2)
     cycle.step()
@@ -21,7 +21,7 @@ def recorded():
     return cycle.profile
 
 
-def test_a_trace_is_valid_and_a_table_lies_beside_it(tmp_path, finished):
+def test_write_creates_a_valid_trace_and_an_operator_table(tmp_path, finished):
     assert Traces(tmp_path / "p", "rank0", ".json.gz", 1e9).write(finished, "cycle1") is None
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
         "rank0-cycle1.json.gz",
@@ -32,42 +32,42 @@ def test_a_trace_is_valid_and_a_table_lies_beside_it(tmp_path, finished):
     assert "aten::mm" in (tmp_path / "p/rank0-cycle1.operators.txt").read_text()
 
 
-def sizes(directory):
+def get_sizes(directory):
     return {path.name: path.stat().st_size for path in directory.iterdir()}
 
 
-def test_what_there_is_no_room_for_is_left_out_and_said_once(tmp_path):
-    (tmp_path / "rank1-x.json.gz").write_bytes(bytes(10**6))  # another process has room of its own
-    Traces(tmp_path, "rank0", ".json.gz", 1e9).write(recorded(), "a")
-    one_cycle = sum(size for name, size in sizes(tmp_path).items() if name.startswith("rank0"))
-    table = sizes(tmp_path)["rank0-a.operators.txt"]
+def test_size_limit_omits_files_and_is_reported_once(tmp_path):
+    (tmp_path / "rank1-x.json.gz").write_bytes(bytes(10**6))  # the limit applies per process
+    Traces(tmp_path, "rank0", ".json.gz", 1e9).write(record_cycle(), "a")
+    one_cycle = sum(size for name, size in get_sizes(tmp_path).items() if name.startswith("rank0"))
+    table = get_sizes(tmp_path)["rank0-a.operators.txt"]
     traces = Traces(tmp_path, "rank0", ".json.gz", 2 * one_cycle + table * 1.5)
 
-    assert traces.write(recorded(), "b") is None
-    assert traces.write(recorded(), "c").startswith("rank0-c.json.gz is left out, and what follows as well: with its ")
-    assert traces.write(recorded(), "d") is None
-    assert set(sizes(tmp_path)) == {
+    assert traces.write(record_cycle(), "b") is None
+    assert traces.write(record_cycle(), "c").startswith("rank0-c.json.gz: the files would exceed their limit of ")
+    assert traces.write(record_cycle(), "d") is None
+    assert set(get_sizes(tmp_path)) == {
         "rank0-a.json.gz", "rank0-a.operators.txt", "rank0-b.json.gz", "rank0-b.operators.txt", "rank0-c.operators.txt",
         "rank1-x.json.gz",
     }  # fmt: skip
 
 
-def test_tables_take_room_as_well(tmp_path):
+def test_size_limit_includes_operator_tables(tmp_path):
     traces = Traces(tmp_path, "rank0", None, 10)
-    assert traces.write(recorded(), "a").startswith("rank0-a.operators.txt is left out")
-    assert sizes(tmp_path) == {}
+    assert traces.write(record_cycle(), "a").startswith("rank0-a.operators.txt: the files would exceed their limit")
+    assert get_sizes(tmp_path) == {}
 
 
-def test_what_is_written_again_takes_the_room_that_it_had(tmp_path):
-    Traces(tmp_path, "rank0", None, 1e9).write(recorded(), "a")
-    traces = Traces(tmp_path, "rank0", None, 1.5 * sizes(tmp_path)["rank0-a.operators.txt"])
-    assert traces.write(recorded(), "a") is None
+def test_size_limit_does_not_count_a_replaced_file(tmp_path):
+    Traces(tmp_path, "rank0", None, 1e9).write(record_cycle(), "a")
+    traces = Traces(tmp_path, "rank0", None, 1.5 * get_sizes(tmp_path)["rank0-a.operators.txt"])
+    assert traces.write(record_cycle(), "a") is None
 
 
-def test_without_a_suffix_there_is_only_the_table(tmp_path, finished):
+def test_write_creates_only_the_table_without_a_suffix(tmp_path, finished):
     Traces(tmp_path, "rank0", None, 1e9).write(finished, "a")
     assert [path.name for path in tmp_path.iterdir()] == ["rank0-a.operators.txt"]
 
 
-def test_the_table_names_operators(finished):
+def test_operator_table_contains_operators(finished):
     assert "aten::mm" in operators(finished)

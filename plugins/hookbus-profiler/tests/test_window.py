@@ -13,8 +13,8 @@ from hookbus_profiler.window import Window
 NO_TRACES = Plan(wait=10**6, warmup=0, active=1)
 
 
-class Opener(Hook):
-    """Opens a window for a training, on a device that the test says."""
+class OpenWindow(Hook):
+    """Open a window for a training on the given device."""
 
     def __init__(self, plan=NO_TRACES, length=None, device="cpu", deliver=None, **options):
         super().__init__()
@@ -29,46 +29,48 @@ class Opener(Hook):
 
 
 def profile(hooks=(), *, batches=8, **options):
-    opener = Opener(**options)
-    bus = HookBus([opener, *hooks])
+    hook = OpenWindow(**options)
+    bus = HookBus([hook, *hooks])
     try:
         fake_training(bus=bus, epochs=1, batches=batches)
     finally:
         assert not is_profiling()
-        assert list(bus.hooks.values()) == [opener, *hooks]
+        assert list(bus.hooks.values()) == [hook, *hooks]
         assert bus.table.wrap is None
-    opener.window.split.finish()
-    return opener
+    hook.window.split.finish()
+    return hook
 
 
 class TestIterations:
-    def test_count_but_the_first_one(self):
+    def test_first_iteration_is_not_plain(self):
         assert profile(batches=8).window.split.plain.iterations == 7
 
-    def test_end_with_the_length(self):
+    def test_window_closes_after_its_length(self):
         window = profile(batches=8, length=5).window
         assert (window.iterations, window.split.plain.iterations) == (5, 4)
 
-    def test_that_are_traced_and_the_one_after_a_trace_stand_apart(self):
-        # 0 is the first one, 1 to 3 are traced, 4 comes after them, 5 to 7 are like all others.
-        opener = profile(batches=8, plan=Plan(wait=1, warmup=1, active=2))
-        split = opener.window.split
-        assert (split.traced.iterations, split.plain.iterations, opener.delivered) == (3, 3, [(1, 2)])
+    def test_traced_iterations_and_the_next_one_are_not_plain(self):
+        # Iteration 0 is the first one, 1 to 3 are traced, 4 follows a trace, 5 to 7 are plain.
+        hook = profile(batches=8, plan=Plan(wait=1, warmup=1, active=2))
+        split = hook.window.split
+        assert (split.traced.iterations, split.plain.iterations, hook.delivered) == (3, 3, [(1, 2)])
 
-    def test_that_are_traced_from_the_first_one_on_count_from_there(self):
+    def test_iterations_are_traced_from_the_first_one_without_wait_and_warmup(self):
         split = profile(batches=4, plan=Plan(wait=0, warmup=0, active=2, repeat=0)).window.split
         assert (split.traced.iterations, split.plain.iterations) == (4, 0)
 
-    def test_go_on_after_a_trace_that_could_not_be_delivered(self):
+    def test_measurement_continues_after_a_failed_delivery(self):
         def fail(cycle, number):
-            raise OSError("the disk is full")
+            raise OSError("No space left on device")
 
-        with pytest.warns(UserWarning, match="hook 'window' .* failed at after_train_iter: OSError: the disk is full"):
+        with pytest.warns(
+            UserWarning, match="hook 'window' .* failed at after_train_iter: OSError: No space left on device"
+        ):
             window = profile(batches=8, plan=Plan(wait=1, warmup=0, active=1, repeat=2), deliver=fail).window
-        # 0 is the first one, 1 and 3 are traced, 2 and 4 come after a trace.
+        # Iteration 0 is the first one, 1 and 3 are traced, 2 and 4 follow a trace.
         assert (window.split.traced.iterations, window.split.plain.iterations) == (2, 3)
 
-    def test_do_not_hold_the_time_in_which_a_trace_is_written(self):
+    def test_delivery_of_a_trace_is_not_measured(self):
         plan = Plan(wait=0, warmup=0, active=1, repeat=0)
         split = profile(batches=4, plan=plan, deliver=lambda cycle, number: time.sleep(0.3)).window.split
         assert split.traced.iterations == 4
@@ -76,59 +78,59 @@ class TestIterations:
 
 
 class TestHooks:
-    def test_have_no_time_for_what_they_do_in_a_validation(self):
-        class Validating(Hook):
+    def test_time_of_hooks_excludes_validations(self):
+        class SleepInValidation(Hook):
             priority = 100
 
             def before_val(self):
                 time.sleep(0.02)
 
-        class Working(Hook):
+        class Sleep(Hook):
             def after_train_iter(self, run):
                 time.sleep(0.002)
                 if run.iters_done == 4:
                     run.request_validation()
 
-        opener = Opener()
-        bus = HookBus([opener, Validating(), Working()])
+        hook = OpenWindow()
+        bus = HookBus([hook, SleepInValidation(), Sleep()])
         fake_training(bus=bus, epochs=1, batches=8, scores=lambda epoch: {"loss": 1.0})
-        opener.window.split.finish()
-        times = opener.window.split.plain
+        hook.window.split.finish()
+        times = hook.window.split.plain
 
-        assert "validating" not in times.hooks
-        assert 0.014 <= times.hooks["working"] <= times.seconds
+        assert "sleep_in_validation" not in times.hooks
+        assert 0.014 <= times.hooks["sleep"] <= times.seconds
 
-    def test_have_no_time_for_the_window_itself(self):
+    def test_time_of_hooks_excludes_the_window(self):
         assert "window" not in profile().window.split.plain.hooks
 
 
-class TestTheEnd:
+class TestClose:
     @pytest.mark.parametrize("at", ["before_train_epoch", "before_train_iter", "after_forward", "after_train_iter"])
     @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-    def test_comes_once_in_a_run_that_fails_and_delivers_what_was_recorded(self, at, error):
+    def test_failed_run_closes_the_window_and_delivers_the_recorded_cycle(self, at, error):
         def fail(self, run):
             if run.clock.number("iter") == 4 or at == "before_train_epoch":
                 raise error
 
-        opener = Opener(Plan(wait=1, warmup=1, active=9))
+        hook = OpenWindow(Plan(wait=1, warmup=1, active=9))
         failing = type("Failing", (Hook,), {at: fail})()
-        bus = HookBus([opener, failing])
+        bus = HookBus([hook, failing])
         with contextlib.suppress(error):
             fake_training(bus=bus, epochs=1, batches=8)
         assert not is_profiling()
-        assert list(bus.hooks) == ["opener", "failing"]
-        assert [number for number, _ in opener.delivered] == ([] if at == "before_train_epoch" else [1])
+        assert list(bus.hooks) == ["open_window", "failing"]
+        assert [number for number, _ in hook.delivered] == ([] if at == "before_train_epoch" else [1])
 
-    def test_comes_before_anything_was_recorded(self):
+    def test_cycle_without_recorded_iterations_is_not_delivered(self):
         assert profile(batches=3, plan=Plan(wait=1, warmup=5, active=1)).delivered == []
 
 
-class Queue:
-    """A device that gets to nothing before it is waited for; how often that is, it counts."""
+class FakeDevice:
+    """Device that completes its work only when synchronized, and counts the synchronizations."""
 
     def __init__(self, monkeypatch):
         self.waits = 0
-        queue = self
+        device = self
 
         class Event:
             made = 0
@@ -139,16 +141,16 @@ class Queue:
                 self.number = Event.made
 
             def record(self):
-                """Ten milliseconds after the one before."""
+                """Record the event ten milliseconds after the previous one."""
 
             def query(self):
-                return queue.waits > 0
+                return device.waits > 0
 
             def synchronize(self):
-                queue.waits += 1
+                device.waits += 1
 
             def elapsed_time(self, other):
-                assert queue.waits
+                assert device.waits
                 return 10.0 * (other.number - self.number)
 
         monkeypatch.setattr(torch, "Event", Event)
@@ -159,23 +161,23 @@ class Queue:
         self.waits += 1
 
 
-class TestADevice:
-    def test_is_measured_by_its_own_clock_and_not_waited_for_in_any_iteration(self, monkeypatch):
-        queue = Queue(monkeypatch)
+class TestDevice:
+    def test_device_is_measured_by_events_without_synchronization(self, monkeypatch):
+        device = FakeDevice(monkeypatch)
 
-        class Look(Hook):
+        class CountSynchronizations(Hook):
             waits = None
 
             def after_train(self):
-                Look.waits = queue.waits
+                CountSynchronizations.waits = device.waits
 
-        opener = profile([Look()], batches=50, device="cuda")
+        hook = profile([CountSynchronizations()], batches=50, device="cuda")
 
-        assert Look.waits == 0
-        assert queue.waits > 0
-        parts = opener.window.split.plain.parts
-        # Every piece is ten milliseconds long; two lie between the gradients and the end of the update, one behind it.
-        assert opener.window.split.plain.iterations == 49
+        assert CountSynchronizations.waits == 0
+        assert device.waits > 0
+        parts = hook.window.split.plain.parts
+        # Each interval takes ten milliseconds; `optimizer` consists of two intervals.
+        assert hook.window.split.plain.iterations == 49
         assert {part: round(seconds / 0.49, 6) for part, seconds in parts.items()} == {
             "data": 1, "forward": 1, "backward": 1, "optimizer": 2, "other": 1,
         }  # fmt: skip
