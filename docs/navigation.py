@@ -1,4 +1,4 @@
-"""What mkdocs does before it builds: an entry of the navigation such as `plugins/*.md` becomes the pages that match."""
+"""MkDocs hook that expands patterns such as `plugins/*.md` in the navigation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def on_config(config: Any) -> Any:
-    """Called by mkdocs with its settings, which are changed in place."""
+    """Expand the patterns of the navigation in place."""
     docs = Path(config.docs_dir)
     for section in config.nav:
         for title, entries in section.items():

@@ -1,4 +1,4 @@
-"""The hooks of hookbus in a loop of your own."""
+"""Use hookbus hooks in a custom training loop."""
 
 import torch
 from torch.nn import functional
@@ -39,4 +39,4 @@ def main() -> Run:
 
 if __name__ == "__main__":
     run = main()
-    print(f"{run.outcome} after {run.steps_done} updates, best {run.best['val/accuracy'].value:.4f}")
+    print(f"{run.outcome} after {run.steps_done} optimizer steps, best {run.best['val/accuracy'].value:.4f}")

@@ -1,7 +1,7 @@
-"""A trace of the profiler as a picture: `python docs/examples/draw_trace.py TRACE.pt.trace.json.gz PICTURE.png`.
+"""Plot a profiler trace: `python docs/examples/draw_trace.py TRACE.pt.trace.json.gz IMAGE.png`.
 
-Above two steps, below what is left of the first one when its data is there. Like in a trace viewer, time goes from left
-to right, and what is called lies below what calls it.
+The upper panel shows two steps, the lower panel the part of the first step after its data is loaded. As in a trace
+viewer, time runs from left to right, and a callee is shown below its caller.
 """
 
 import gzip
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = {"ProfilerStep": "#c8ccd4", "enumerate": "#d1495b", "Optimizer": "#2e7d5b", "autograd": "#7b5ea7"}
+COLORS = {"ProfilerStep": "#c8ccd4", "enumerate": "#d1495b", "Optimizer": "#2e7d5b", "autograd": "#7b5ea7"}
 OPERATOR = "#3a78b5"
-SIGN = 0.0065
-"""How wide a letter is, as a share of the picture."""
+CHARACTER_WIDTH = 0.0065
+"""Width of a character, relative to the figure."""
 
 
 class Bar(NamedTuple):
-    """Something that took time, in milliseconds; `depth` is how many others it was called by."""
+    """A timed event with times in milliseconds; `depth` is the number of its callers."""
 
     name: str
     begin: float
@@ -29,8 +29,8 @@ class Bar(NamedTuple):
     depth: int
 
 
-def bars_of(events: Iterable[dict[str, Any]]) -> Iterator[Bar]:
-    """What the thread of the training did, the caller before what it calls."""
+def load_bars(events: Iterable[dict[str, Any]]) -> Iterator[Bar]:
+    """Yield the events of the training thread, callers before callees."""
     timed = [event for event in events if event.get("cat") in ("user_annotation", "cpu_op")]
     (thread,) = {event["tid"] for event in timed if event["name"].startswith("ProfilerStep")}
     callers: list[float] = []
@@ -41,19 +41,19 @@ def bars_of(events: Iterable[dict[str, Any]]) -> Iterator[Bar]:
         callers.append(end)
 
 
-def draw(axis: Axes, bars: list[Bar], begin: float, end: float) -> None:
-    """The bars between two moments, with their names where there is room."""
+def plot_bars(axis: Axes, bars: list[Bar], begin: float, end: float) -> None:
+    """Plot the bars between two times, with their names if they fit."""
     for bar in bars:
         left, right = max(bar.begin, begin) - begin, min(bar.end, end) - begin
         if right <= left:
             continue
-        colour = next((colour for start, colour in COLOURS.items() if bar.name.startswith(start)), OPERATOR)
-        axis.barh(bar.depth, right - left, 0.9, left, color=colour, edgecolor="white", linewidth=0.2)
-        letters = int((right - left) / (end - begin) / SIGN)
-        if letters > 5:
-            dark = colour == COLOURS["ProfilerStep"]
-            text = bar.name if len(bar.name) <= letters else bar.name[: letters - 1] + "…"
-            axis.text(left, bar.depth, f" {text}", va="center", size=7, color="black" if dark else "white")
+        color = next((color for start, color in COLORS.items() if bar.name.startswith(start)), OPERATOR)
+        axis.barh(bar.depth, right - left, 0.9, left, color=color, edgecolor="white", linewidth=0.2)
+        characters = int((right - left) / (end - begin) / CHARACTER_WIDTH)
+        if characters > 5:
+            light = color == COLORS["ProfilerStep"]
+            text = bar.name if len(bar.name) <= characters else bar.name[: characters - 1] + "…"
+            axis.text(left, bar.depth, f" {text}", va="center", size=7, color="black" if light else "white")
     axis.set_xlim(0, end - begin)
     axis.invert_yaxis()
     axis.set_yticks([])
@@ -62,19 +62,19 @@ def draw(axis: Axes, bars: list[Bar], begin: float, end: float) -> None:
     axis.tick_params(labelsize=8)
 
 
-def draw_trace(trace: Path, picture: Path) -> None:
-    """Draw both panels into a file."""
-    bars = list(bars_of(json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]))
+def plot_trace(trace: Path, image: Path) -> None:
+    """Plot both panels and save the figure."""
+    bars = list(load_bars(json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]))
     first, second = [bar for bar in bars if bar.name.startswith("ProfilerStep")][:2]
     loaded = next(bar.end for bar in bars if bar.name.startswith("enumerate(DataLoader)"))
     figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=[2, 5])
-    draw(above, [bar for bar in bars if bar.depth < 3], first.begin, second.end)
-    draw(below, bars, loaded, first.end)
+    plot_bars(above, [bar for bar in bars if bar.depth < 3], first.begin, second.end)
+    plot_bars(below, bars, loaded, first.end)
     above.set_title("Two steps", loc="left", size=9)
-    below.set_title("The first one from where its data is there", loc="left", size=9)
-    figure.savefig(picture)
+    below.set_title("First step, after its data is loaded", loc="left", size=9)
+    figure.savefig(image)
 
 
 if __name__ == "__main__":
-    draw_trace(Path(sys.argv[1]), Path(sys.argv[2]))
+    plot_trace(Path(sys.argv[1]), Path(sys.argv[2]))

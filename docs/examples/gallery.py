@@ -1,4 +1,4 @@
-"""The pictures of the gallery page: `python docs/examples/gallery.py docs/images` draws them again."""
+"""Generate the images of the gallery page: `python docs/examples/gallery.py docs/images`."""
 
 import contextlib
 import shutil
@@ -22,8 +22,8 @@ from hookbus_zoo import cnn, digits
 Loss = Callable[[Any, Any], Tensor]
 
 
-def trained(name: str, model: nn.Module, splits: Splits, epochs: int, hooks: list[Hook], loss: Loss) -> Trainer:
-    """Train on a data set, and validate once at the end."""
+def train_model(name: str, model: nn.Module, splits: Splits, epochs: int, hooks: list[Hook], loss: Loss) -> Trainer:
+    """Train on a dataset, and validate once at the end."""
     torch.manual_seed(0)
     trainer = Trainer(
         model,
@@ -45,13 +45,13 @@ def trained(name: str, model: nn.Module, splits: Splits, epochs: int, hooks: lis
 # -- scanned digits --------------------------------------------------------------------------------
 
 
-def draw_digits() -> None:
-    """What a small CNN says of scanned digits, and why."""
+def plot_digits() -> None:
+    """Plot predictions and explanations of a small CNN on scanned digits."""
     content = ["predictions", "feature_maps", "cam", "gradients"]
     hook = VisualizationHook(
         interval=10**6, max_samples=12, backend="pillow", content=content, layers=["0"], cam_layer="0"
     )
-    trained("digits", cnn(), digits(), 3, [hook], functional.cross_entropy)
+    train_model("digits", cnn(), digits(), 3, [hook], functional.cross_entropy)
 
 
 class ViT(nn.Module):
@@ -61,67 +61,67 @@ class ViT(nn.Module):
         super().__init__()
         self.patches = nn.Conv2d(1, width, 2, stride=2)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(0.02 * torch.randn(1, 17, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, 17, width))
         layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.patches(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.places
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.positions
         scores: Tensor = self.head(self.layers(tokens)[:, 0])
         return scores
 
 
-def draw_attention() -> None:
-    """Where a vision transformer looks."""
+def plot_attention() -> None:
+    """Plot the attention of a vision transformer."""
     hook = VisualizationHook(interval=10**6, max_samples=12, backend="pillow", content=["attention"])
-    trained("attention", ViT(), digits(), 10, [hook], functional.cross_entropy)
+    train_model("attention", ViT(), digits(), 10, [hook], functional.cross_entropy)
 
 
-# -- drawn scenes ----------------------------------------------------------------------------------
+# -- synthetic scenes--------------------------------------------------------------------------------
 
 SIZE = 64
 NAMES = ["background", "disc", "box"]
 
 
-def scene(generator: np.random.Generator) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[list[int]]]:
-    """Discs and boxes on a noisy ground: the image, the class of each pixel, and [class, x1, y1, x2, y2] of each."""
-    image, labels, found = Image.new("RGB", (SIZE, SIZE), (70, 90, 80)), Image.new("L", (SIZE, SIZE)), []
+def make_scene(generator: np.random.Generator) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[list[int]]]:
+    """Return an image of discs and boxes with noise, its label map, and [class, x1, y1, x2, y2] of each object."""
+    image, labels, objects = Image.new("RGB", (SIZE, SIZE), (70, 90, 80)), Image.new("L", (SIZE, SIZE)), []
     for _ in range(generator.integers(2, 5)):
-        kind = int(generator.integers(1, 3))
-        left, top = (int(each) for each in generator.integers(0, SIZE - 26, 2))
+        label = int(generator.integers(1, 3))
+        left, top = (int(offset) for offset in generator.integers(0, SIZE - 26, 2))
         box = [left, top, left + int(generator.integers(12, 26)), top + int(generator.integers(12, 26))]
-        for canvas, colour in ((image, tuple(generator.integers(120, 250, 3).tolist())), (labels, kind)):
+        for canvas, color in ((image, tuple(generator.integers(120, 250, 3).tolist())), (labels, label)):
             draw = ImageDraw.Draw(canvas)
-            (draw.ellipse if kind == 1 else draw.rectangle)(box, fill=colour)
-        found.append([kind, *box])
+            (draw.ellipse if label == 1 else draw.rectangle)(box, fill=color)
+        objects.append([label, *box])
     noise = generator.normal(0, 12, (SIZE, SIZE, 3))
-    return np.clip(np.array(image) + noise, 0, 255).astype(np.uint8), np.array(labels), found
+    return np.clip(np.array(image) + noise, 0, 255).astype(np.uint8), np.array(labels), objects
 
 
-def scenes(count: int, seed: int) -> TensorDataset:
-    """Images (3, H, W) from 0 to 1, and label maps."""
+def make_scenes(count: int, seed: int) -> TensorDataset:
+    """Return images (3, H, W) with values from 0 to 1, and label maps (H, W)."""
     generator = np.random.default_rng(seed)
-    images, labels, _ = zip(*(scene(generator) for _ in range(count)), strict=True)
+    images, labels, _ = zip(*(make_scene(generator) for _ in range(count)), strict=True)
     pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
     return TensorDataset(pixels, torch.from_numpy(np.stack(labels)).long())
 
 
-def draw_masks() -> None:
-    """What a small network takes each pixel for."""
+def plot_masks() -> None:
+    """Plot the segmentation of a small network."""
 
     def block(inputs: int, outputs: int, dilation: int) -> nn.Sequential:
         return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=dilation, dilation=dilation), nn.ReLU())
 
     model = nn.Sequential(*(block(3 if i == 0 else 12, 12, 2**i) for i in range(4)), nn.Conv2d(12, 3, 1))
-    splits = Splits(train=scenes(192, 0), val=scenes(4, 1))
+    splits = Splits(train=make_scenes(192, 0), val=make_scenes(4, 1))
     hook = SegVisualizationHook(interval=10**6, class_names=NAMES, ignore_index=0, show_edge=True, backend="pillow")
-    trained("masks", model, splits, 14, [hook], functional.cross_entropy)
+    train_model("masks", model, splits, 14, [hook], functional.cross_entropy)
 
 
-class Guess(nn.Module):
-    """No detector: it gives the true boxes back, a little beside the place, some missing and one too many."""
+class DummyDetector(nn.Module):
+    """A dummy detector that returns the targets, shifted, with one missing and one additional box."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,36 +129,36 @@ class Guess(nn.Module):
 
     def forward(self, images: Tensor, objects: list[dict[str, Tensor]]) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(0)
-        found = []
-        for each in objects:
-            boxes, labels = each["boxes"][1:], each["labels"][1:]
+        predictions = []
+        for target in objects:
+            boxes, labels = target["boxes"][1:], target["labels"][1:]
             boxes = boxes + 3 * torch.randn(boxes.shape, generator=generator)
             boxes = torch.cat([boxes, torch.tensor([[4.0, 38, 20, 58]])])
             scores = torch.rand(len(boxes), generator=generator) * 0.5 + 0.5
-            found.append({"boxes": boxes, "labels": torch.cat([labels, torch.tensor([1])]), "scores": scores})
-        return {"loss": self.weight.sum(), "predictions": found}
+            predictions.append({"boxes": boxes, "labels": torch.cat([labels, torch.tensor([1])]), "scores": scores})
+        return {"loss": self.weight.sum(), "predictions": predictions}
 
 
-def draw_boxes() -> None:
-    """Objects, and where they are said to be."""
+def plot_boxes() -> None:
+    """Plot target and predicted boxes."""
     generator = np.random.default_rng(1)
-    drawn = [scene(generator) for _ in range(4)]
-    images = torch.from_numpy(np.stack([image for image, _, _ in drawn])).permute(0, 3, 1, 2)
-    objects = [torch.tensor(found) for _, _, found in drawn]
+    scenes = [make_scene(generator) for _ in range(4)]
+    images = torch.from_numpy(np.stack([image for image, _, _ in scenes])).permute(0, 3, 1, 2)
+    objects = [torch.tensor(boxes) for _, _, boxes in scenes]
     batch = {"images": images, "objects": [{"boxes": o[:, 1:].float(), "labels": o[:, 0]} for o in objects]}
     hook = DetVisualizationHook(
         interval=1, class_names=NAMES, backend="pillow", parse=lambda batch, outputs: {"targets": batch["objects"]}
     )
-    model = Guess()
+    model = DummyDetector()
     Trainer(
         model, torch.optim.SGD(model.parameters(), lr=0.1), train_loader=[batch], epochs=1, work_dir="runs/boxes",
         hooks=[hook], default_hooks=False,
     ).fit()  # fmt: skip
 
 
-# -- all of them -----------------------------------------------------------------------------------
+# -- command line---------------------------------------------------------------------------------
 
-PICTURES = {
+IMAGES = {
     "predictions": "digits/visualization/visualization/val-predictions-*.png",
     "feature_maps": "digits/visualization/visualization/val-feature_maps-0-*.png",
     "cam": "digits/visualization/visualization/val-cam-*.png",
@@ -167,19 +167,19 @@ PICTURES = {
     "masks": "masks/visualization/seg_visualization/val-*.png",
     "boxes": "boxes/visualization/det_visualization/train-*.png",
 }
-"""By name on the page, where the run has put it; of several files the last."""
+"""Name on the gallery page and path pattern of its file; of multiple files, the last is used."""
 
 
 def main(folder: Path) -> None:
-    """Run all examples in a directory of their own, and copy their pictures."""
+    """Run all examples in the current directory and copy their images."""
     folder.mkdir(parents=True, exist_ok=True)
-    for draw in (draw_digits, draw_attention, draw_masks, draw_boxes):
-        draw()
-    for name, pattern in PICTURES.items():
+    for plot in (plot_digits, plot_attention, plot_masks, plot_boxes):
+        plot()
+    for name, pattern in IMAGES.items():
         shutil.copy(sorted(Path("runs").glob(pattern))[-1], folder / f"{name}.png")
 
 
 if __name__ == "__main__":
-    goal = Path(sys.argv[1]).absolute()
+    output = Path(sys.argv[1]).absolute()
     with TemporaryDirectory() as directory, contextlib.chdir(directory):
-        main(goal)
+        main(output)

@@ -1,6 +1,6 @@
-"""The parts of the pages that are derived from the code: `python -m docs.generating` writes them, a test compares them.
+"""Generate the parts of the documentation that are derived from the code: `python -m docs.generating`.
 
-A page holds them between `<!-- generated: name -->` and `<!-- end -->`. Each hook of each package in `plugins/` is
-a part `hook/<entry point>`, each model or data set a part `factory/<entry point>`; they stand on the page of their
-package: `docs/plugins/ema.md` for hookbus-ema.
+A page contains them between `<!-- generated: name -->` and `<!-- end -->`; a test compares them with the code. Each
+hook of a package in `plugins/` is a part `hook/<entry point>`, each model or dataset a part `factory/<entry point>`.
+They belong on the page of the package: `docs/plugins/ema.md` for hookbus-ema.
 """

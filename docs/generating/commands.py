@@ -1,4 +1,4 @@
-"""The command line."""
+"""Commands of the command line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ __all__ = ["commands"]
 
 
 def commands() -> str:
-    """Every command with its arguments and options."""
+    """Return the section of every command with its arguments and options."""
     group: Any = typer.main.get_command(app)
     return "\n".join(_command(name, command) for name, command in group.commands.items())
 
 
 def _command(name: str, command: Any) -> str:
-    options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    usage = " ".join(["hookbus", name, *(_usage(each) for each in arguments), *(["[options]"] if options else [])])
-    rows = [(f"`{_usage(each)}`", each.help) for each in arguments]
-    rows += [(f"`{', '.join(each.opts)}`", each.help) for each in options]
-    known = f"\n{table(('argument', 'meaning'), rows)}\n" if rows else ""
-    return f"## hookbus {name}\n\n```text\n{usage}\n```\n\n{command.help}\n{known}"
+    options = [param for param in command.params if param.param_type_name == "option" and param.name != "help"]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    usage = " ".join(
+        ["hookbus", name, *(_usage(argument) for argument in arguments), *(["[options]"] if options else [])]
+    )
+    rows = [(f"`{_usage(argument)}`", argument.help) for argument in arguments]
+    rows += [(f"`{', '.join(option.opts)}`", option.help) for option in options]
+    options_table = f"\n{table(('argument', 'meaning'), rows)}\n" if rows else ""
+    return f"## hookbus {name}\n\n```text\n{usage}\n```\n\n{command.help}\n{options_table}"
 
 
 def _usage(argument: Any) -> str:

@@ -12,18 +12,18 @@ __all__ = ["exceptions", "exit_codes"]
 
 
 def exit_codes() -> str:
-    """What a process returns, by outcome of its run."""
-    codes = {**EXIT_CODES, "the run file or the command line does not hold": 2}
+    """Return the table of exit codes and outcomes."""
+    codes = {**EXIT_CODES, "invalid run file or command line": 2}
     rows = sorted((code, outcome) for outcome, code in codes.items())
     return table(("exit code", "outcome"), ((str(code), outcome) for code, outcome in rows))
 
 
 def exceptions() -> str:
-    """Every exception, below the one that it is a kind of."""
+    """Return the tree of exceptions as a nested list."""
     return _exception(errors.HookbusError, 0)
 
 
 def _exception(cls: type[Exception], depth: int) -> str:
     line = f"{'    ' * depth}- `{cls.__name__}`: {inspect.cleandoc(cls.__doc__ or '').splitlines()[0]}"
-    ours = [each for each in cls.__subclasses__() if each.__module__ == errors.__name__]
-    return "\n".join([line, *(_exception(each, depth + 1) for each in ours)])
+    subclasses = [subclass for subclass in cls.__subclasses__() if subclass.__module__ == errors.__name__]
+    return "\n".join([line, *(_exception(subclass, depth + 1) for subclass in subclasses)])

@@ -1,25 +1,28 @@
-"""What a hook class states about itself."""
+"""Class attributes and properties of hooks."""
 
 from __future__ import annotations
 
 import inspect
 from enum import Enum
 
-from docs.generating.tables import described, sentence, table
+from docs.generating.tables import capitalize, parse_section, table
 from hookbus.hook import Hook
 
 __all__ = ["hook_facts", "hook_questions"]
 
 
 def hook_facts() -> str:
-    """What a hook class states about itself, as its docstring says."""
-    documented = described(Hook, "Attributes")
-    stated = [name for name in documented if name in vars(Hook) and not isinstance(vars(Hook)[name], property)]
-    rows = ((f"`{name}`", f"{sentence(documented[name])}<br><small>{_stated(name)}</small>") for name in stated)
+    """Return the table of the class attributes of `Hook`, from its docstring."""
+    documented = parse_section(Hook, "Attributes")
+    attributes = [name for name in documented if name in vars(Hook) and not isinstance(vars(Hook)[name], property)]
+    rows = (
+        (f"`{name}`", f"{capitalize(documented[name])}<br><small>{_format_default(name)}</small>")
+        for name in attributes
+    )
     return table(("attribute", "meaning"), rows)
 
 
-def _stated(name: str) -> str:
+def _format_default(name: str) -> str:
     value = vars(Hook)[name]
     if isinstance(value, Enum):
         return f"default `{type(value).__name__}.{value.name}`"
@@ -27,6 +30,6 @@ def _stated(name: str) -> str:
 
 
 def hook_questions() -> str:
-    """The properties of a hook that the bus asks, as their docstrings say."""
+    """Return the table of the properties that the bus reads, from their docstrings."""
     names = ("keeps_best_of", "validates_with")
     return table(("property", "meaning"), ((f"`{name}`", inspect.getdoc(vars(Hook)[name]) or "") for name in names))

@@ -1,4 +1,4 @@
-"""What the packages in `plugins/` offer, and how it is set."""
+"""Hooks, models and datasets of the packages in `plugins/`, with their settings."""
 
 from __future__ import annotations
 
@@ -10,67 +10,73 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.generating.settings import keys, shown
-from docs.generating.tables import described, sentence, table
+from docs.generating.settings import format_default, keys
+from docs.generating.tables import capitalize, parse_section, table
 from hookbus.hook import Hook, HookConfig
 
 __all__ = ["OFFERED", "package_parts", "packages"]
 
 PACKAGES = Path(__file__).parents[2] / "plugins"
 OFFERED = ("hookbus.hooks", "hookbus.models", "hookbus.datasets")
-"""Groups of entry points whose members have a place on the page of their package."""
+"""Entry-point groups whose members are documented on the page of their package."""
 
 
 def packages() -> str:
-    """Every package in `plugins/`: what it offers, and what for."""
+    """Return the table of the packages in `plugins/`."""
     rows = []
     for project in _projects():
-        slug, offers = project["name"].removeprefix("hookbus-"), sorted(_offers(project))
-        what = project["description"].replace(" for hookbus:", ":")
+        slug, names = project["name"].removeprefix("hookbus-"), sorted(_get_entry_points(project))
+        description = project["description"].replace(" for hookbus:", ":")
         rows.append(
-            (f"[{slug}](plugins/{slug}.md)", f"{what}<br><small>{', '.join(f'`{each}`' for each in offers)}</small>")
+            (
+                f"[{slug}](plugins/{slug}.md)",
+                f"{description}<br><small>{', '.join(f'`{name}`' for name in names)}</small>",
+            )
         )
-    return table(("package", "what it brings"), rows)
+    return table(("package", "content"), rows)
 
 
 def package_parts() -> Iterator[tuple[str, Callable[[], str]]]:
-    """A part for each thing that a package in `plugins/` offers."""
+    """Yield a part for each hook, model and dataset in `plugins/`."""
     for project in _projects():
-        for name, path in _offers(project).items():
-            thing = pkgutil.resolve_name(path)
-            if inspect.isclass(thing) and issubclass(thing, Hook):
-                yield f"hook/{name}", functools.partial(_hook, name, thing)
+        for name, path in _get_entry_points(project).items():
+            target = pkgutil.resolve_name(path)
+            if inspect.isclass(target) and issubclass(target, Hook):
+                yield f"hook/{name}", functools.partial(_hook, name, target)
             else:
-                yield f"factory/{name}", functools.partial(_factory, thing)
+                yield f"factory/{name}", functools.partial(_factory, target)
 
 
 def _projects() -> list[dict[str, Any]]:
     return [tomllib.loads(path.read_text())["project"] for path in sorted(PACKAGES.glob("*/pyproject.toml"))]
 
 
-def _offers(project: Mapping[str, Any]) -> dict[str, str]:
-    """What a package offers to people: entry points, without the points of packages."""
+def _get_entry_points(project: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entry points of the documented groups."""
     groups: Mapping[str, dict[str, str]] = project.get("entry-points", {})
     return {name: path for group in OFFERED for name, path in groups.get(group, {}).items()}
 
 
 def _hook(name: str, cls: type[Hook]) -> str:
-    """How a hook is named, how deep it is, what happens when it fails, and its settings."""
+    """Return type, class, priority, failure mode and settings of a hook."""
     facts = [f"`type: {name}` in a run file, `{cls.__module__.partition('.')[0]}.{cls.__name__}` in Python"]
-    facts += [f"priority {int(cls.priority)}", "only watches" if cls.observer else "a failure ends the run"]
-    facts += ["on the main process only"] if cls.ranks == "main" else []
-    facts += ["needs a work directory"] if cls.needs_work_dir else []
+    facts += [
+        f"priority {int(cls.priority)}",
+        "observer: a failure is a warning" if cls.observer else "a failure ends the run",
+    ]
+    facts += ["runs on rank 0 only"] if cls.ranks == "main" else []
+    facts += ["requires a work directory"] if cls.needs_work_dir else []
     fields, common = cls.Config.model_fields, HookConfig.model_fields
     shared = [key for key in common if fields[key].description == common[key].description]
-    table = keys(cls.Config, shared) if len(shared) < len(fields) else "It has no settings of its own."
+    table = keys(cls.Config, shared) if len(shared) < len(fields) else "The hook has only the common settings."
     return f"{'; '.join(facts)}.\n\n{table}"
 
 
 def _factory(function: Callable[..., Any]) -> str:
-    """What a model or a data set is made of."""
-    meanings = described(function, "Args")
+    """Return summary and parameters of a model or dataset."""
+    meanings = parse_section(function, "Args")
     rows = []
     for name, parameter in inspect.signature(function).parameters.items():
-        default = "required" if parameter.default is parameter.empty else shown(parameter.default)
-        rows.append((f"`{name}`", f"{sentence(meanings[name])}<br><small>{default}</small>"))
+        default = "required" if parameter.default is parameter.empty else format_default(parameter.default)
+        rows.append((f"`{name}`", f"{capitalize(meanings[name])}<br><small>{default}</small>"))
     return f"{(inspect.getdoc(function) or '').partition(chr(10))[0]}\n\n{table(('key', 'meaning'), rows)}"

@@ -1,4 +1,4 @@
-"""Which part of a page is made by which function."""
+"""Mapping of the generated parts to the functions that generate them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 
 def pages() -> list[Path]:
-    """Every page of the site."""
+    """Return the paths of all pages."""
     return [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("plugins/*.md"))]
 
 
 def page_text(text: str) -> str:
-    """A page with its generated parts as they should be."""
+    """Return the text of a page with up-to-date generated parts."""
     return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", text)

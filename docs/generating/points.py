@@ -1,4 +1,4 @@
-"""The points and their order."""
+"""Points and priorities."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from hookbus.lifecycle import ALIASES, POINTS, Point
 
 __all__ = ["points", "priorities"]
 
-UNITS = {"iter": "iterations", "batch": "batches", "step": "updates", "epoch": "epochs"}
+UNITS = {"iter": "iterations", "batch": "batches", "step": "optimizer steps", "epoch": "epochs"}
 CHAPTERS = {
-    "before_run": "Around everything",
+    "before_run": "Run",
     "before_train": "Training",
     "before_val": "Validation",
     "after_epoch": "End of training",
     "before_test": "Test",
     "before_save_checkpoint": "Checkpoints",
-    "log_scalars": "Records",
+    "log_scalars": "Logging",
     "on_exception": "End of the run",
 }
-"""The headings of the page of points, by the first point below each."""
+"""Headings of the points page, by the first point of each section."""
 
 
 def points() -> str:
-    """Every point: how it is listened at, what it means, what is counted there."""
+    """Return a section per point: signature, description and unit."""
     parts = []
     for name, point in POINTS.items():
         if name in CHAPTERS:
@@ -36,12 +36,12 @@ def _point(point: Point) -> str:
     arguments = ", ".join(("self", "run", *point.args))
     aliases = [alias for alias, name in ALIASES.items() if name == point.name]
     notes = [point.doc]
-    notes += [f"Counted in {UNITS[point.unit]}."] if point.unit else []
-    notes += [f"Also spelt `{alias}`." for alias in aliases]
+    notes += [f"Schedules count {UNITS[point.unit]}."] if point.unit else []
+    notes += [f"Alias: `{alias}`." for alias in aliases]
     code = f"```python\ndef {point.name}({arguments}): ...\n```"
     return f"### {point.name}\n\n{code}\n\n{' '.join(notes)}\n"
 
 
 def priorities() -> str:
-    """The named priorities."""
-    return table(("name", "number"), ((f"`{each.name}`", str(int(each))) for each in Priority))
+    """Return the table of named priorities."""
+    return table(("name", "priority"), ((f"`{priority.name}`", str(int(priority))) for priority in Priority))

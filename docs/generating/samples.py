@@ -1,4 +1,4 @@
-"""The sample packages, file by file."""
+"""Source files of the example packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = (
 
 
 def sample() -> str:
-    """What hookbus-hello is made of."""
+    """Return the files of hookbus-hello as code blocks."""
     return "\n\n".join(_block(name) for name in FILES)
 
 

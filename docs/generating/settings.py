@@ -1,4 +1,4 @@
-"""The keys of a run file and of hooks, out of their pydantic models."""
+"""Keys of run files and hooks, from their pydantic models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookbus.config import RunConfig
 from hookbus.hook import HookConfig
 from hookbus.runfile.sections import DatasetConfig, LoaderConfig, LoadFrom, SchedulerConfig, TrainingConfig
 
-__all__ = ["hook_keys", "keys", "run_file", "shown"]
+__all__ = ["format_default", "hook_keys", "keys", "run_file"]
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "training": TrainingConfig,
@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
 
 
 def run_file() -> str:
-    """The keys of a run file, section by section."""
+    """Return the keys of run files, by section."""
     parts = [keys(RunConfig)]
     for name, model in SECTIONS.items():
         parts.append(f"### {name}\n\n{inspect.cleandoc(model.__doc__ or '')}\n\n{keys(model)}")
@@ -38,44 +38,44 @@ def run_file() -> str:
 
 
 def hook_keys() -> str:
-    """The keys that every hook understands."""
+    """Return the common keys of all hooks."""
     return keys(HookConfig)
 
 
 def keys(model: type[BaseModel], without: Iterable[str] = ()) -> str:
-    """The keys of a section, some left out."""
+    """Return the table of the keys of a model, without the excluded ones."""
     fields = {name: field for name, field in model.model_fields.items() if name not in without}
     return table(("key", "meaning"), ((f"`{name}`", _meaning(field)) for name, field in fields.items()))
 
 
 def _meaning(field: FieldInfo) -> str:
-    """What a key means, which values it takes, and which it has by default."""
-    notes = [note for note in (_kind(field), _default(field)) if note]
+    """Return description, type and default of a key."""
+    notes = [note for note in (_format_type(field), _default(field)) if note]
     return f"{field.description}<br><small>{', '.join(notes)}</small>"
 
 
-def _kind(field: FieldInfo) -> str:
-    """The type of a value, in the words of a run file."""
+def _format_type(field: FieldInfo) -> str:
+    """Return the type of a value in YAML terms."""
     return " or ".join(dict.fromkeys(_words(field.annotation)))
 
 
 def _words(annotation: Any) -> list[str]:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
-        return [word for each in arguments for word in _words(each) if each is not types.NoneType]
+        return [word for argument in arguments for word in _words(argument) if argument is not types.NoneType]
     if origin is typing.Literal:
-        return [f"`{each}`" for each in arguments]
+        return [f"`{value}`" for value in arguments]
     if origin is typing.Annotated:
         return _words(arguments[0])
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return ["section"]
-    return [WORDS.get(origin or annotation, "text")]
+    return [WORDS.get(origin or annotation, "string")]
 
 
 WORDS = {
-    Any: "anything",
-    bool: "true or false",
-    int: "whole number",
+    Any: "any",
+    bool: "boolean",
+    int: "integer",
     float: "number",
     list: "list",
     tuple: "list",
@@ -89,11 +89,11 @@ def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "required"
     if isinstance(field.default, BaseModel):
-        given = field.default.model_dump(exclude_unset=True)
-        return f"default `{{{', '.join(f'{key}: {value}' for key, value in given.items())}}}`" if given else ""
-    return shown(field.default)
+        values = field.default.model_dump(exclude_unset=True)
+        return f"default `{{{', '.join(f'{key}: {value}' for key, value in values.items())}}}`" if values else ""
+    return format_default(field.default)
 
 
-def shown(default: object) -> str:
-    """A default as JSON has it."""
+def format_default(default: object) -> str:
+    """Return a default value as JSON."""
     return f"default `{json.dumps(default, default=str).strip(chr(34))}`"

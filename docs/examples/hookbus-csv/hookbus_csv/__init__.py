@@ -1,3 +1,3 @@
-"""The numbers of a training as comma-separated values."""
+"""A logging backend that writes comma-separated values."""
 
 from hookbus_csv.hook import CsvHook as CsvHook

@@ -1,4 +1,4 @@
-"""A back end of one's own: a writer that knows the file, and a hook that says where it is."""
+"""A logging backend: a writer for the file, and a hook that defines its path."""
 
 import csv
 import io
@@ -11,24 +11,24 @@ from hookbus.records.appended_file import AppendedFile
 
 
 class CsvWriter(Writer):
-    """Writes one row for each number: name, step, value."""
+    """Write one row per value: name, step, value."""
 
     def __init__(self, path: Path) -> None:
         self.file = AppendedFile(path)
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
-        self.file.put(text_of([(name, step, value)]))
+        self.file.put(format_rows([(name, step, value)]))
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
-        """Nothing: this file is for numbers."""
+        """Ignore images."""
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Nothing, likewise."""
+        """Ignore the configuration."""
 
     def resume(self, since: int, step: int) -> set[tuple[str, str, int]]:
-        """Keep the rows up to this step, and say which they are."""
+        """Remove the rows after this step and return the keys of the others from step `since` on."""
         rows = [row for row in csv.reader(self.file.lines()) if int(row[1]) <= step]
-        self.file.replace(text_of(rows))
+        self.file.replace(format_rows(rows))
         return {("scalar", name, int(at)) for name, at, _ in rows if int(at) >= since}
 
     def flush(self) -> None:
@@ -43,14 +43,14 @@ class CsvWriter(Writer):
 
 
 class CsvHook(WriterHook):
-    """Writes the numbers of a training into `logs/csv/numbers.csv` of the work directory."""
+    """Write the scalars of a training to `logs/csv/numbers.csv` in the work directory."""
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         path = self.directory(run, None) / "numbers.csv"
         return lambda: CsvWriter(path)
 
 
-def text_of(rows: Iterable[Iterable[Any]]) -> bytes:
+def format_rows(rows: Iterable[Iterable[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

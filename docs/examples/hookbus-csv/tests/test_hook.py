@@ -5,22 +5,22 @@ from hookbus.testing import BackEnd, check_hook, check_writer, fake_training
 from hookbus_csv import CsvHook
 
 
-def numbers(work_dir: Path) -> list[tuple[str, int, float]]:
-    """What a run has left: (name, step, value)."""
+def read_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
+    """Return the rows of a run: (name, step, value)."""
     with open(work_dir / "logs" / "csv" / "numbers.csv", newline="") as file:
         return [(name, int(step), float(value)) for name, step, value in csv.reader(file)]
 
 
-def test_keeps_the_promises_that_users_rely_on():
+def test_hook_passes_the_conformance_checks():
     check_hook(CsvHook, interval=1)
 
 
-def test_keeps_the_promises_of_a_back_end():
-    check_writer(BackEnd(CsvHook, numbers))
+def test_writer_passes_the_conformance_checks():
+    check_writer(BackEnd(CsvHook, read_numbers))
 
 
-def test_writes_the_mean_of_each_interval(tmp_path):
+def test_hook_writes_the_mean_of_each_interval(tmp_path):
     fake_training([CsvHook(interval=2)], epochs=1, batches=4, losses=float, work_dir=tmp_path)
 
     # the losses are 1, 2, 3, 4
-    assert [row for row in numbers(tmp_path) if row[0] != "lr"] == [("train/loss", 2, 1.5), ("train/loss", 4, 3.5)]
+    assert [row for row in read_numbers(tmp_path) if row[0] != "lr"] == [("train/loss", 2, 1.5), ("train/loss", 4, 3.5)]

@@ -1,4 +1,4 @@
-"""Says hello in a training, and how the loss goes."""
+"""An example hook that logs a greeting and the mean loss."""
 
 from hookbus_hello.config import HelloConfig
 from hookbus_hello.hook import HelloHook

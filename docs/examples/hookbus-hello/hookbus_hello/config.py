@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Settings of the hook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["HelloConfig"]
 
 
 class HelloConfig(HookConfig):
-    """What is said, and how often."""
+    """Settings of `HelloHook`."""
 
-    text: str = Field(default="hello", min_length=1, description="What it says.")
-    interval: int = Field(default=50, gt=0, description="The mean loss is told so often.")
+    text: str = Field(default="hello", min_length=1, description="Text to log.")
+    interval: int = Field(default=50, gt=0, description="Log every N iterations.")

@@ -1,4 +1,4 @@
-"""Where the hook listens, and what it does there."""
+"""Listeners of the hook."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["HelloHook"]
 
 
 class HelloHook(Hook):
-    """Says hello when training begins, and the mean loss of the last `interval` iterations.
+    """Log a greeting when training begins, and the mean loss of every `interval` iterations.
 
     Attributes:
-        said: how often it told the loss, those before a resume included.
+        count: Number of logged losses, including those before a resume.
     """
 
     Config = HelloConfig
     config: HelloConfig
-    observer = True  # it only watches: if it fails, it warns, and the training goes on
-    ranks = "main"  # one process is enough
+    observer = True  # a failure is a warning and does not end the training
+    ranks = "main"  # run on rank 0 only
 
-    said = 0
+    count = 0
 
     def before_train(self, run: Run, model: nn.Module) -> None:
-        """Say hello, and begin to collect the loss."""
+        """Log the greeting and start to collect the loss."""
         run.metrics.window(self.name)
         weights = sum(parameter.numel() for parameter in model.parameters())
         text, kind = self.config.text, type(model).__name__
@@ -35,19 +35,19 @@ class HelloHook(Hook):
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Ask for the means; they come when all hooks are done with this iteration."""
-        run.request_record(run.metrics.window(self.name), self.tell)
+        """Request the mean loss, which is delivered after all hooks have processed the iteration."""
+        run.request_record(run.metrics.window(self.name), self.log_loss)
 
-    def tell(self, metrics: Metrics, step: int) -> None:
-        """Tell the mean loss."""
-        self.said += 1
+    def log_loss(self, metrics: Metrics, step: int) -> None:
+        """Log the mean loss."""
+        self.count += 1
         text, loss = self.config.text, metrics["loss"]
-        self.run.logger.info("%s again: the loss is %.4f after %d updates", text, loss, step)
+        self.run.logger.info("%s again: loss %.4f after %d steps", text, loss, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"said": self.said}
+        """Return the state to store in checkpoints."""
+        return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back when a run is resumed."""
-        self.said = state["said"]
+        """Restore the state returned by `state_dict()`."""
+        self.count = state["count"]

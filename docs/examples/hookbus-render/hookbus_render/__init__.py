@@ -1,7 +1,7 @@
-"""Renders weights as pictures, at a point of its own where other hooks may draw."""
+"""Render weights as images, and declare a point at which other hooks can modify them."""
 
 from hookbus_render.config import FrameConfig, RenderConfig
 from hookbus_render.hook import FrameHook, RenderHook
-from hookbus_render.picture import picture_of
+from hookbus_render.image import render_weight
 
-__all__ = ["FrameConfig", "FrameHook", "RenderConfig", "RenderHook", "picture_of"]
+__all__ = ["FrameConfig", "FrameHook", "RenderConfig", "RenderHook", "render_weight"]

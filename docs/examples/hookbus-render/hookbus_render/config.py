@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Settings of the hooks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ __all__ = ["FrameConfig", "RenderConfig"]
 
 
 class RenderConfig(HookConfig):
-    """What is rendered."""
+    """Settings of `RenderHook`."""
 
-    layer: str | None = Field(default=None, description="The module whose weight is shown; default the first.")
-    tag: str = Field(default="weights", min_length=1, description="The name of the picture.")
+    layer: str | None = Field(
+        default=None, description="Module whose weight is rendered. Default: the first with a weight."
+    )
+    tag: str = Field(default="weights", min_length=1, description="Tag of the image.")
 
 
 class FrameConfig(HookConfig):
-    """What the frame looks like."""
+    """Settings of `FrameHook`."""
 
-    width: int = Field(default=1, ge=1, description="Pixels of the frame.")
-    value: int = Field(default=255, ge=0, le=255, description="Its brightness.")
+    width: int = Field(default=1, ge=1, description="Width of the frame in pixels.")
+    value: int = Field(default=255, ge=0, le=255, description="Gray value of the frame.")

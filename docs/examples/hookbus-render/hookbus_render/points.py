@@ -1,4 +1,4 @@
-"""The point that this package declares."""
+"""Points that this package declares."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class RenderPoints:
 
     @hookspec(unit="epoch")
     def after_render(self, image: Tensor) -> None:
-        """A picture was rendered and is about to be recorded; it may be changed in place."""
+        """Called after an image is rendered and before it is logged; the image can be modified in place."""

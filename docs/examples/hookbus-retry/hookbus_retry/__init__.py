@@ -1,4 +1,4 @@
-"""Tries a step again when something outside of it failed for a moment."""
+"""An example hook that retries a training step after a transient error."""
 
 from hookbus_retry.hook import RetryConfig, RetryHook
 

@@ -1,4 +1,4 @@
-"""A wrapper around the step of the loop."""
+"""A wrapper of the training step."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ __all__ = ["RetryConfig", "RetryHook"]
 
 
 class RetryConfig(HookConfig):
-    """How often, and how patiently."""
+    """Settings of `RetryHook`."""
 
-    attempts: int = Field(default=3, ge=1, description="How often a step is tried in all.")
-    wait: float = Field(default=1.0, ge=0, description="Seconds before the second attempt; then twice as long.")
+    attempts: int = Field(default=3, ge=1, description="Maximum number of attempts per step.")
+    wait: float = Field(
+        default=1.0, ge=0, description="Seconds before the second attempt; doubled for each further attempt."
+    )
 
 
 class RetryHook(Hook):
-    """Tries a training step again that failed with an OSError.
+    """Retry a training step that failed with an `OSError`.
 
     Attributes:
-        sleep: waits so many seconds.
+        sleep: Function that waits for a number of seconds.
     """
 
     Config = RetryConfig
@@ -35,19 +37,19 @@ class RetryHook(Hook):
         self.sleep: Callable[[float], None] = time.sleep
         self._failed = 0
 
-    @hookimpl(wrapper=True, tryfirst=True)  # outside of everything, so that everything is done again
+    @hookimpl(wrapper=True, tryfirst=True)  # outermost, so that all other wrappers are repeated
     def train_step(self, run: Run, batch: Any) -> Generator[None, Any, Any]:
-        """Do the step; if it fails in a way that may pass, wait and do the whole of it again."""
-        touched = run.mid_accumulation  # gradients that a second attempt would add to twice
+        """Run the step, and repeat it after a transient error."""
+        accumulated = run.mid_accumulation  # a second attempt would add to these gradients twice
         try:
             outputs = yield
         except OSError as error:
             self._failed += 1
-            if touched or run.stepped or self._failed >= self.config.attempts:
+            if accumulated or run.stepped or self._failed >= self.config.attempts:
                 self._failed = 0
                 raise
             seconds = self.config.wait * 2 ** (self._failed - 1)
-            run.logger.warning("%s: trying again in %g s: %s", self.name, seconds, error)
+            run.logger.warning("%s: retrying in %g s: %s", self.name, seconds, error)
             self.sleep(seconds)
             outputs = run.bus.calls.train_step(run, batch)
         self._failed = 0

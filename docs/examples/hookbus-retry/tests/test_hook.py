@@ -6,11 +6,11 @@ from hookbus import Hook, Trainer
 from hookbus.testing import check_hook, fingerprint
 from hookbus_retry import RetryHook
 
-WEEK = [(torch.full((2, 3), float(day)), torch.tensor([0, 1])) for day in range(4)]
+BATCHES = [(torch.full((2, 3), float(value)), torch.tensor([0, 1])) for value in range(4)]
 
 
 class Flaky(nn.Linear):
-    """Fails at these calls, from 1."""
+    """A layer that fails at the given calls, from 1."""
 
     def __init__(self, *failing, error=ConnectionError):
         torch.manual_seed(0)
@@ -25,27 +25,27 @@ class Flaky(nn.Linear):
 
 
 class Late(Hook):
-    """Fails when the update is made."""
+    """A hook that fails after the optimizer step."""
 
     def after_optimizer_step(self):
         raise ConnectionError("late")
 
 
 def train(model, hook, *others, **options):
-    """Four iterations; returns what the hook waited."""
+    """Train for four iterations and return the wait times of the hook."""
     waited = []
     hook.sleep = waited.append
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     common = {"epochs": 1, "work_dir": None, "default_hooks": False, "device": "cpu"}
-    Trainer(model, optimizer, nn.functional.cross_entropy, WEEK, hooks=[hook, *others], **common, **options).fit()
+    Trainer(model, optimizer, nn.functional.cross_entropy, BATCHES, hooks=[hook, *others], **common, **options).fit()
     return waited
 
 
-def test_keeps_the_promises_that_users_rely_on():
+def test_hook_passes_the_conformance_checks():
     check_hook(RetryHook)
 
 
-def test_a_step_that_passes_at_last_gives_the_weights_of_one_that_never_failed():
+def test_retried_steps_give_the_weights_of_steps_without_failure():
     plain, flaky = Flaky(), Flaky(2, 3, 6)
 
     assert train(plain, RetryHook()) == []
@@ -54,14 +54,14 @@ def test_a_step_that_passes_at_last_gives_the_weights_of_one_that_never_failed()
     assert fingerprint(flaky.state_dict()) == fingerprint(plain.state_dict())
 
 
-def test_the_error_goes_on_after_the_last_attempt():
+def test_error_is_raised_after_the_last_attempt():
     model = Flaky(1, 2, 3)
 
     with pytest.raises(ConnectionError, match="call 2"):
         train(model, RetryHook(attempts=2))
 
 
-def test_a_mistake_is_not_tried_again():
+def test_other_errors_are_not_retried():
     model = Flaky(1, error=ValueError)
 
     with pytest.raises(ValueError, match="call 1"):
@@ -70,7 +70,7 @@ def test_a_mistake_is_not_tried_again():
     assert model.calls == 1
 
 
-def test_gradients_of_earlier_micro_batches_are_not_added_to_twice():
+def test_step_is_not_retried_in_the_middle_of_an_accumulation():
     model = Flaky(2)
 
     with pytest.raises(ConnectionError, match="call 2"):
@@ -79,7 +79,7 @@ def test_gradients_of_earlier_micro_batches_are_not_added_to_twice():
     assert model.calls == 2
 
 
-def test_an_update_is_not_made_twice():
+def test_step_is_not_retried_after_its_optimizer_step():
     model = Flaky()
 
     with pytest.raises(ConnectionError, match="late"):
