@@ -1,4 +1,4 @@
-"""Pictures for hookbus: predictions, boxes, masks, feature maps, attention, class activation, gradients."""
+"""Image hooks for hookbus: predictions, boxes, masks, feature maps, attention, class activation, gradients."""
 
 from hookbus_visualization.base import PictureHook, SampleHook
 from hookbus_visualization.config import (

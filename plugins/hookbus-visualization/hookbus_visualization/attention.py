@@ -1,7 +1,4 @@
-"""Pictures of attention: over the image where the tokens are its patches, else as a matrix.
-
-Usable without a run.
-"""
+"""Rendering of attention weights: an overlay if the tokens are image patches, otherwise a matrix. Requires no run."""
 
 from __future__ import annotations
 
@@ -21,43 +18,42 @@ from hookbus_visualization.panel import Picture
 __all__ = ["Patches", "attention_pictures", "patches_of"]
 
 SIDE = 256
-"""Matrices with more rows or columns are averaged down to so many."""
+"""Maximum number of rows and columns of a rendered matrix; larger matrices are average-pooled."""
 
 EXTRA = (0, 1, 2, 5)
-"""Tokens before the patches: none, a class token, one more for distillation, or four registers more."""
+"""Numbers of tokens before the patches: none; a class token; also a distillation token; or four register tokens."""
 
 
 def attention_pictures(
     model: nn.Module, inputs: Any, images: Sequence[Picture] | None = None
 ) -> dict[str, list[Picture]]:
-    """Draw what each sample attends to, layer by layer: the mean over the heads.
+    """Render the attention weights of each sample and layer, averaged over the heads.
 
-    Where the tokens are the patches of the image, the colours over it show what the class token attends to; without a
-    class token, what all patches attend to on average. Otherwise the weights are drawn as a matrix, a row for each
-    query.
+    If the tokens are patches of the image, the weights of the class token are rendered as an overlay; without a class
+    token, the mean over all patches. Otherwise the weights are rendered as a matrix with one row per query.
 
     Args:
-        model: the model.
-        inputs: a batch, with which the model is called as the loop does.
-        images: the same samples as pictures, (H, W, 3); None where they are no images.
+        model: The model.
+        inputs: A batch, passed to the model as in the training loop.
+        images: Pixels of the same samples, (H, W, 3) each; None if the samples are not images.
 
     Returns:
-        By path of the layer, a picture (H, W, 3) for each sample.
+        One image, (H, W, 3), uint8, per sample, by the path of the layer.
 
     Raises:
-        HookError: no attention can be seen in the model.
+        HookError: If the model contains no supported attention.
     """
-    found = attention_weights(model, inputs, heads=False)
-    return {path: _drawn(weights[:, 0], images) for path, weights in found.items()}
+    layers = attention_weights(model, inputs, heads=False)
+    return {path: _drawn(weights[:, 0], images) for path, weights in layers.items()}
 
 
 class Patches(NamedTuple):
-    """How tokens lie in an image.
+    """Layout of the patch tokens of an image.
 
     Attributes:
-        extra: so many tokens come before the patches.
-        rows: of patches.
-        columns: of patches.
+        extra: Number of tokens before the patches.
+        rows: Number of rows of patches.
+        columns: Number of columns of patches.
     """
 
     extra: int
@@ -66,11 +62,15 @@ class Patches(NamedTuple):
 
 
 def patches_of(tokens: int, height: int, width: int) -> Patches | None:
-    """How tokens lie in an image, if they can be square patches of it, at least four, with up to five others before.
+    """Infer the layout of square patches from the number of tokens.
 
     Args:
-        tokens: their number.
-        height, width: of the image, in any unit.
+        tokens: Number of tokens.
+        height: Height of the image, in any unit.
+        width: Width of the image, in the same unit.
+
+    Returns:
+        The layout with at least two rows and two columns; None if the tokens cannot be patches of the image.
     """
     for extra in EXTRA:
         columns = math.isqrt(max(tokens - extra, 0) * width // height)
@@ -81,24 +81,26 @@ def patches_of(tokens: int, height: int, width: int) -> Patches | None:
 
 
 def _drawn(weights: Tensor, images: Sequence[Picture] | None) -> list[Picture]:
-    """A picture for each sample, of its weights (L, S)."""
+    """Return one image per sample, from weights of shape (N, L, S)."""
     patches = patches_of(weights.shape[-1], *images[0].shape[:2]) if images else None
+    # Windowed attention folds windows into the batch dimension: the weights are then not per image.
     if images is None or patches is None or len(images) != len(weights):
-        return [coloured(scaled(each)) for each in _small(weights).numpy()]
+        return [coloured(scaled(matrix)) for matrix in _small(weights).numpy()]
     return [
-        overlaid(fitted(image), scaled(_over_patches(each, patches)))
-        for image, each in zip(images, weights.numpy(), strict=True)
+        overlaid(fitted(image), scaled(_over_patches(matrix, patches)))
+        for image, matrix in zip(images, weights.numpy(), strict=True)
     ]
 
 
 def _over_patches(weights: Floats, patches: Patches) -> Floats:
-    """What the class token attends to, or all together, as (rows, columns)."""
+    """Return the weights of the class token, or the mean over all queries, as (rows, columns)."""
+    # A matrix that is not square is cross-attention, whose first query is not a class token.
     has_class = patches.extra > 0 and weights.shape[0] == weights.shape[1]
     row = weights[0] if has_class else weights.mean(0)
     return np.asarray(row[patches.extra :].reshape(patches.rows, patches.columns))
 
 
 def _small(weights: Tensor) -> Tensor:
-    """Matrices that can be looked at."""
+    """Average-pool matrices to a readable size."""
     rows, columns = weights.shape[1:]
     return functional.adaptive_avg_pool2d(weights, (min(rows, SIDE), min(columns, SIDE)))

@@ -1,8 +1,8 @@
-"""Attention weights, layer by layer, wherever a model computes them.
+"""Capture of the attention weights of a model. Requires no run.
 
-`nn.MultiheadAttention` is asked for its weights; those of `scaled_dot_product_attention`, which gives none, are
-computed from its queries and keys; any other module, such as the eager attention of Hugging Face models, is looked at
-for weights among what it returns. Usable without a run.
+`nn.MultiheadAttention` is called with `need_weights=True`. The weights of `scaled_dot_product_attention`, which returns
+none, are recomputed from its queries and keys. The outputs of all other modules, such as the eager attention of Hugging
+Face models, are searched for attention weights.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from hookbus_visualization.unchanged import call
 __all__ = ["attention_weights", "weights_of"]
 
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-"""Those of `scaled_dot_product_attention` that may be given by position."""
+"""Positional arguments of `scaled_dot_product_attention`."""
 
 ASK = "output_attentions"
-"""The argument by which older Hugging Face models are asked for weights; newer ones return them unasked."""
+"""Argument that requests weights from older Hugging Face models; newer models always return them."""
 
 EXACT = 0.01
-"""So far from one may be what a row of weights in 16 bits sums to."""
+"""Tolerance of the row sums of weights, which deviate from one in 16-bit precision."""
 
 
 def attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> dict[str, Tensor]:
-    """The attention weights of every layer.
+    """Compute the attention weights of every layer.
 
-    The model makes one more forward pass, without gradients and as in a validation, and is left as it was.
+    Runs one forward pass in evaluation mode, without gradients. The model is not modified.
 
     Args:
-        model: the model.
-        inputs: a batch, with which the model is called as the loop does. Weights take memory that grows with the
-            square of the length: a few samples are enough.
-        heads: whether to keep the heads apart; their mean is kept otherwise.
+        model: The model.
+        inputs: A batch, passed to the model as in the training loop. The memory of the weights grows with the square of
+            the sequence length, so pass only a few samples.
+        heads: Whether to return the weights of each head. Otherwise the heads are averaged.
 
     Returns:
-        By path of the layer, in the order of the pass, (N, heads, L, S) or (N, 1, L, S), float32, on the CPU. Each row
-        over S sums to one; one that is masked entirely is zero. A layer that is used again gets a number: `layer (2)`.
+        The weights, (N, heads, L, S) or (N, 1, L, S), float32, on the CPU, by path, in the order of the calls. Each row
+        over S sums to one; a fully masked row is zero. A repeated call of a layer has a number: `layer (2)`.
 
     Raises:
-        HookError: no attention can be seen in the model.
+        HookError: If the model contains no supported attention.
     """
-    kept = _Kept(heads)
-    with probing(model) as inner, _watched(inner, kept):
+    record = _Kept(heads)
+    with probing(model) as inner, _watched(inner, record):
         call(inner, copied(inputs))
-    if kept.weights:
-        return kept.weights
+    if record.weights:
+        return record.weights
     raise HookError(
-        "No attention was seen in the model. Weights can be had from nn.MultiheadAttention, from "
-        "torch.nn.functional.scaled_dot_product_attention, and from modules that return (output, weights), as those of "
-        'Hugging Face do with attn_implementation="eager": use one of them, or leave attention out of content.'
+        "the model contains no supported attention. Use nn.MultiheadAttention, "
+        "torch.nn.functional.scaled_dot_product_attention, or modules that return (output, weights), such as Hugging "
+        'Face models with attn_implementation="eager", or remove attention from `content`.'
     )
 
 
@@ -72,15 +72,18 @@ def weights_of(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What `scaled_dot_product_attention` multiplies its values by: `softmax(q k^T * scale + mask)`.
+    """Compute the weights of `scaled_dot_product_attention`: `softmax(q k^T * scale + mask)`.
 
     Args:
-        query: of shape (..., L, E), usually (N, heads, L, E).
-        key: (..., S, E).
-        attn_mask, is_causal, scale, enable_gqa: as there.
+        query: Queries, (..., L, E), usually (N, heads, L, E).
+        key: Keys, (..., S, E).
+        attn_mask: Mask, as in `scaled_dot_product_attention`.
+        is_causal: Whether to apply a causal mask.
+        scale: Factor of the scores. Default: 1 / sqrt(E).
+        enable_gqa: Whether to enable grouped-query attention.
 
     Returns:
-        (..., L, S), float32; zeros in rows that are masked entirely.
+        The weights, (..., L, S), float32. Fully masked rows are zero.
     """
     query, key = query.detach().float(), key.detach().float()
     if enable_gqa:
@@ -89,102 +92,109 @@ def weights_of(
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
     if attn_mask is not None:
-        hides = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -math.inf) if hides else scores + attn_mask.float()
+        is_boolean = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if is_boolean else scores + attn_mask.float()
+    # softmax of a fully masked row is NaN.
     return scores.softmax(-1).nan_to_num(0.0)
 
 
 class _Kept:
-    """The weights that were seen, by layer.
+    """Record of the captured weights by layer.
 
     Args:
-        heads: whether to keep the heads apart.
+        heads: Whether to keep the weights of each head.
     """
 
     def __init__(self, heads: bool) -> None:
         self.weights: dict[str, Tensor] = {}
         self._heads = heads
-        self._running: list[tuple[str, int]] = []  # the path of each module that runs, and what was kept before it
+        # The stack of active modules: the path, and the number of weights captured before the module was called.
+        self._running: list[tuple[str, int]] = []
 
     def enter(self, path: str) -> None:
-        """A module begins to run."""
+        """Push a module before its forward method is called."""
         self._running.append((path, len(self.weights)))
 
     def leave(self, output: Any) -> None:
-        """A module is done, or has failed. Weights in its output are kept, unless they were seen inside it."""
+        """Pop a module after its forward method returned or raised, and capture weights in its output."""
         _, before = self._running[-1]
+        # Parent modules often return the weights of their children: only the innermost module is recorded.
         if len(self.weights) == before and (weights := _weights_in(output)) is not None:
             self.add(weights)
         self._running.pop()
 
     def add(self, weights: Tensor) -> None:
-        """Keep weights of the module that runs: (N, heads, L, S)."""
+        """Add weights of the innermost active module, (N, heads, L, S)."""
         weights = weights.detach().float().nan_to_num(0.0)
         if not self._heads:
             weights = weights.mean(1, keepdim=True)
-        sums = weights.sum(-1, keepdim=True)  # not quite one where the model computes in 16 bits
+        # The row sums of weights that were computed in 16-bit precision are not exactly one.
+        sums = weights.sum(-1, keepdim=True)
         weights = weights / sums.where(sums > 0, 1.0)
         path, _ = self._running[-1]
-        again = 1 + sum(name.partition(" (")[0] == path for name in self.weights)
-        self.weights[path if again == 1 else f"{path} ({again})"] = weights.to("cpu", copy=True)
+        calls = 1 + sum(name.partition(" (")[0] == path for name in self.weights)
+        self.weights[path if calls == 1 else f"{path} ({calls})"] = weights.to("cpu", copy=True)
 
 
 @contextmanager
-def _watched(model: nn.Module, kept: _Kept) -> Iterator[None]:
-    """Keep the weights of every attention in a model, for as long as the context lasts."""
+def _watched(model: nn.Module, record: _Kept) -> Iterator[None]:
+    """Record the weights of all attention layers of a model inside the context."""
     with ExitStack() as stack:
-        for handle in _hooks(model, kept):
+        for handle in _hooks(model, record):
             stack.callback(handle.remove)
-        stack.enter_context(_Recomputing(kept))
+        stack.enter_context(_Recomputing(record))
         yield
 
 
-def _hooks(model: nn.Module, kept: _Kept) -> Iterator[Any]:
-    """Hooks on every module, and more on those that can be asked for weights."""
+def _hooks(model: nn.Module, record: _Kept) -> Iterator[Any]:
+    """Register hooks on every module, and yield their handles."""
     for path, module in modules_of(model).items():
-        yield module.register_forward_pre_hook(lambda *_, path=path: kept.enter(path))
+        yield module.register_forward_pre_hook(lambda *_, path=path: record.enter(path))
         if isinstance(module, nn.MultiheadAttention) and _takes(module, "average_attn_weights"):
-            layer = _Multihead(kept)
+            layer = _Multihead(record)
             yield module.register_forward_pre_hook(layer.ask, with_kwargs=True)
             yield module.register_forward_hook(layer.keep)
         elif _can_be_asked(module):
             yield module.register_forward_pre_hook(_ask, with_kwargs=True)
-        yield module.register_forward_hook(lambda *args: kept.leave(args[-1]), always_call=True)
+        # always_call: the stack must stay consistent if a model catches the exception of one of its modules.
+        yield module.register_forward_hook(lambda *args: record.leave(args[-1]), always_call=True)
 
 
 def _weights_in(output: Any) -> Tensor | None:
-    """Weights among what a module returned after its first output; rows that sum to one tell them."""
-    parts = output[1:] if isinstance(output, tuple) else ()
-    return next((each for each in parts if isinstance(each, Tensor) and _are_weights(each)), None)
+    """Return the attention weights among the outputs of a module after the first one, or None."""
+    items = output[1:] if isinstance(output, tuple) else ()
+    return next((item for item in items if isinstance(item, Tensor) and _are_weights(item)), None)
 
 
 def _are_weights(tensor: Tensor) -> bool:
+    # Modules do not name their outputs: non-negative rows that sum to one are taken as attention weights.
     if tensor.ndim != 4 or not tensor.is_floating_point() or tensor.shape[-1] < 2:
         return False
     sums = tensor.float().sum(-1)
-    is_row = ((sums - 1).abs() < EXACT) | (sums == 0)  # zero: one that is masked entirely
+    is_row = ((sums - 1).abs() < EXACT) | (sums == 0)  # a fully masked row is zero
     return bool(is_row.all() & (tensor >= 0).all() & sums.any())
 
 
 class _Multihead:
-    """Asks an `nn.MultiheadAttention` for its weights, and gives its caller what that one has asked for."""
+    """Pair of hooks that request weights from `nn.MultiheadAttention`, and restore the output of the original call."""
 
-    def __init__(self, kept: _Kept) -> None:
-        self._kept = kept
+    def __init__(self, record: _Kept) -> None:
+        self._kept = record
         self._wanted = (False, False)
 
     def ask(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, changed."""
-        given = inspect.signature(module.forward).bind(*args, **kwargs)
-        given.apply_defaults()
-        self._wanted = given.arguments["need_weights"], given.arguments["average_attn_weights"]
-        given.arguments.update(need_weights=True, average_attn_weights=False)
-        return given.args, given.kwargs
+        """Return the arguments of the call, with a request for the weights of each head."""
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._wanted = bound.arguments["need_weights"], bound.arguments["average_attn_weights"]
+        bound.arguments.update(need_weights=True, average_attn_weights=False)
+        return bound.args, bound.kwargs
 
     def keep(self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The output, changed back. Weights are (N, heads, L, S), or (heads, L, S) without a batch."""
+        """Record the weights, (N, heads, L, S) or (heads, L, S), and return the output of the original call."""
         attended, weights = output
         self._kept.add(weights if weights.ndim == 4 else weights[None])
+        # Code that unpacks the output must receive what it requested.
         needed, averaged = self._wanted
         if not needed:
             return attended, None
@@ -192,7 +202,8 @@ class _Multihead:
 
 
 def _can_be_asked(module: nn.Module) -> bool:
-    """Whether it looks like an older Hugging Face model, with eager attention."""
+    """Return whether a module is an older Hugging Face model with eager attention."""
+    # Fused implementations do not return weights.
     eager = getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
     return eager and _takes(module, ASK)
 
@@ -206,23 +217,24 @@ def _ask(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 class _Recomputing(TorchFunctionMode):
-    """Computes the weights of every `scaled_dot_product_attention`, which runs as it would."""
+    """Mode that recomputes the weights of every call of `scaled_dot_product_attention`; the call is unchanged."""
 
-    def __init__(self, kept: _Kept) -> None:
+    def __init__(self, record: _Kept) -> None:
         super().__init__()
-        self._kept = kept
+        self._kept = record
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
-            given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
-            needed = {name: value for name, value in given.items() if name not in ("value", "dropout_p")}
-            self._kept.add(_with_heads(weights_of(**needed)))
+            arguments = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+            # Dropout is not applied in evaluation, and values do not affect the weights.
+            relevant = {name: value for name, value in arguments.items() if name not in ("value", "dropout_p")}
+            self._kept.add(_with_heads(weights_of(**relevant)))
         return func(*args, **kwargs)
 
 
 def _with_heads(weights: Tensor) -> Tensor:
-    """As (N, heads, L, S), whatever comes before (L, S); three dimensions are (N, L, S)."""
+    """Reshape weights (..., L, S) to (N, heads, L, S); three dimensions are (N, L, S)."""
     if weights.ndim < 4:
         return weights.reshape(-1, 1, *weights.shape[-2:])
     return weights.flatten(0, -4)

@@ -1,4 +1,4 @@
-"""What hooks of pictures have in common: when they draw, what they are given, and where a picture goes."""
+"""Base classes of the image hooks: schedule, sample extraction and output of images."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ LONGEST = 100
 
 
 class PictureHook(Hook):
-    """Base of hooks that draw: it finds what is to be drawn, and delivers pictures.
+    """Base class of hooks that render images: extracts samples and publishes the rendered images.
 
-    A failure warns and never ends the run. Only the main process draws.
+    An error is logged as a warning and never ends the run. The hook runs on the main process only.
     """
 
     Config = PictureConfig
@@ -50,73 +50,94 @@ class PictureHook(Hook):
         self._told: set[str] = set()
 
     def before_run(self, run: Run) -> None:
-        """Find the folder.
+        """Resolve the output directory.
 
         Raises:
-            ConfigError: there is no place for `out_dir`.
+            ConfigError: If `out_dir` is relative and the run has no `work_dir`.
         """
         self._told = set()
-        own = safe_name(self.name, NOT_IN_A_NAME, LONGEST)
+        # The name of a hook is arbitrary text: sanitizing it keeps the directory below the visualization directory.
+        default = safe_name(self.name, NOT_IN_A_NAME, LONGEST)
         self._folder = (
-            pictures_directory(run, self.name, "out_dir", self.config.out_dir, own) if self.config.save else None
+            pictures_directory(run, self.name, "out_dir", self.config.out_dir, default) if self.config.save else None
         )
         if self.config.show and not has_display():
-            self.say_once(run, "there is no display, so no window shows the pictures (show: true).")
+            self.say_once(run, "`show: true` is ignored because no display is available. Set `show: false`.")
 
     def seen(self, run: Run, batch: Any, outputs: Any, count: int) -> Seen:
-        """The first samples of a batch: what `parse` finds, and under the usual keys what it leaves out.
+        """Return the first samples of a batch.
 
-        The inputs are where the model is; the rest is where it was found.
+        Values returned by `parse` take precedence over values under the usual keys. The inputs are moved to the device
+        of the model; all other values stay on their device.
+
+        Args:
+            run: The current run.
+            batch: The batch of the iteration.
+            outputs: The outputs of the step.
+            count: Maximum number of samples.
+
+        Returns:
+            At most `count` samples.
 
         Raises:
-            HookError: `parse` returns something else than it should.
+            HookError: If `parse` does not return a mapping, or returns an unknown key.
         """
-        seen = self.find(batch, outputs)
+        samples = self.find(batch, outputs)
         if self.config.parse is not None:
-            seen = replace(seen, **self._checked(self.config.parse(batch, outputs)))
-        seen = seen.first(count)
-        device = next((each.device for each in run.model.parameters()), None) if run.model is not None else None
-        return seen if device is None else replace(seen, inputs=move(seen.inputs, device))
+            samples = replace(samples, **self._checked(self.config.parse(batch, outputs)))
+        # Slicing before the transfer limits the copy to the rendered samples.
+        samples = samples.first(count)
+        parameter = None if run.model is None else next(run.model.parameters(), None)
+        return samples if parameter is None else replace(samples, inputs=move(samples.inputs, parameter.device))
 
     def find(self, batch: Any, outputs: Any) -> Seen:
-        """What there is under the usual keys."""
+        """Return the samples under the usual keys."""
         return seen_in(batch, outputs)
 
     def pixels(self, image: Any) -> Picture:
-        """The pixels of an image, as the settings say that it is to be read.
+        """Convert an image to pixels with the `mean`, `std` and `value_range` of the config.
 
         Raises:
-            ValueError: it is no image.
+            ValueError: If the value is not an image.
         """
         return to_pixels(image, self.config.mean, self.config.std, self.config.value_range)
 
     def model_of(self, run: Run) -> nn.Module | None:
-        """The model, if this process alone can call it; where it cannot, the user is told once."""
+        """Return the model, or None if this process cannot call it alone; a sharded model is reported once."""
         model = run.model
-        if model is not None and any(hasattr(each, "device_mesh") for each in unwrapped(model).parameters()):
-            self.say_once(run, "the model is spread over several processes, so it cannot be called here for a picture.")
+        # The forward pass of a DTensor parameter is a collective call, and this hook runs on the main process only.
+        if model is not None and any(hasattr(parameter, "device_mesh") for parameter in unwrapped(model).parameters()):
+            self.say_once(
+                run,
+                "the model is sharded across ranks and cannot be called on the main process alone. Images that require "
+                "a forward pass are skipped.",
+            )
             return None
         return model
 
-    def deliver(self, run: Run, stage: str, what: str, panels: Sequence[Panel], title: str = "") -> None:
-        """Hand pictures to everyone who records pictures, and to file and window as the settings say.
+    def deliver(self, run: Run, stage: str, label: str, panels: Sequence[Panel], title: str = "") -> None:
+        """Emit `log_images`, save a PNG file and open a window, as configured.
 
         Args:
-            run: the run.
+            run: The current run.
             stage: "train", "val", "test", or "val/<loader>".
-            what: what is drawn; any text. With the stage and the name of the hook it is the name of the record.
-            panels: the pictures; nothing is done where there are none.
-            title: stands above the pictures, after the step.
+            label: Content of the images. The tag is `<stage>/<hook name>/<label>`.
+            panels: The images. An empty sequence is a no-op.
+            title: Text above the images, after the step. Default: `label`.
         """
         if not panels:
             return
-        tag, step = f"{stage}/{self.name}/{what}", run.steps_done
-        title = f"step {step}: {title or what}"
+        tag, step = f"{stage}/{self.name}/{label}", run.steps_done
+        title = f"step {step}: {title or label}"
+        # Composing is expensive and not needed by the "tensorboard" backend without a file and without a window.
         whole = functools.cache(lambda: sheet(panels, title, self.config.backend))
         self._record(run, tag, panels, title, whole)
         if self._folder is not None:
-            name = safe_name("-".join(each.replace("/", "-", 1) for each in (stage, what)), NOT_IN_A_NAME, LONGEST)
+            parts = (part.replace("/", "-", 1) for part in (stage, label))
+            # Labels contain names from the user, such as loaders and keys of `visualize_features`.
+            name = safe_name("-".join(parts), NOT_IN_A_NAME, LONGEST)
             image = Image.fromarray(whole())
+            # An atomic write: a viewer that watches the directory never reads a truncated file.
             commit(self._folder / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
             open_window(whole(), title)
@@ -128,98 +149,106 @@ class PictureHook(Hook):
         for i, panel in enumerate(panels):
             run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.picture, caption=panel.caption)
 
-    def nothing_fits(self, run: Run, batch: Any, outputs: Any, why: str) -> None:
-        """Tell, once in a run, that nothing can be drawn of a batch, and of what shape it is."""
+    def nothing_fits(self, run: Run, batch: Any, outputs: Any, reason: str) -> None:
+        """Warn once per run that a batch cannot be rendered, with the shapes of the batch and the outputs."""
         self.say_once(
             run,
-            f"{why} The batch is {shapes(batch)}, the outputs are {shapes(outputs)}. Give parse, a function of (batch, "
-            "outputs) that returns a mapping with inputs, images, targets or predictions.",
+            f"{reason} Got the batch {shapes(batch)} and the outputs {shapes(outputs)}. Set `parse` to a function of "
+            "(batch, outputs) that returns a mapping with inputs, images, targets or predictions.",
         )
 
-    def say_once(self, run: Run, text: str) -> None:
-        """Warn, unless the same was said in this run."""
-        if text not in self._told:
-            self._told.add(text)
-            run.logger.warning("%s: %s", self.name, text)
+    def say_once(self, run: Run, message: str) -> None:
+        """Log a warning, once per run and message."""
+        if message not in self._told:
+            self._told.add(message)
+            run.logger.warning("%s: %s", self.name, message)
 
-    def _checked(self, found: Any) -> dict[str, Any]:
-        known = [each.name for each in fields(Seen)]
-        if not isinstance(found, dict):
-            raise HookError(f"parse returns a {type(found).__name__}, not a mapping with any of {', '.join(known)}.")
-        for key in found:
+    def _checked(self, values: Any) -> dict[str, Any]:
+        known = [field.name for field in fields(Seen)]
+        if not isinstance(values, dict):
+            raise HookError(
+                f"`parse` must return a mapping with any of {', '.join(known)}, got {type(values).__name__}."
+            )
+        for key in values:
             if key not in known:
-                raise HookError(f"parse returns {key!r}, which is not drawn.{did_you_mean(str(key), known)}")
-        return found
+                raise HookError(f"`parse` returned the unknown key {key!r}.{did_you_mean(str(key), known)}")
+        return values
 
 
 class SampleHook(PictureHook):
-    """Base of hooks that draw samples: of training every `interval` iterations, and of the first batch of each loader
-    of a validation or test. Where nothing is due nothing is done. A subclass says in `draw` what is drawn.
+    """Base class of hooks that render samples.
+
+    Renders training samples every `interval` iterations, and the first batch of each loader of a validation or test.
+    Between these iterations the hook does nothing. Subclasses implement `draw`.
     """
 
     Config = SampleConfig
     config: SampleConfig
 
-    def draw(self, run: Run, stage: str, seen: Seen, batch: Any, outputs: Any) -> None:
-        """Draw the samples, and `deliver` them.
+    def draw(self, run: Run, stage: str, samples: Seen, batch: Any, outputs: Any) -> None:
+        """Render the samples and pass them to `deliver`.
 
         Args:
-            run: the run.
-            stage: for `deliver`.
-            seen: at most `max_samples` of the batch, without targets or predictions that are not to be drawn.
-            batch, outputs: all of it, for `nothing_fits`.
+            run: The current run.
+            stage: The stage, for `deliver`.
+            samples: At most `max_samples` samples, without targets if `draw_gt` is false and without predictions if
+                `draw_pred` is false.
+            batch: The full batch, for `nothing_fits`.
+            outputs: The full outputs, for `nothing_fits`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say what it draws")
+        raise NotImplementedError(f"{type(self).__name__} must implement `draw`")
 
-    def complete(self, run: Run, seen: Seen) -> Seen:
-        """The samples with what the model says of them, which is asked where the outputs do not tell.
+    def complete(self, run: Run, samples: Seen) -> Seen:
+        """Return the samples with predictions; the model is called if the outputs contain none.
 
-        A model that cannot be called with the inputs alone leaves them without, and the user is told once.
+        If calling the model with only the inputs raises, the samples are returned unchanged and a warning is logged
+        once per run.
         """
-        if not self.config.draw_pred or seen.predictions is not None or seen.inputs is None:
-            return seen
+        if not self.config.draw_pred or samples.predictions is not None or samples.inputs is None:
+            return samples
         if (model := self.model_of(run)) is None:
-            return seen
+            return samples
         try:
             with probing(model) as inner:
-                return replace(seen, predictions=predictions_in(call(inner, copied(seen.inputs))))
-        except Exception as error:
+                return replace(samples, predictions=predictions_in(call(inner, copied(samples.inputs))))
+        except Exception as error:  # the forward method is user code and may raise anything
             self.say_once(
                 run,
-                f"no predictions are drawn: the outputs hold none, and the model, called with the inputs alone, raised "
-                f"{in_one_line(error)}. Let the step return them, or give parse.",
+                "no predictions are drawn: the outputs contain none, and calling the model with only the inputs raised "
+                f"{in_one_line(error)}. Return the predictions from the step, or set `parse`.",
             )
-            return seen
+            return samples
 
     def before_run(self, run: Run) -> None:
-        """Find the folder."""
+        """Resolve the output directory and reset the steps of the last images."""
         super().before_run(run)
         self._drawn: dict[str, int] = {}
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
-        """Draw samples of a training batch."""
+        """Render samples of a training batch."""
         self._draw(run, "train", batch, outputs)
 
     @hookimpl(when=once(1))
     def after_val_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
-        """Draw samples of the first batch of a validation loader."""
+        """Render samples of the first batch of a validation loader."""
         self._draw(run, _stage("val", dataloader_name), batch, outputs)
 
     @hookimpl(when=once(1))
     def after_test_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
-        """Draw samples of the first batch of a test loader."""
+        """Render samples of the first batch of a test loader."""
         self._draw(run, _stage("test", dataloader_name), batch, outputs)
 
     def _draw(self, run: Run, stage: str, batch: Any, outputs: Any) -> None:
-        if run.sanity_checking or self._drawn.get(stage) == run.steps_done:  # a record has one picture per update
+        # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
+        if run.sanity_checking or self._drawn.get(stage) == run.steps_done:
             return
         self._drawn[stage] = run.steps_done
-        seen = self.seen(run, batch, outputs, self.config.max_samples)
-        seen = replace(seen, targets=seen.targets if self.config.draw_gt else None)
-        seen = replace(seen, predictions=seen.predictions if self.config.draw_pred else None)
-        self.draw(run, stage, seen, batch, outputs)
+        samples = self.seen(run, batch, outputs, self.config.max_samples)
+        samples = replace(samples, targets=samples.targets if self.config.draw_gt else None)
+        samples = replace(samples, predictions=samples.predictions if self.config.draw_pred else None)
+        self.draw(run, stage, samples, batch, outputs)
 
 
-def _stage(kind: str, loader: str | None) -> str:
-    return kind if loader is None else f"{kind}/{loader}"
+def _stage(mode: str, loader: str | None) -> str:
+    return mode if loader is None else f"{mode}/{loader}"

@@ -1,7 +1,7 @@
-"""Boxes: the ways to write one, and their frames on a picture.
+"""Bounding boxes: conversion of box formats, and drawing. Independent of hookbus.
 
-A box covers the pixels from its left and top edge up to, and without, its right and bottom edge, so that the frame of
-(0, 0, width, height) goes around the whole picture. Usable without hookbus.
+A box covers the pixels from its left and top edge up to, but excluding, its right and bottom edge: the box
+(0, 0, width, height) covers the whole image.
 """
 
 from __future__ import annotations
@@ -18,92 +18,95 @@ from hookbus_visualization.panel import Picture
 __all__ = ["BoxFormat", "draw_boxes", "to_xyxy", "visible"]
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
-"""Two corners; a corner, width and height; or the centre, width and height."""
+"""Two corners; a corner, width and height; or the center, width and height."""
 
 FAR = 1e6
-"""Nothing is drawn as far away as this, and whole numbers still are exact."""
+"""Limit of coordinates in pixels: outside every image, and exactly representable."""
 
 
 def to_xyxy(
     boxes: Any, form: BoxFormat = "xyxy", *, normalized: bool = False, size: tuple[int, int] = (1, 1)
 ) -> NDArray[np.float64]:
-    """Boxes by their corners.
+    """Convert boxes to corners.
 
     Args:
-        boxes: (N, 4), or (4,) for one; anything without elements is no box.
-        form: how they are written.
-        normalized: they are parts of the picture from 0 to 1, not pixels.
-        size: height and width of the picture.
+        boxes: Boxes, (N, 4), or (4,) for a single box. An array without elements contains no boxes.
+        form: Format of the boxes.
+        normalized: Whether coordinates are fractions of the image size instead of pixels.
+        size: Height and width of the image in pixels.
 
     Returns:
-        (N, 4): left, top, right, bottom in pixels, with left <= right and top <= bottom; NaN stays.
+        The corners, (N, 4): left, top, right, bottom in pixels, with left <= right and top <= bottom. NaN is kept.
 
     Raises:
-        ValueError: the shape is another one.
+        ValueError: If the boxes have another shape.
     """
-    given = np.asarray(boxes, dtype=np.float64)
-    if given.size == 0:
+    array = np.asarray(boxes, dtype=np.float64)
+    if array.size == 0:
         return np.zeros((0, 4))
-    if given.ndim not in (1, 2) or given.shape[-1] != 4:
-        raise ValueError(f"boxes have shape (N, 4), not {given.shape}")
-    first, second = np.split(given.reshape(-1, 4), 2, axis=1)
+    if array.ndim not in (1, 2) or array.shape[-1] != 4:
+        raise ValueError(f"boxes must have shape (N, 4), got {array.shape}")
+    first, second = np.split(array.reshape(-1, 4), 2, axis=1)
     if form == "cxcywh":
         first = first - second / 2
     ends = np.stack([first, second if form == "xyxy" else first + second])
     scale = size[::-1] if normalized else (1, 1)
+    # Models in early training predict negative widths and swapped corners.
     corners: NDArray[np.float64] = np.hstack([ends.min(axis=0), ends.max(axis=0)]) * np.tile(scale, 2)
     return corners
 
 
 def visible(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which boxes can be drawn: no coordinate is NaN, and some part lies in the picture.
+    """Return which boxes are visible: no coordinate is NaN, and the box overlaps the image.
 
     Args:
-        boxes: (N, 4) xyxy in pixels.
-        size: height and width of the picture.
+        boxes: Corners, (N, 4), xyxy in pixels.
+        size: Height and width of the image in pixels.
 
     Returns:
-        (N,).
+        A mask, (N,).
     """
     height, width = size
     left, top, right, bottom = boxes.T
-    inside: NDArray[np.bool_] = (left < width) & (top < height) & (right >= 0) & (bottom >= 0)
-    return inside
+    # Comparisons with NaN are false.
+    overlaps: NDArray[np.bool_] = (left < width) & (top < height) & (right >= 0) & (bottom >= 0)
+    return overlaps
 
 
 def draw_boxes(
     image: Picture,
     boxes: NDArray[np.float64],
-    colours: NDArray[np.uint8],
+    colors: NDArray[np.uint8],
     *,
     thickness: int = 2,
     dashed: bool = False,
 ) -> Picture:
-    """Draw the frames of boxes, the last one on top.
+    """Draw the outlines of boxes, the last one on top.
 
     Args:
-        image: (H, W, 3); it is not changed.
-        boxes: (N, 4) xyxy in pixels, of any size and place. What is outside the picture is not drawn, nor is a box with
-            NaN.
-        colours: (N, 3).
-        thickness: pixels, inwards.
-        dashed: the gaps between dashes are black or white, whichever is easier to tell from the colour, so that a
-            dashed frame can be told from a solid one on any ground, on top of it as well, and without colours.
+        image: Pixels, (H, W, 3), uint8; not modified.
+        boxes: Corners, (N, 4), xyxy in pixels. Parts outside the image and boxes with NaN are not drawn.
+        colors: Color of each box, (N, 3), uint8.
+        thickness: Line width in pixels, towards the inside of the box.
+        dashed: Whether lines are dashed. The gaps are black or white, whichever has the higher contrast to the color:
+            dashed and solid boxes are distinguishable on any background, on top of each other, and without colors.
 
     Returns:
-        A new picture.
+        A new image, (H, W, 3), uint8.
     """
     pixels = image.copy()
-    shown = visible(boxes, image.shape[:2])
-    corners = np.clip(boxes[shown], -FAR, FAR).round().astype(int)
-    for corner, colour in zip(corners.tolist(), colours[shown], strict=True):
-        inks = np.stack([colour, np.array(contrast_to(tuple(colour.tolist())), np.uint8)]) if dashed else colour[None]
+    is_visible = visible(boxes, image.shape[:2])
+    # Clipped before the conversion to integers, which is undefined for infinities.
+    corners = np.clip(boxes[is_visible], -FAR, FAR).round().astype(int)
+    for corner, color in zip(corners.tolist(), colors[is_visible], strict=True):
+        inks = np.stack([color, np.array(contrast_to(tuple(color.tolist())), np.uint8)]) if dashed else color[None]
         _frame(pixels, corner, inks, thickness)
     return pixels
 
 
 def _frame(pixels: Picture, corners: list[int], inks: NDArray[np.uint8], thickness: int) -> None:
     left, top, right, bottom = corners
+    # A box without extent is drawn as one pixel, so that it is not overlooked.
     right, bottom = max(right, left + 1), max(bottom, top + 1)
     height, width = pixels.shape[:2]
     across, down = _part(left, right, width), _part(top, bottom, height)
@@ -115,18 +118,20 @@ def _frame(pixels: Picture, corners: list[int], inks: NDArray[np.uint8], thickne
         pixels[down, columns] = along[:, None]
 
 
-def _line(part: slice, begin: int, end: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
-    """The colours along the visible part of an edge, (pixels, 3): inks in turns, three times even on a short edge."""
-    dash = max(1, min(4 * thickness, (end - begin) // 3))
-    turns: NDArray[np.intp] = (np.arange(part.start, part.stop) - begin) // dash % len(inks)
+def _line(part: slice, start: int, stop: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
+    """Return the colors along the visible part of an edge, (pixels, 3)."""
+    # At most a third of the edge, so that a short edge has at least one gap.
+    dash = max(1, min(4 * thickness, (stop - start) // 3))
+    # Counted from the start of the box: the dashes do not depend on where the image clips the edge.
+    turns: NDArray[np.intp] = (np.arange(part.start, part.stop) - start) // dash % len(inks)
     return inks[turns]
 
 
-def _sides(begin: int, end: int, limit: int, thickness: int) -> Iterable[slice]:
-    return _part(begin, min(begin + thickness, end), limit), _part(max(end - thickness, begin), end, limit)
+def _sides(start: int, stop: int, limit: int, thickness: int) -> Iterable[slice]:
+    return _part(start, min(start + thickness, stop), limit), _part(max(stop - thickness, start), stop, limit)
 
 
-def _part(begin: int, end: int, limit: int) -> slice:
-    """What lies in the picture of the pixels from `begin` up to `end`."""
-    start = min(max(begin, 0), limit)
-    return slice(start, max(start, min(end, limit)))
+def _part(start: int, stop: int, limit: int) -> slice:
+    """Return the range from `start` to `stop`, clipped to the image."""
+    first = min(max(start, 0), limit)
+    return slice(first, max(first, min(stop, limit)))

@@ -1,7 +1,4 @@
-"""Class activation: which places of an image speak for a class. Computed by captum.
-
-Usable without a run.
-"""
+"""Class activation maps, computed by captum. Requires no run."""
 
 from __future__ import annotations
 
@@ -24,35 +21,41 @@ __all__ = ["cam_maps", "cam_pictures", "check_cam"]
 
 
 def cam_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer: str | None = None) -> Tensor:
-    """Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391): the channels of a layer, weighted by their mean gradient.
+    """Compute Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391).
 
-    The model makes two more forward passes and a backward pass, as in a validation, and is left as it was, gradients
-    included.
+    Grad-CAM is the sum of the channels of a layer, weighted by their mean gradient. Runs two forward passes and one
+    backward pass in evaluation mode. The model and its gradients are not modified.
 
     Args:
-        model: a classifier.
-        inputs: a batch, with which the model is called as the loop does.
-        targets: the classes, (N,); None for those that the model predicts.
-        layer: the path of the layer, which gives (N, C, h, w); default the last 2-d convolution.
+        model: A classifier.
+        inputs: A batch, passed to the model as in the training loop.
+        targets: Class indices, (N,). Default: the predicted classes.
+        layer: Path of a layer with outputs (N, C, h, w). Default: the last 2D convolution.
 
     Returns:
-        (N, h, w), float32, on the CPU, not below 0.
+        The class activation maps, (N, h, w), float32, non-negative, on the CPU.
 
     Raises:
-        ConfigError: captum is not installed, or the model has no such layer.
-        ValueError: the model returns no scores of classes, the targets are not among them, or the layer gives no maps.
+        ConfigError: If captum is not installed, or the layer does not exist.
+        ValueError: If the model returns no class scores, the targets are not class indices of the model, or the layer
+            returns no maps.
     """
     attribution = _captum().LayerGradCam
     with probing(model, gradients=True) as inner:
         copies, images = leaves(inputs)
 
         def scores(_: Tensor) -> Tensor:
+            # captum passes only `images`, while the model may have more inputs. Copied because the function is called
+            # twice, and the model may modify its inputs in place.
             return scores_of(call(inner, copied(copies)))
 
-        chosen = class_indices(scores(images), targets)
-        maps = attribution(scores, _layer(inner, layer)).attribute(images, target=chosen, relu_attributions=True)
+        classes = class_indices(scores(images), targets)
+        maps = attribution(scores, _layer(inner, layer)).attribute(images, target=classes, relu_attributions=True)
     if not isinstance(maps, Tensor) or maps.ndim != 4:
-        raise ValueError("Grad-CAM needs a layer that gives maps (N, C, h, w): name a convolution as its layer.")
+        raise ValueError(
+            f"Grad-CAM requires a layer with outputs of shape (N, C, h, w), got layer {layer!r}. Set the layer to the "
+            "path of a convolution."
+        )
     return maps[:, 0].detach().float().cpu()
 
 
@@ -63,30 +66,33 @@ def cam_pictures(
     targets: Tensor | None = None,
     layer: str | None = None,
 ) -> list[Picture]:
-    """Draw Grad-CAM over each image, from the smallest value of its map to the largest.
+    """Render the Grad-CAM map of each image as an overlay, normalized per image.
 
-    Arguments and errors are those of `cam_maps`.
+    Raises the errors of `cam_maps`.
 
     Args:
-        model, inputs, targets, layer: likewise.
-        images: the same samples as pictures, (H, W, 3).
+        model: A classifier.
+        inputs: A batch, as in `cam_maps`.
+        images: Pixels of the same samples, (H, W, 3) each.
+        targets: Class indices, (N,). Default: the predicted classes.
+        layer: Path of a layer with outputs (N, C, h, w). Default: the last 2D convolution.
 
     Returns:
-        A picture for each image, enlarged where the image is small.
+        One image, (H, W, 3), uint8, per sample; small images are enlarged.
     """
     maps = cam_maps(model, inputs, targets, layer).numpy()
-    return [overlaid(fitted(image), scaled(each)) for image, each in zip(images, maps, strict=True)]
+    return [overlaid(fitted(image), scaled(values)) for image, values in zip(images, maps, strict=True)]
 
 
 def check_cam(model: nn.Module, layer: str | None = None) -> None:
-    """See that Grad-CAM can be drawn of a model.
+    """Check that Grad-CAM can be computed for a model.
 
     Args:
-        model: without its wrappers.
-        layer: as for `cam_maps`.
+        model: The model without its wrappers.
+        layer: Path of the layer, as in `cam_maps`.
 
     Raises:
-        ConfigError: captum is not installed, or the model has no such layer.
+        ConfigError: If captum is not installed, or the layer does not exist.
     """
     _captum()
     _layer(model, layer)
@@ -97,17 +103,18 @@ def _layer(model: nn.Module, path: str | None) -> nn.Module:
         return next(iter(layers_of(model, [path]).values()))
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     if not convolutions:
-        raise ConfigError(["Grad-CAM looks at the last convolution, and the model has none: name a layer."])
+        raise ConfigError(["Grad-CAM requires a 2D convolution, and the model has none. Set the path of a layer."])
     return convolutions[-1]
 
 
 def _captum() -> Any:
+    # Imported on demand: captum is an optional dependency.
     try:
         return importlib.import_module("captum.attr")
     except ModuleNotFoundError as error:
         raise ConfigError(
             [
-                f"Grad-CAM needs {error.name}, which is not installed. Run: pip install 'hookbus-visualization[cam]', "
-                "or leave cam out of content."
+                f"Grad-CAM requires {error.name}, which is not installed. Run: pip install "
+                "'hookbus-visualization[cam]', or remove cam from `content`."
             ]
         ) from error

@@ -1,4 +1,4 @@
-"""The settings that hooks of pictures share."""
+"""Configs of the image hooks."""
 
 from __future__ import annotations
 
@@ -32,90 +32,96 @@ Function = Annotated[
 ]
 
 
+# Tuples are declared with strict=False because YAML and JSON have lists only, and the base config is strict.
 class PictureConfig(HookConfig):
-    """Where pictures go, and how images are read."""
+    """Output of images, and conversion of input images to pixels."""
 
-    show: bool = Field(default=False, description="Whether each picture appears in a window, where there is a display.")
-    save: bool = Field(default=True, description="Whether each picture becomes a PNG file, in a run with a work_dir.")
+    show: bool = Field(default=False, description="Whether to open each image in a window, if a display is available.")
+    save: bool = Field(default=True, description="Whether to save each image as a PNG file, in a run with a work_dir.")
     out_dir: str | None = Field(
         default=None,
         min_length=1,
-        description="The folder of the files; a relative one is below the visualization directory of the run. Default "
-        "a folder there with the name of the hook.",
+        description="Directory of the PNG files; a relative path is below the visualization directory of the run. "
+        "Default: a subdirectory with the name of the hook.",
     )
     backend: Backend = Field(
         default="matplotlib",
-        description="Who arranges the pictures of a record: matplotlib; pillow, which is faster and is taken where "
-        "matplotlib is not installed; or tensorboard: every picture by itself goes to those who record pictures.",
+        description="Layout of the images of a record: matplotlib; pillow, which is faster and is used if matplotlib "
+        "is not installed; or tensorboard, which logs every image separately.",
     )
     parse: Function | None = Field(
         default=None,
-        description="A function of (batch, outputs), or its dotted path, that returns a mapping with any of inputs, "
-        "images, targets and predictions, one of each per sample. Default they are looked for under the usual keys.",
+        description="Function of (batch, outputs), or its dotted path, that returns a mapping with any of inputs, "
+        "images, targets and predictions, one value per sample. Default: the values under the usual keys.",
     )
     mean: tuple[float, ...] | None = Field(
         default=None,
         strict=False,
-        description="The mean by which float images were normalized, one number or one per channel; added again.",
+        description="Mean that was subtracted from float images, one number or one per channel; it is added again.",
     )
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        default=None, strict=False, description="The standard deviation likewise; multiplied again."
+        default=None,
+        strict=False,
+        description="Standard deviation that float images were divided by, one number or one per channel; images are "
+        "multiplied by it again.",
     )
     value_range: tuple[float, float] | None = Field(
         default=None,
         strict=False,
-        description="Black and white of float images. Default 0 and 1; an image that goes beyond is stretched.",
+        description="Values of black and white in float images. Default: 0 and 1; an image with values outside that "
+        "range is rescaled to its minimum and maximum.",
     )
 
     @model_validator(mode="after")
     def _fits(self) -> PictureConfig:
         for name in ("mean", "std"):
-            given = getattr(self, name)
-            if given is not None and len(given) not in (1, 3, 4):
-                raise ValueError(f"{name} has {len(given)} numbers. Give one, or one per channel: 3 or 4.")
+            values = getattr(self, name)
+            if values is not None and len(values) not in (1, 3, 4):
+                raise ValueError(
+                    f"`{name}` must contain 1, 3 or 4 numbers, got {len(values)}. Set one number, or one per channel."
+                )
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
-            raise ValueError(f"value_range is [black, white], so {list(self.value_range)} leaves nothing in between.")
+            raise ValueError(f"`value_range` must be [black, white] with black < white, got {list(self.value_range)}.")
         return self
 
 
 class SampleConfig(PictureConfig):
-    """Which samples are drawn, and what of them."""
+    """Selection of samples, and of the values that are drawn for each sample."""
 
-    interval: int = Field(default=500, ge=1, description="Draw at every this many iterations of training.")
-    draw_gt: bool = Field(default=True, description="Whether the truth is drawn.")
-    draw_pred: bool = Field(default=True, description="Whether the predictions are drawn.")
-    max_samples: int = Field(default=16, ge=1, description="So many samples of a batch are drawn at most.")
-    score_thr: float = Field(default=0.3, ge=0, le=1, description="Detections whose score is below this are not drawn.")
+    interval: int = Field(default=500, ge=1, description="Interval in training iterations at which samples are drawn.")
+    draw_gt: bool = Field(default=True, description="Whether to draw the ground truth.")
+    draw_pred: bool = Field(default=True, description="Whether to draw the predictions.")
+    max_samples: int = Field(default=16, ge=1, description="Maximum number of samples to visualize per batch.")
+    score_thr: float = Field(default=0.3, ge=0, le=1, description="Minimum score of a detection to be drawn.")
 
 
 Content = Literal["predictions", "feature_maps", "attention", "cam", "gradients"]
 
 
 class VisualizationConfig(SampleConfig):
-    """What is drawn of a model that classifies, estimates numbers, or makes images of images."""
+    """Content of the `visualization` hook, for classification, regression and image-to-image models."""
 
     content: tuple[Content, ...] = Field(
         default=("predictions",),
         strict=False,
         min_length=1,
-        description="What is drawn: predictions, feature_maps, attention, cam (class activation; needs captum) and "
-        "gradients (of the score of a class, in the input). All but the first call the model again, on the samples.",
+        description="Content to render: predictions, feature_maps, attention, cam (class activation maps; requires "
+        "captum) and gradients (of a class score with respect to the input). All except predictions run an additional "
+        "forward pass on the samples.",
     )
-    class_names: tuple[str, ...] = Field(
-        default=(), strict=False, description="The names of the classes, in their order."
-    )
+    class_names: tuple[str, ...] = Field(default=(), strict=False, description="Names of the classes, by class index.")
     layers: tuple[str, ...] = Field(
         default=(),
         strict=False,
-        description="Layers of feature_maps, by path or pattern. Default convolutions, or innermost layers where the "
-        "model has none.",
+        description="Layers of feature_maps, by path or pattern. Default: the convolutions, or the innermost layers if "
+        "the model has none.",
     )
-    max_features: int = Field(default=16, ge=1, description="So many channels of a layer are drawn at most.")
+    max_features: int = Field(default=16, ge=1, description="Maximum number of channels to render per layer.")
     cam_layer: str | None = Field(
-        default=None, description="The layer of cam, by its path. Default the last convolution of the model."
+        default=None, description="Path of the layer of cam. Default: the last convolution of the model."
     )
     target: Literal["predicted", "true"] = Field(
-        default="predicted", description="The class whose score cam and gradients are about."
+        default="predicted", description="Class whose score cam and gradients explain."
     )
 
 
@@ -124,52 +130,54 @@ Paint = Annotated[
     BeforeValidator(rgb),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
 ]
-"""A colour: a name, a hexadecimal number, or red, green and blue."""
+"""A color: a name, a hexadecimal code, or red, green and blue."""
 
 
 class ClassConfig(SampleConfig):
-    """What classes look like."""
+    """Names and colors of the classes."""
 
     class_names: tuple[str, ...] = Field(
         default=(),
         strict=False,
-        description="The names of the classes, in their order; a class without one has its number.",
+        description="Names of the classes, by class index; a class without a name is shown as its index.",
     )
     palette: tuple[Paint, ...] = Field(
         default=(),
         strict=False,
-        description="The colours of the classes, in their order: names, hexadecimal numbers, or red, green and blue. "
-        "Default, and for classes behind its end, fixed ones; the first seven suit every kind of colour vision.",
+        description="Colors of the classes, by class index: names, hexadecimal codes, or red, green and blue. Classes "
+        "beyond the end of the palette have the default colors; the first seven default colors are distinguishable "
+        "with color blindness.",
     )
 
 
 class DetVisualizationConfig(ClassConfig):
-    """How boxes are written, and how they are drawn."""
+    """Format and style of boxes."""
 
     bbox_color: Paint | None = Field(
-        default=None, description="One colour for all boxes, such as red or [255, 0, 0]. Default that of the class."
+        default=None, description="Color of all boxes, such as red or [255, 0, 0]. Default: the color of the class."
     )
     text_color: Paint | None = Field(
-        default=None, description="One colour for all texts, likewise. Default one that can be read on its ground."
+        default=None,
+        description="Color of all texts, such as red or [255, 0, 0]. Default: black or white by contrast.",
     )
-    thickness: int = Field(default=2, ge=1, description="Of the lines, in pixels.")
+    thickness: int = Field(default=2, ge=1, description="Line width in pixels.")
     box_format: BoxFormat = Field(
         default="xyxy",
-        description="How boxes are written: xyxy, two corners; xywh, a corner, width and height; cxcywh, the centre, "
+        description="Format of the boxes: xyxy, two corners; xywh, a corner, width and height; cxcywh, the center, "
         "width and height.",
     )
     normalized: bool = Field(
-        default=False, description="Whether boxes are parts of the image from 0 to 1 rather than pixels."
+        default=False, description="Whether box coordinates are fractions of the image size instead of pixels."
     )
 
 
 class SegVisualizationConfig(ClassConfig):
-    """How segmented images are drawn."""
+    """Style of segmentation masks."""
 
     opacity: float = Field(
-        default=0.5, ge=0, le=1, description="Of the colours: 0 shows the image alone, 1 the colours alone."
+        default=0.5, ge=0, le=1, description="Opacity of the class colors: 0 shows the image only, 1 the colors only."
     )
-    show_edge: bool = Field(default=False, description="Whether a white line goes around each region.")
+    show_edge: bool = Field(default=False, description="Whether to draw a white boundary around each region.")
     ignore_index: Annotated[
         tuple[int, ...],
         BeforeValidator(lambda value: [value] if isinstance(value, int) else value),
@@ -177,27 +185,32 @@ class SegVisualizationConfig(ClassConfig):
     ] = Field(
         default=(255,),
         strict=False,
-        description="The class, or classes, without a colour, such as what is not labelled or a background.",
+        description="Class index, or class indices, without a color, such as unlabeled pixels or the background.",
     )
-    legend: bool = Field(default=True, description="Whether the colours of the classes are explained.")
+    legend: bool = Field(default=True, description="Whether to add a legend of the class colors.")
 
 
 class FeatureMapConfig(PictureConfig):
-    """Which layers are looked at, how often, and with which sample."""
+    """Layers, interval and sample of the `feature_map` hook."""
 
-    frequency: int | None = Field(default=None, ge=1, description="Draw every this many iterations; default 100.")
-    max_features: int = Field(default=16, ge=1, description="So many channels of a layer are drawn at most.")
+    frequency: int | None = Field(
+        default=None, ge=1, description="Interval in iterations at which feature maps are rendered. Default: 100."
+    )
+    max_features: int = Field(default=16, ge=1, description="Maximum number of channels to render per layer.")
     sample_batch_idx: int = Field(
-        default=0, ge=0, description="Which sample of the batch, from 0; the last of a batch that has fewer."
+        default=0,
+        ge=0,
+        description="Index of the sample in the batch, from 0; the last sample if the batch is smaller.",
     )
     layers: tuple[str, ...] = Field(
         default=(),
         strict=False,
-        description="Layers by path or pattern (backbone.*). Default what visualize_features of the model returns, "
-        "else its convolutions, or innermost layers where it has none: eight of them, evenly spread.",
+        description="Layers by path or pattern (backbone.*). Default: the tensors returned by visualize_features of "
+        "the model if it has that method; otherwise at most eight convolutions, or innermost layers if the model has "
+        "no convolution, at equal distances.",
     )
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         default=None,
         strict=False,
-        description="The shape in which the model takes a sample, [C, H, W], where batches hold it in another one.",
+        description="Shape of one model input, [C, H, W], if samples in the batch have a different shape.",
     )

@@ -1,4 +1,4 @@
-"""The hook that draws boxes: where objects are, and where the model finds them."""
+"""The `det_visualization` hook: bounding boxes of the ground truth and the predictions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hookbus_visualization.panel import Panel, Picture
 __all__ = ["DetVisualizationHook"]
 
 LEAST = 320
-"""Smaller images are enlarged, so that there is room for lines and texts."""
+"""Minimum of the longer side of an image in pixels, so that lines and texts are readable."""
 
 
 class DetVisualizationHook(LocatingHook):
-    """Draws images with their objects: what the model finds in solid lines, over it the truth in dashed ones.
+    """Hook that draws detected objects with solid boxes and the ground truth with dashed boxes on top.
 
-    Each image has a mapping of boxes, labels, scores and masks, as they are known, or an array of boxes:
-    `instances.read_instances` lists the forms. Where the outputs hold none, as in the training of a detector, the model
-    is asked.
+    The targets and predictions of each image are a mapping with boxes, and optionally labels, scores and masks, or an
+    array of boxes; see `instances.read_instances`. If the outputs contain no predictions, such as in the training of a
+    detector, the model is called in evaluation mode.
     """
 
     Config = DetVisualizationConfig
@@ -30,18 +30,19 @@ class DetVisualizationHook(LocatingHook):
     what = "detections"
     places = BOXES
 
-    def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
-        """Draw a batch, each image in the size in which it is shown, so that lines and texts are sharp."""
+    def panels(self, images: Sequence[Picture], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
+        """Return one panel per image."""
+        # Images are resized before drawing: resizing lines and texts would blur them.
         most = layout(images)[1]
-        shown = [fitted(image, min(LEAST, most), most) for image in images]
-        return [self._panel(*each) for each in zip(images, shown, truths, predictions, strict=True)]
+        resized = [fitted(image, min(LEAST, most), most) for image in images]
+        return [self._panel(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
 
-    def _panel(self, image: Picture, shown: Picture, target: Any, output: Any) -> Panel:
-        truth, found = (self._read(each, image.shape[:2], shown.shape[:2]) for each in (target, output))
-        found = found and found.confident(self.config.score_thr)
-        counts = {"true (dashed)": truth, "found (solid)": found}
-        caption = ", ".join(f"{len(each.boxes)} {name}" for name, each in counts.items() if each is not None)
-        return Panel(draw_instances(shown, truth, found, self._look), caption)
+    def _panel(self, image: Picture, resized: Picture, target: Any, prediction: Any) -> Panel:
+        truth, detections = (self._read(value, image.shape[:2], resized.shape[:2]) for value in (target, prediction))
+        detections = detections and detections.confident(self.config.score_thr)
+        counts = {"true (dashed)": truth, "found (solid)": detections}
+        caption = ", ".join(f"{len(objects.boxes)} {name}" for name, objects in counts.items() if objects is not None)
+        return Panel(draw_instances(resized, truth, detections, self._look), caption)
 
     def _read(self, value: Any, size: tuple[int, int], shown: tuple[int, int]) -> Instances | None:
         if value is None:

@@ -1,4 +1,4 @@
-"""The feature map hook: what the layers of a model make of one sample."""
+"""The `feature_map` hook: outputs of model layers for one sample."""
 
 from __future__ import annotations
 
@@ -23,50 +23,58 @@ FREQUENCY = 100
 
 
 class FeatureMapHook(PictureHook):
-    """Draws what layers make of a sample of the batch: a picture for each layer, with a panel for each channel.
+    """Hook that renders the feature maps of one sample: one image per layer with one panel per channel.
 
-    For each record the model makes one more forward pass with the samples up to that one, as in a validation and
-    outside of anything compiled. Between records nothing is done, and no module hook is in the model.
+    Each record requires one additional forward pass in evaluation mode, without compiled code, on the samples up to the
+    selected one. Between records the hook does nothing, and no module hook is registered.
     """
 
     Config = FeatureMapConfig
     config: FeatureMapConfig
 
     def check(self, run: Run) -> None:
-        """See that the layers are in the model."""
+        """Check that the model has the configured layers.
+
+        Raises:
+            ConfigError: If a layer does not exist.
+        """
         if run.model is not None:
             layers_of(unwrapped(run.model), self.config.layers)
         self._drawn_at = -1
 
     @hookimpl(when=lambda config: every(config.frequency or FREQUENCY))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
-        """Draw."""
+        """Render the feature maps of the selected sample."""
         model = self.model_of(run)
-        if model is None or self._drawn_at == run.steps_done:  # a record has one picture per update
+        # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
+        if model is None or self._drawn_at == run.steps_done:
             return
         self._drawn_at = run.steps_done
         inputs = self._inputs(run, batch, outputs)
-        found = feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
-        for path, maps in found.items():
-            panels = [Panel(each, f"channel {i}") for i, each in enumerate(pictures_of(maps))]
+        layers = feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
+        for path, maps in layers.items():
+            panels = [Panel(image, f"channel {i}") for i, image in enumerate(pictures_of(maps))]
             self.deliver(run, "train", path, panels)
-        self._tell_unused(run, model, found)
+        self._tell_unused(run, model, layers)
 
-    def _tell_unused(self, run: Run, model: nn.Module, found: Collection[str]) -> None:
-        """Say which layers were named and gave nothing."""
-        named = layers_of(unwrapped(model), self.config.layers) if self.config.layers else {}
-        if unused := [path for path in named if path not in found]:
-            self.say_once(run, f"nothing is drawn of layers {unused}: not used by the model, or without samples.")
+    def _tell_unused(self, run: Run, model: nn.Module, rendered: Collection[str]) -> None:
+        """Warn about configured layers without feature maps."""
+        configured = layers_of(unwrapped(model), self.config.layers) if self.config.layers else {}
+        if unused := [path for path in configured if path not in rendered]:
+            self.say_once(
+                run, f"no feature maps of the layers {unused}: the model does not use them, or they return no samples."
+            )
 
     def _inputs(self, run: Run, batch: Any, outputs: Any) -> Any:
-        """The samples up to the one that is looked at, as the model takes them."""
+        """Return the samples up to the selected one, in the shape of model inputs."""
+        # The last of these samples is the selected one, or the last one of a smaller batch: index -1 denotes both.
         inputs = self.seen(run, batch, outputs, self.config.sample_batch_idx + 1).inputs
         shape = self.config.input_shape
         if shape is None:
             return inputs
         if not isinstance(inputs, Tensor) or inputs[0].numel() != math.prod(shape):
             raise HookError(
-                f"hook {self.name!r}: input_shape: {list(shape)} is no shape of a sample of these inputs, which are "
-                f"{shapes(inputs)}. Give the shape in which the model takes one sample, without the batch."
+                f"hook {self.name!r}: `input_shape` must have the number of elements of a sample, got {list(shape)} "
+                f"for inputs {shapes(inputs)}. Set the shape of one model input without the batch dimension."
             )
         return inputs.reshape(-1, *shape)

@@ -1,7 +1,4 @@
-"""What layers of a model make of a sample: the maps of some channels, and pictures of them.
-
-Usable without a run.
-"""
+"""Feature maps: selection of layers, capture of their outputs, and rendering. Requires no run."""
 
 from __future__ import annotations
 
@@ -33,175 +30,189 @@ __all__ = [
 T = TypeVar("T")
 
 SIDE = 128
-"""Larger maps are averaged down to this many pixels a side while they are still where the model is."""
+"""Maximum side of a feature map in pixels; larger maps are average-pooled on their device."""
 
 SHOWN = 8
-"""So many layers are drawn where none is named."""
+"""Maximum number of layers that are selected by default."""
 
 OWN = "visualize_features"
-"""The method of a model that shows what goes on inside."""
+"""Method of a model that returns the tensors to render."""
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def layers_of(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn.Module]:
-    """The layers that paths and patterns stand for.
+    """Select layers by path or pattern.
 
     Args:
-        model: the model.
-        targets: paths of modules (`backbone.layer1`), or patterns with `*`, `?` and `[...]`, in which `*` stands for
-            dots as well. None at all stands for the convolutions, or for all innermost layers where there are none:
-            for eight of them, evenly spread from the first to the last.
+        model: The model.
+        targets: Paths of modules (`backbone.layer1`), or patterns with `*`, `?` and `[...]`, where `*` also matches
+            dots. Default: at most eight convolutions, or innermost modules if the model has no convolution, at equal
+            distances from the first to the last.
 
     Returns:
-        By path, in the order of the model.
+        The layers by path, in the order of the model.
 
     Raises:
-        ConfigError: a target stands for no layer; near names are in the message.
+        ConfigError: If a path or pattern matches no layer; the message contains similar names.
     """
     layers = {path: module for path, module in modules_of(model).items() if path}
     if not targets:
         convolutions = [item for item in layers.items() if isinstance(item[1], CONVOLUTIONS)]
         return dict(_spread(convolutions or [item for item in layers.items() if not any(item[1].children())]))
-    unknown = [each for each in targets if not any(fnmatchcase(path, each) for path in layers)]
+    unknown = [target for target in targets if not any(fnmatchcase(path, target) for path in layers)]
     if unknown:
-        raise ConfigError(f"The model has no layer {each!r}.{did_you_mean(each, layers)}" for each in unknown)
-    return {path: layer for path, layer in layers.items() if any(fnmatchcase(path, each) for each in targets)}
+        raise ConfigError(f"The model has no layer {target!r}.{did_you_mean(target, layers)}" for target in unknown)
+    return {path: layer for path, layer in layers.items() if any(fnmatchcase(path, target) for target in targets)}
 
 
 def maps_of(output: Tensor, count: int) -> Tensor:
-    """What a layer makes of one sample, as maps that are small enough to keep.
+    """Convert the output of a layer for one sample to small 2D maps.
 
     Args:
-        output: without the batch. (C, H, W): channels; (C, D, H, W): channels, of which the slice in the middle is
-            taken; (L, C) or (C, L): one map; (C,): one map of a single row.
-        count: at most so many channels are taken, the first ones.
+        output: Output without the batch dimension: (C, H, W); (C, D, H, W), of which the middle slice is used; (L, C)
+            or (C, L), one map; or (C,), one map with a single row.
+        count: Maximum number of channels; the first ones are used.
 
     Returns:
-        (channels, height, width), float32, on the CPU; a copy. No side is longer than `SIDE`.
+        A copy of the maps, (channels, height, width), float32, on the CPU. No side is longer than `SIDE`.
     """
     while output.ndim > 3:
         output = output[:, output.shape[1] // 2]
     maps = output if output.ndim == 3 else output.reshape(1, -1, output.shape[-1] if output.ndim else 1)
-    kept = maps[:count].detach().float()
-    if max(kept.shape[1:]) > SIDE:
-        height, width = kept.shape[1:]
-        kept = functional.adaptive_avg_pool2d(kept, (min(height, SIDE), min(width, SIDE)))
-    return kept.to("cpu", copy=True)
+    maps = maps[:count].detach().float()
+    # Pooled before the copy to the host, which would otherwise transfer the full resolution.
+    if max(maps.shape[1:]) > SIDE:
+        height, width = maps.shape[1:]
+        maps = functional.adaptive_avg_pool2d(maps, (min(height, SIDE), min(width, SIDE)))
+    # A copy even on the CPU: a later layer may modify the output in place, and a view keeps the full output alive.
+    return maps.to("cpu", copy=True)
 
 
 @contextmanager
 def watched(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Iterator[dict[str, Tensor]]:
-    """Keep what layers make of one sample of a batch, for as long as the context lasts.
+    """Context manager that captures the outputs of layers for one sample of a batch.
 
     Args:
-        layers: by path.
-        count: at most so many channels of each.
-        sample: its index in the batch; -1 for the last.
+        layers: Layers by path.
+        count: Maximum number of channels per layer.
+        sample: Index of the sample in the batch; -1 for the last one.
 
     Yields:
-        By path, the maps of the last call, as `maps_of` makes them; layers that made nothing yet are not in it.
+        The maps of the last call of each layer, by path, as returned by `maps_of`. Layers without an output are not
+        included.
     """
-    found: dict[str, Tensor] = {}
+    captured: dict[str, Tensor] = {}
 
-    def keep(path: str, output: Any) -> None:
+    def capture(path: str, output: Any) -> None:
         tensor = _samples_in(output)
         if tensor is not None:
-            found[path] = maps_of(tensor[sample], count)
+            captured[path] = maps_of(tensor[sample], count)
 
-    with ExitStack() as hooks:
+    with ExitStack() as handles:
         for path, layer in layers.items():
-            handle = layer.register_forward_hook(lambda _, __, output, path=path: keep(path, output))
-            hooks.callback(handle.remove)
-        yield found
+            # `path=path` binds the path of this iteration.
+            handle = layer.register_forward_hook(lambda _, __, output, path=path: capture(path, output))
+            handles.callback(handle.remove)
+        yield captured
 
 
 def feature_maps(
     model: nn.Module, inputs: Any, layers: Sequence[str] = (), count: int = 16, sample: int = 0
 ) -> dict[str, Tensor]:
-    """What layers make of one sample.
+    """Compute the feature maps of layers for one sample.
 
-    The model makes one more forward pass, without gradients and as in a validation, and is left as it was. Where no
-    layer is named and it has a method `visualize_features`, that is called in its place, with the same inputs: it
-    returns what shall be drawn, by name or in a list, each of shape (N, C, H, W) or as `maps_of` takes it.
+    Runs one forward pass in evaluation mode, without gradients. The model is not modified. If no layers are selected
+    and the model has a method `visualize_features`, that method is called instead, with the same inputs. It returns
+    tensors, by name or in a list, each of shape (N, C, H, W) or any other shape that `maps_of` accepts after the batch
+    dimension is removed.
 
     Args:
-        model: the model.
-        inputs: a batch: the model is called with it as the loop does.
-        layers: paths or patterns, as for `layers_of`.
-        count: at most so many channels of each.
-        sample: its index in the batch; -1 for the last.
+        model: The model.
+        inputs: A batch, passed to the model as in the training loop.
+        layers: Paths or patterns, as in `layers_of`.
+        count: Maximum number of channels per layer.
+        sample: Index of the sample in the batch; -1 for the last one.
 
     Returns:
-        By path in the order of the model, maps as `maps_of` makes them, for the layers that were used.
+        The maps of each used layer, by path, in the order of the model, as returned by `maps_of`.
 
     Raises:
-        ConfigError: there is no such layer.
-        HookError: no layer, or `visualize_features`, gave something that can be drawn.
+        ConfigError: If a path or pattern matches no layer.
+        HookError: If no layer, or `visualize_features`, returned a tensor with samples.
     """
     with probing(model) as inner:
-        if not layers and (own := _own(inner)) is not None:
-            return _named(call(own, copied(inputs)), count, sample)
-        chosen = layers_of(inner, layers)
-        with watched(chosen, count, sample) as found:
+        if not layers and (method := _own(inner)) is not None:
+            return _named(call(method, copied(inputs)), count, sample)
+        selected = layers_of(inner, layers)
+        with watched(selected, count, sample) as captured:
             call(inner, copied(inputs))
-    if not found:
-        raise HookError(f"Nothing is drawn of layers {list(chosen)}: not used by the model, or without samples.")
-    return {path: found[path] for path in chosen if path in found}
+    if not captured:
+        raise HookError(
+            f"no feature maps of the layers {list(selected)}: the model does not use them, or they return no samples."
+        )
+    # Captured in the order of the calls; the order of the model does not depend on the inputs.
+    return {path: captured[path] for path in selected if path in captured}
 
 
 def feature_pictures(
     model: nn.Module, inputs: Any, layers: Sequence[str] = (), max_features: int = 16
 ) -> dict[str, list[Picture]]:
-    """Draw what layers make of the first sample.
+    """Render the feature maps of layers for the first sample.
 
-    Arguments and errors are those of `feature_maps`; `max_features` is its `count`.
+    Raises the errors of `feature_maps`.
+
+    Args:
+        model: The model.
+        inputs: A batch, passed to the model as in the training loop.
+        layers: Paths or patterns, as in `layers_of`.
+        max_features: Maximum number of channels per layer.
 
     Returns:
-        By path, a picture (H, W, 3) for each channel, each stretched over all colours.
+        One image, (H, W, 3), uint8, per channel, by path. Each image is normalized separately.
     """
-    found = feature_maps(model, inputs, layers, max_features)
-    return {path: pictures_of(maps) for path, maps in found.items()}
+    maps = feature_maps(model, inputs, layers, max_features)
+    return {path: pictures_of(channels) for path, channels in maps.items()}
 
 
 def pictures_of(maps: Tensor) -> list[Picture]:
-    """Draw maps (count, height, width), each stretched over all colours."""
-    return [coloured(scaled(each)) for each in maps.numpy()]
+    """Render feature maps, (C, H, W), as one heatmap per channel, each normalized separately."""
+    return [coloured(scaled(channel)) for channel in maps.numpy()]
 
 
 def _spread(items: Sequence[T]) -> Sequence[T]:
-    """So many of them as are shown, from the first to the last."""
+    """Return at most `SHOWN` items at equal distances, including the first and the last."""
     if len(items) <= SHOWN:
         return items
     return [items[round(i * (len(items) - 1) / (SHOWN - 1))] for i in range(SHOWN)]
 
 
 def _own(model: nn.Module) -> Callable[..., Any] | None:
-    """What a model has to show of itself."""
-    own = getattr(model, OWN, None)
-    return own if callable(own) else None
+    """Return the method `visualize_features` of a model, or None."""
+    method = getattr(model, OWN, None)
+    return method if callable(method) else None
 
 
-def _named(shown: Any, count: int, sample: int) -> dict[str, Tensor]:
-    """The maps of what a model shows of itself."""
-    parts = list(shown) if isinstance(shown, (tuple, list)) else [shown]
-    named = shown if isinstance(shown, Mapping) else dict(enumerate(parts))
-    tensors = {str(name): _samples_in(each) for name, each in named.items()}
-    found = {name: maps_of(each[sample], count) for name, each in tensors.items() if each is not None}
-    if found:
-        return found
-    raise HookError(f"{OWN} of the model returned {shapes(shown)}. Let it return tensors (N, C, H, W) by name.")
+def _named(values: Any, count: int, sample: int) -> dict[str, Tensor]:
+    """Return the maps of the values returned by `visualize_features`, by name or index."""
+    items = list(values) if isinstance(values, (tuple, list)) else [values]
+    by_name = values if isinstance(values, Mapping) else dict(enumerate(items))
+    tensors = {str(name): _samples_in(value) for name, value in by_name.items()}
+    maps = {name: maps_of(tensor[sample], count) for name, tensor in tensors.items() if tensor is not None}
+    if maps:
+        return maps
+    raise HookError(f"`{OWN}` of the model must return tensors of shape (N, C, H, W), got {shapes(values)}.")
 
 
 def _samples_in(output: Any) -> Tensor | None:
-    """The first tensor of what a layer returned, if it has samples."""
+    """Return the first tensor of a layer output; None if it has no batch dimension or no elements."""
     tensor = _tensor_in(output)
     return tensor if tensor is not None and tensor.ndim > 1 and tensor.numel() else None
 
 
 def _tensor_in(output: Any) -> Tensor | None:
-    """The first tensor of what a layer returned."""
+    """Return the first tensor of a nested layer output, depth first."""
     if isinstance(output, Tensor):
         return output
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
-    return next((found for part in parts if (found := _tensor_in(part)) is not None), None)
+    items = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return next((tensor for item in items if (tensor := _tensor_in(item)) is not None), None)

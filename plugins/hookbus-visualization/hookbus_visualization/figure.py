@@ -1,4 +1,4 @@
-"""The same sheet as in `grid`, set by matplotlib. Usable without hookbus; touches no figure of anybody else."""
+"""Layout of panels with matplotlib. Independent of hookbus; does not modify the state of pyplot."""
 
 from __future__ import annotations
 
@@ -13,46 +13,50 @@ from hookbus_visualization.panel import Panel, Picture
 __all__ = ["figure"]
 
 CELL, CAPTION, TITLE = 1.8, 0.45, 0.4
-"""Inches: the least that a picture has, and what the lines below it and above all of them have."""
+"""Minimum side of an image, height of a caption and height of the title, in inches."""
 DOTS = 100
-"""Pixels per inch."""
+"""Resolution in pixels per inch."""
 
 
 def figure(panels: Sequence[Panel], title: str = "") -> Picture:
-    """Put pictures side by side.
+    """Render panels side by side.
 
     Args:
-        panels: at least one.
-        title: stands above.
+        panels: At least one panel.
+        title: Text above the panels.
 
     Returns:
-        (H, W, 3), uint8.
+        The pixels, (H, W, 3), uint8.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        ImportError: If matplotlib is not installed.
     """
+    # Imported here because matplotlib is an optional dependency.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    wide, heights, columns = _cells(panels)
-    sheet = Figure(figsize=(columns * wide, sum(heights) + TITLE), dpi=DOTS, layout="constrained")
+    width, heights, columns = _cells(panels)
+    # Not pyplot.figure: pyplot selects a GUI backend and keeps a reference to each of its figures.
+    sheet = Figure(figsize=(columns * width, sum(heights) + TITLE), dpi=DOTS, layout="constrained")
     canvas: Any = FigureCanvasAgg(sheet)
     sheet.suptitle(_literal(title), fontsize=9)
-    places = sheet.add_gridspec(len(heights), columns, height_ratios=heights)
+    cells = sheet.add_gridspec(len(heights), columns, height_ratios=heights)
     for i, panel in enumerate(panels):
-        _draw(sheet.add_subplot(places[divmod(i, columns)]), panel)
+        _draw(sheet.add_subplot(cells[divmod(i, columns)]), panel)
     canvas.draw()
+    # buffer_rgba is a view of the canvas: np.array copies it, and `copy` makes the RGB slice contiguous.
     return np.array(canvas.buffer_rgba())[..., :3].copy()
 
 
 def _cells(panels: Sequence[Panel]) -> tuple[float, list[float], int]:
-    """The width of the columns, the height of each row, in inches, and the number of columns."""
+    """Return the width of the columns and the height of each row, in inches, and the number of columns."""
     columns, most = layout([panel.picture for panel in panels])
     shapes = [fitted(panel.picture, most=most).shape for panel in panels]
+    # One scale for all panels: images of equal size must have equal size on the figure.
     scale = max(1 / DOTS, CELL / max(max(shape) for shape in shapes))
-    wide = max(CELL, *(shape[1] * scale for shape in shapes))
-    high = [shape[0] * scale + CAPTION for shape in shapes]
-    return wide, [max(high[i : i + columns]) for i in range(0, len(high), columns)], columns
+    width = max(CELL, *(shape[1] * scale for shape in shapes))
+    heights = [shape[0] * scale + CAPTION for shape in shapes]
+    return width, [max(heights[i : i + columns]) for i in range(0, len(heights), columns)], columns
 
 
 def _draw(axes: Any, panel: Panel) -> None:
@@ -63,9 +67,9 @@ def _draw(axes: Any, panel: Panel) -> None:
     for side in axes.spines.values():
         side.set_visible(panel.frame is not None)
         side.set_linewidth(3)
-        side.set_edgecolor([part / 255 for part in panel.frame or (0, 0, 0)])
+        side.set_edgecolor([channel / 255 for channel in panel.frame or (0, 0, 0)])
 
 
 def _literal(text: str) -> str:
-    """A text in which no dollar begins a formula."""
+    """Escape dollar signs, which start mathtext in matplotlib."""
     return text.replace("$", r"\$")

@@ -1,7 +1,7 @@
-"""Numbers as colours: a map of values between dark blue and pale yellow, alone or over a picture.
+"""Heatmaps: a sequential colormap from dark blue to pale yellow, and overlays. Independent of hookbus.
 
-The colours become lighter from the smallest value to the largest, so that they keep their order in grey print and for
-the colour-blind. NumPy and Pillow only; usable without hookbus.
+The luminance of the colormap increases strictly from the smallest to the largest value, so the order of values is
+visible in grayscale and with color blindness.
 """
 
 from __future__ import annotations
@@ -19,64 +19,69 @@ __all__ = ["Floats", "coloured", "overlaid", "resized", "scaled"]
 Floats = NDArray[np.float32]
 
 STOPS = np.array([(8, 8, 40), (60, 20, 120), (150, 35, 120), (225, 75, 70), (250, 160, 50), (255, 250, 190)])
-"""Colours from 0 to 1, at equal distances."""
+"""Colors of equally spaced values from 0 to 1."""
 
 
 def scaled(values: Any) -> Floats:
-    """Stretch values to the range from 0 to 1.
+    """Normalize values to the range from 0 to 1.
 
     Args:
-        values: numbers of any shape; NaN counts as the smallest, infinities as the smallest and the largest.
+        values: Numbers of any shape. NaN is replaced by the minimum, infinities by the minimum and the maximum.
 
     Returns:
-        The same shape, float32: `(v - min) / (max - min)` with the finite minimum and maximum. Zeros where all finite
+        `(v - min) / (max - min)` with the finite minimum and maximum, float32, of the same shape. Zeros if all finite
         values are equal.
     """
+    # In float64, in which the difference of two float32 extremes does not overflow.
     numbers = np.asarray(values, dtype=np.float64)
     finite = numbers[np.isfinite(numbers)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     if low == high:
         return np.zeros(numbers.shape, np.float32)
-    inside = np.clip(np.nan_to_num(numbers, nan=low, posinf=high, neginf=low), low, high)
-    return np.asarray((inside - low) / (high - low), np.float32)
+    clipped = np.clip(np.nan_to_num(numbers, nan=low, posinf=high, neginf=low), low, high)
+    return np.asarray((clipped - low) / (high - low), np.float32)
 
 
 def coloured(values: Any) -> Picture:
-    """Give each value its colour.
+    """Apply the colormap to values.
 
     Args:
-        values: from 0 to 1, of shape (height, width); what is outside is cut.
+        values: Values from 0 to 1, (H, W); values outside the range are clipped.
 
     Returns:
-        (height, width, 3).
+        The pixels, (H, W, 3), uint8.
     """
-    places = np.linspace(0.0, 1.0, len(STOPS))
-    channels = [np.interp(values, places, STOPS[:, channel]) for channel in range(3)]
+    positions = np.linspace(0.0, 1.0, len(STOPS))
+    channels = [np.interp(values, positions, STOPS[:, channel]) for channel in range(3)]
     return np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
 
 
 def resized(values: Any, height: int, width: int) -> Floats:
-    """Bring a map of values to another size, bilinearly.
+    """Resize a map of values with bilinear interpolation.
 
     Args:
-        values: of shape (height, width).
-        height: the new one, in pixels.
-        width: the new one, in pixels.
+        values: Values, (h, w).
+        height: Height of the result in pixels.
+        width: Width of the result in pixels.
+
+    Returns:
+        The values, (`height`, `width`), float32.
     """
     image = Image.fromarray(np.asarray(values, np.float32))
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
-def overlaid(picture: Picture, values: Any, opacity: float = 0.5) -> Picture:
-    """Lay a map of values over a picture.
+def overlaid(image: Picture, values: Any, opacity: float = 0.5) -> Picture:
+    """Overlay an image with a heatmap.
 
     Args:
-        picture: of shape (height, width, 3).
-        values: from 0 to 1, of shape (rows, columns); they are brought to the size of the picture.
-        opacity: of the colours; 0 shows the picture only, 1 the colours only.
+        image: Pixels, (H, W, 3), uint8; not modified.
+        values: Values from 0 to 1, (h, w); resized to the size of the image.
+        opacity: Opacity of the heatmap: 0 returns the image, 1 returns the heatmap.
 
     Returns:
-        A new picture of the same shape: `(1 - opacity) * picture + opacity * colours`.
+        A new image, (H, W, 3), uint8: `(1 - opacity) * image + opacity * colors`.
     """
-    colours = coloured(resized(values, *picture.shape[:2]))
-    return np.asarray(np.rint((1 - opacity) * picture + opacity * colours), np.uint8)
+    # Values are interpolated, not colors: mixed colors are not on the colormap.
+    colors = coloured(resized(values, *image.shape[:2]))
+    return np.asarray(np.rint((1 - opacity) * image + opacity * colors), np.uint8)

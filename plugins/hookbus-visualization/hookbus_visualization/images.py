@@ -1,4 +1,4 @@
-"""Images in one form, whatever form they come in: red, green and blue, 8 bits each. Usable without hookbus."""
+"""Conversion of images of any common type, shape and range to 8-bit RGB. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ def to_pixels(
     std: Sequence[float] | None = None,
     value_range: tuple[float, float] | None = None,
 ) -> Picture:
-    """The pixels of an image.
+    """Convert an image to RGB pixels.
 
     Args:
-        image: a tensor, a NumPy array or a PIL image of shape (H, W), (C, H, W) or (H, W, C) with 1 (grey), 3 (colours)
-            or 4 channels (colours and opacity, put on white); where both ends could be channels, the first is taken.
-        mean, std: what a float image was normalized by, one number or one per channel; it is multiplied by `std`, and
-            `mean` is added.
-        value_range: black and white of a float image. Default 0 and 1; an image that goes beyond is stretched so that
-            its least value is black and its greatest white. What is outside of a given range is cut.
+        image: Tensor, NumPy array or PIL image of shape (H, W), (C, H, W) or (H, W, C) with 1 (gray), 3 (RGB) or 4
+            channels (RGBA, composited on white). If both the first and the last dimension may be channels, the first
+            dimension is used.
+        mean: Mean that was subtracted from a float image, one number or one per channel; added after `std`.
+        std: Standard deviation that a float image was divided by, one number or one per channel; multiplied again.
+        value_range: Values of black and white in a float image; values outside the range are clipped. Default: 0 and
+            1, or the minimum and maximum of an image with values outside that range.
 
     Returns:
-        (H, W, 3), uint8. Bytes stay as they are, truth values are black and white, NaN is black.
+        The pixels, (H, W, 3), uint8. Integers are clipped to 0 to 255, booleans become black and white, NaN becomes
+        black.
 
     Raises:
-        ValueError: it has no such shape, or no pixels.
+        ValueError: If the image has another shape, or no pixels.
     """
     pixels = _arranged(as_array(image))
     if pixels.dtype.kind == "f":
@@ -46,25 +48,26 @@ def to_pixels(
 
 
 def is_image(value: Any) -> bool:
-    """Whether a value has the shape of one image with pixels, channels first or last."""
+    """Return whether a value has the shape of one non-empty image, channels first or last."""
     shape = tuple(getattr(value, "shape", ()))
-    channels = len(shape) == 2 or (len(shape) == 3 and (shape[0] in CHANNELS or shape[2] in CHANNELS))
-    return channels and min(shape) > 0
+    has_channels = len(shape) == 2 or (len(shape) == 3 and (shape[0] in CHANNELS or shape[2] in CHANNELS))
+    return has_channels and min(shape) > 0
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """A tensor, wherever it is and of whatever precision, a list or a PIL image as an array of NumPy."""
+    """Convert a tensor on any device and of any precision, a list or a PIL image to a NumPy array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+        # NumPy has no bfloat16.
         value = (value.float() if value.is_floating_point() else value).numpy()
     return np.asarray(value)
 
 
 def _arranged(array: NDArray[Any]) -> NDArray[Any]:
-    """Height by width by channels."""
+    """Return an image as (H, W, C)."""
     if not is_image(array):
         raise ValueError(
-            f"an image has shape (H, W), (C, H, W) or (H, W, C) with 1, 3 or 4 channels, not {tuple(array.shape)}"
+            f"image must have shape (H, W), (C, H, W) or (H, W, C) with 1, 3 or 4 channels, got {tuple(array.shape)}"
         )
     if array.ndim == 2:
         return array[..., None]
@@ -73,7 +76,7 @@ def _arranged(array: NDArray[Any]) -> NDArray[Any]:
 
 def _denormalized(pixels: NDArray[Any], mean: Sequence[float] | None, std: Sequence[float] | None) -> NDArray[Any]:
     scale, shift = np.asarray(std or 1, pixels.dtype), np.asarray(mean or 0, pixels.dtype)
-    with np.errstate(over="ignore"):  # what becomes infinite is as white as can be
+    with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rendered as white
         denormalized: NDArray[Any] = pixels * scale + shift
     return denormalized
 
@@ -81,13 +84,15 @@ def _denormalized(pixels: NDArray[Any], mean: Sequence[float] | None, std: Seque
 def _in_bytes(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> NDArray[Any]:
     finite = pixels[np.isfinite(pixels)]
     low, high = value_range or _range_of(finite)
-    inside = np.nan_to_num(pixels, nan=low, posinf=high, neginf=low)
-    scaled = (inside / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)  # by halves: the whole range may exceed the type
+    values = np.nan_to_num(pixels, nan=low, posinf=high, neginf=low)
+    # Halved before the subtraction: the difference of the extremes of a float type overflows.
+    scaled = (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
     levels: NDArray[Any] = np.rint(np.clip(scaled, 0, 1) * 255)
     return levels
 
 
 def _range_of(finite: NDArray[Any]) -> tuple[float, float]:
+    # The range of an image within [0, 1] is not stretched, so that a dark image stays dark.
     if not finite.size or (finite.min() >= 0 and finite.max() <= 1):
         return 0.0, 1.0
     return float(finite.min()), float(finite.max())
@@ -98,4 +103,5 @@ def _rgb(pixels: Picture) -> Picture:
     if channels == 4:
         opacity = pixels[..., 3:] / 255
         return np.rint(pixels[..., :3] * opacity + 255 * (1 - opacity)).astype(np.uint8)
+    # broadcast_to returns a view with a stride of 0; consumers of the pixels may require contiguous memory.
     return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))

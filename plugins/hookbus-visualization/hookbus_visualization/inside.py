@@ -1,4 +1,4 @@
-"""What goes on inside a model that is called with samples."""
+"""Rendering of the internals of a model that is called with samples."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from hookbus_visualization.verdict import class_of
 __all__ = ["Inside"]
 
 Drawn = Mapping[str, Sequence[Panel]]
-"""By the name of a record, its panels."""
+"""Panels by the label of their record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A model, and the samples that it is called with. Each method draws one of the contents and calls the model.
+    """A model and samples; each method calls the model and renders the content with the name of the method.
 
     Attributes:
-        model: wrapped or not; it is left as it was.
-        config: which layers, how many channels, which class.
-        inputs: what the model is called with.
-        panels: the samples as they are drawn, in the same order.
-        images: their pixels; None where they are no images.
-        targets: the truth of each; None where it is not known.
+        model: The model, wrapped or not; not modified.
+        config: Layers, number of channels and class to render.
+        inputs: Inputs of the model.
+        panels: Panels of the samples, in the same order.
+        images: Pixels of the samples; None if the samples are not images.
+        targets: Ground truth of the samples; None if unknown.
     """
 
     model: nn.Module
@@ -44,37 +44,40 @@ class Inside:
     targets: Sequence[Any] | None
 
     def feature_maps(self) -> Drawn:
-        """What layers make of the first sample: a record for each layer."""
-        found = feature_pictures(self.model, self.inputs, self.config.layers, self.config.max_features)
+        """Render the feature maps of the first sample, one record per layer."""
+        layers = feature_pictures(self.model, self.inputs, self.config.layers, self.config.max_features)
         return {
-            f"feature_maps/{path}": [Panel(each, f"channel {i}") for i, each in enumerate(pictures)]
-            for path, pictures in found.items()
+            f"feature_maps/{path}": [Panel(image, f"channel {i}") for i, image in enumerate(images)]
+            for path, images in layers.items()
         }
 
     def attention(self) -> Drawn:
-        """What the samples attend to: a record for each layer."""
-        found = attention_pictures(self.model, self.inputs, self.images)
-        return {f"attention/{path}": self._with(each) for path, each in found.items()}
+        """Render the attention weights of each sample, one record per layer."""
+        layers = attention_pictures(self.model, self.inputs, self.images)
+        return {f"attention/{path}": self._with(images) for path, images in layers.items()}
 
     def cam(self) -> Drawn:
-        """Which places speak for a class, as a layer sees them."""
+        """Render the class activation map of each sample."""
         return {"cam": self._with(cam_pictures(self.model, self.inputs, *self._asked(), self.config.cam_layer))}
 
     def gradients(self) -> Drawn:
-        """Which pixels change the score of a class."""
+        """Render the gradient of the class score with respect to the input, for each sample."""
         return {"gradients": self._with(saliency_pictures(self.model, self.inputs, *self._asked()))}
 
-    def _with(self, pictures: Sequence[Picture]) -> list[Panel]:
-        """The panels with other pixels, below which the same is said."""
-        return [panel._replace(picture=each) for panel, each in zip(self.panels, pictures, strict=True)]
+    def _with(self, images: Sequence[Picture]) -> list[Panel]:
+        """Return the panels of the samples with other pixels, and with the same captions and frames."""
+        return [panel._replace(picture=image) for panel, image in zip(self.panels, images, strict=True)]
 
     def _asked(self) -> tuple[Sequence[Picture], Tensor | None]:
-        """The images, and the classes that are asked about; None for those that are predicted."""
+        """Return the images and the classes to explain; None for the predicted classes."""
         if self.images is None:
-            raise ValueError("it is drawn over images, and these samples are none")
+            raise ValueError("the samples must be images.")
         if self.config.target == "predicted":
             return self.images, None
-        classes = [class_of(each) for each in self.targets or [None]]
+        classes = [class_of(target) for target in self.targets or [None]]
         if None in classes:
-            raise ValueError("target: true needs the class of every sample, and not all have one")
+            raise ValueError(
+                "`target: true` requires a class index for every sample, got a sample without one. Set "
+                "`target: predicted`."
+            )
         return self.images, torch.tensor(classes)

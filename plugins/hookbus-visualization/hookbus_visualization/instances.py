@@ -1,4 +1,4 @@
-"""Detected objects: reading them from what models and data sets give, and drawing them. Usable without hookbus."""
+"""Object instances: conversion of model outputs and annotations, and drawing. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hookbus_visualization.tags import draw_tags
 
 __all__ = ["BOXES", "Instances", "Look", "draw_instances", "read_instances"]
 
+# The names of torchvision, MMDetection, Detectron2, DETR and Ultralytics, in order of precedence.
 BOXES = ("boxes", "bboxes", "pred_boxes", "bbox")
 LABELS = ("labels", "class_labels", "pred_classes", "classes", "cls")
 SCORES = ("scores", "score", "conf")
@@ -28,13 +29,13 @@ OPACITY = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Instances:
-    """The objects of one picture.
+    """The objects of one image.
 
     Attributes:
-        boxes: (N, 4), left, top, right, bottom in pixels of the picture that is drawn.
-        labels: (N,), class ids; None where they are not known.
-        scores: (N,); None for a truth.
-        masks: (N, H, W), of the size of the picture; None where there are none.
+        boxes: Corners, (N, 4): left, top, right, bottom in pixels of the displayed image.
+        labels: Class indices, (N,); None if unknown.
+        scores: Scores, (N,); None for the ground truth.
+        masks: Boolean masks, (N, H, W), of the size of the displayed image; None if there are no masks.
     """
 
     boxes: NDArray[np.float64]
@@ -43,26 +44,28 @@ class Instances:
     masks: NDArray[np.bool_] | None = None
 
     def __getitem__(self, index: NDArray[np.intp]) -> Instances:
-        """Those of some indices, in their order."""
+        """Return the instances at the given indices, in that order."""
         columns: list[Any] = [self.labels, self.scores, self.masks]
-        others = (None if each is None else each[index] for each in columns)
-        return Instances(self.boxes[index], *others)
+        return Instances(self.boxes[index], *(None if column is None else column[index] for column in columns))
 
     def confident(self, threshold: float) -> Instances:
-        """Those whose score is not below a threshold, the surest last. A score of NaN is not hidden."""
+        """Return the instances whose score is not below the threshold, sorted by ascending score.
+
+        Scores of NaN are kept. Instances without scores are returned unchanged.
+        """
         return self if self.scores is None else self[surest(self.scores, threshold)]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How objects are drawn.
+    """Style of drawn instances.
 
     Attributes:
-        names: of the classes, by id.
-        palette: colours of the first classes; default the fixed ones.
-        box_colour: of all boxes; None is for the colour of the class.
-        text_colour: of all texts; None is for one that can be read.
-        thickness: of the frames, in pixels.
+        names: Names of the classes, by class index.
+        palette: Colors of the first classes. Other classes have the default colors.
+        box_colour: Color of all boxes. Default: the color of the class.
+        text_colour: Color of all texts. Default: black or white, by contrast.
+        thickness: Line width of the boxes in pixels.
     """
 
     names: Sequence[str] = ()
@@ -80,52 +83,62 @@ def read_instances(
     normalized: bool = False,
     shown: tuple[int, int] | None = None,
 ) -> Instances:
-    """The objects of one picture, from what a model or a data set has for them.
+    """Convert the model output or the annotation of one image to instances.
 
     Args:
-        value: a mapping, or an object with attributes, that has `boxes` (N, 4), and beside them, as they are known,
-            `labels` (N,), `scores` (N,) and `masks` (N, H, W) or (N, 1, H, W); bboxes, pred_boxes, class_labels,
-            pred_classes, classes, cls, score, conf and pred_masks are read as well. Or an array (N, 4) of boxes, or
-            (N, 6) of boxes with score and class id.
-        size: height and width of the picture.
-        form: how the boxes are written.
-        normalized: the boxes are parts of the picture from 0 to 1, not pixels.
-        shown: height and width in which the picture is drawn; default its own.
+        value: A mapping, or an object with attributes: `boxes` (N, 4), and optionally `labels` (N,), `scores` (N,) and
+            `masks` (N, H, W) or (N, 1, H, W). The names bboxes, pred_boxes, bbox, class_labels, pred_classes, classes,
+            cls, score, conf and pred_masks are aliases. Or an array of boxes, (N, 4), or of boxes with score and class
+            index, (N, 6).
+        size: Height and width of the image in pixels.
+        form: Format of the boxes.
+        normalized: Whether box coordinates are fractions of the image size instead of pixels.
+        shown: Height and width of the displayed image in pixels. Default: `size`.
+
+    Returns:
+        The instances, in pixels of the displayed image.
 
     Raises:
-        ValueError: there are no boxes, or something has another shape.
+        ValueError: If the value contains no boxes, or the shapes do not match.
     """
     boxes, labels, scores, masks = _parts(value)
     if boxes is None:
-        raise ValueError(f"there is none of {', '.join(BOXES)}, and no array of shape (N, 4) or (N, 6)")
+        raise ValueError(
+            f"boxes must be under one of the keys {', '.join(BOXES)}, or an array of shape (N, 4) or (N, 6), got "
+            f"{type(value).__name__}"
+        )
     shown = shown or size
     stretch = shown[1] / size[1], shown[0] / size[0]
     corners = to_xyxy(as_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
-    classes, sureness = _one_each("labels", labels, len(corners)), _one_each("scores", scores, len(corners))
+    class_ids, confidences = _one_each("labels", labels, len(corners)), _one_each("scores", scores, len(corners))
     areas = None if masks is None else instance_masks(masks, shown)
     if areas is not None and len(areas) != len(corners):
-        raise ValueError(f"{len(corners)} boxes with {len(areas)} masks")
-    return Instances(corners, None if classes is None else np.nan_to_num(classes, nan=-1).astype(int), sureness, areas)
+        raise ValueError(f"boxes and masks must have the same length, got {len(corners)} boxes and {len(areas)} masks")
+    # A label of NaN, such as padding in an array of (N, 6), denotes no class.
+    classes = None if class_ids is None else np.nan_to_num(class_ids, nan=-1).astype(int)
+    return Instances(corners, classes, confidences, areas)
 
 
 def draw_instances(
     image: Picture, truth: Instances | None = None, prediction: Instances | None = None, look: Look | None = None
 ) -> Picture:
-    """Draw what is there, and what was found.
+    """Draw the ground truth and the predictions.
 
-    What was found has solid frames, its text above, and its masks filled. The truth lies over it with dashed frames,
-    its text below, and the edges of its masks in white.
+    Predictions have solid boxes, a text above the box, and filled masks. The ground truth is on top, with dashed boxes,
+    a text below the box, and white mask boundaries.
 
     Args:
-        image: (H, W, 3); it is not changed.
-        truth, prediction: the objects; None for none.
-        look: names, colours and thickness.
+        image: Pixels, (H, W, 3), uint8; not modified.
+        truth: Instances of the ground truth; None for none.
+        prediction: Predicted instances; None for none.
+        look: Names, colors and line width.
 
     Returns:
-        A new picture; without objects it is equal to the image.
+        A new image, (H, W, 3), uint8; equal to the input if there are no instances.
     """
     look = look or Look()
-    layers = [(each, each is truth) for each in (prediction, truth) if each is not None]
+    layers = [(objects, objects is truth) for objects in (prediction, truth) if objects is not None]
+    # By kind of drawing, not by layer: filled masks must not cover boxes, and boxes must not cover texts.
     for draw in (_draw_masks, _draw_frames, _draw_texts):
         for objects, is_truth in layers:
             image = draw(image, objects, look, is_truth)
@@ -149,8 +162,8 @@ def _draw_frames(image: Picture, objects: Instances, look: Look, truth: bool) ->
 
 def _draw_texts(image: Picture, objects: Instances, look: Look, truth: bool) -> Picture:
     texts = [_text(objects, i, look.names) for i in range(len(objects.boxes))]
-    colours = _colours(objects, look)
-    return draw_tags(image, objects.boxes, texts, colours, text_colour=look.text_colour, truth=truth)
+    colors = _colours(objects, look)
+    return draw_tags(image, objects.boxes, texts, colors, text_color=look.text_colour, truth=truth)
 
 
 def _text(objects: Instances, index: int, names: Sequence[str]) -> str:
@@ -170,21 +183,24 @@ def _classes(objects: Instances) -> NDArray[np.int64]:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Boxes, labels, scores and masks, each None where there is none."""
+    """Return boxes, labels, scores and masks, each None if missing."""
     if isinstance(value, Mapping) or not (hasattr(value, "shape") or isinstance(value, (list, tuple))):
         boxes, *others = (first_of(value, names) for names in (BOXES, LABELS, SCORES, MASKS))
-        return [getattr(boxes, "tensor", boxes), *others]  # boxes of Detectron2 have theirs there
+        # `Boxes` of Detectron2 wraps its tensor.
+        return [getattr(boxes, "tensor", boxes), *others]
     array = as_array(value)
+    # The columns of Ultralytics: x1, y1, x2, y2, score, class.
     if array.ndim == 2 and array.shape[1] == 6:
         return [array[:, :4], array[:, 5], array[:, 4], None]
     return [array, None, None, None]
 
 
-def _one_each(what: str, value: Any, count: int) -> NDArray[np.float64] | None:
-    """One number for each box."""
+def _one_each(name: str, value: Any, count: int) -> NDArray[np.float64] | None:
+    """Return one number per box, (count,)."""
     if value is None:
         return None
     array = as_array(value).astype(np.float64)
+    # By size, not by shape: labels of shape (N, 1) and a scalar for a single box are valid.
     if array.size != count:
-        raise ValueError(f"{count} boxes with {what} of shape {array.shape}")
+        raise ValueError(f"{name} must have one value per box ({count}), got shape {array.shape}")
     return array.reshape(count)

@@ -1,4 +1,4 @@
-"""A legend: which colour is which class. Usable without hookbus."""
+"""Legend of class colors. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ __all__ = ["draw_legend"]
 
 LINE, SWATCH, GAP = 18, 12, 8
 MOST = 40
-"""So many classes at most; the last line then says how many more there are."""
+"""Maximum number of classes; the last entry shows the number of omitted classes."""
 
 
 def draw_legend(
     classes: Iterable[int], width: int, names: Sequence[str] = (), palette: Sequence[Colour] = ()
 ) -> Picture:
-    """Draw a patch of colour with its name for each class, in lines of a given width.
+    """Draw a color swatch and the name of each class, in lines of a given width.
 
     Args:
-        classes: the ids; each has one entry, in their order.
-        width: of the picture in pixels; a name that does not fit is cut.
-        names: of the classes, by id; a class without one has its number.
-        palette: colours of the first classes; default the fixed ones.
+        classes: Class indices; each distinct class has one entry, in ascending order.
+        width: Width of the image in pixels; longer names are truncated.
+        names: Names of the classes, by class index. A class without a name is shown as its index.
+        palette: Colors of the first classes. Other classes have the default colors.
 
     Returns:
-        (H, width, 3); H is 0 without classes.
+        The pixels, (H, `width`, 3), uint8. H is 0 if there are no classes.
     """
     ids = sorted(set(classes))
-    entries = [(name_of(each, names), colour_of(each, palette)) for each in ids[:MOST]]
+    entries = [(name_of(class_id, names), colour_of(class_id, palette)) for class_id in ids[:MOST]]
     if len(ids) > MOST:
+        # A swatch in the color of the background is invisible.
         entries.append((f"and {len(ids) - MOST} more", PAPER))
-    font, room = text_font(), width - SWATCH - 2 * GAP
-    texts = [shortened(name, room) for name, _ in entries]
-    places, lines = _flow([SWATCH + 2 * GAP + round(font.getlength(text)) for text in texts], width)
+    font, text_width = text_font(), width - SWATCH - 2 * GAP
+    texts = [shortened(name, text_width) for name, _ in entries]
+    positions, lines = _flow([SWATCH + 2 * GAP + round(font.getlength(text)) for text in texts], width)
     sheet = Image.new("RGB", (width, lines * LINE), PAPER)
     draw = ImageDraw.Draw(sheet)
-    for (x, line), text, (_, colour) in zip(places, texts, entries, strict=True):
+    for (x, line), text, (_, color) in zip(positions, texts, entries, strict=True):
         top = line * LINE + (LINE - SWATCH) // 2
-        draw.rectangle((x, top, x + SWATCH - 1, top + SWATCH - 1), colour)
+        draw.rectangle((x, top, x + SWATCH - 1, top + SWATCH - 1), color)
         draw.text((x + SWATCH + GAP // 2, line * LINE + LINE // 2), text, INK, font, anchor="lm")
     return np.array(sheet)
 
 
-def _flow(widths: Iterable[int], width: int) -> tuple[list[tuple[int, int]], int]:
-    """Where things of some widths go that are put side by side, as (x, line), and the number of lines."""
-    places: list[tuple[int, int]] = []
+def _flow(widths: Iterable[int], limit: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the positions of entries in lines with a maximum width, as (x, line), and the number of lines."""
+    positions: list[tuple[int, int]] = []
     x, line = 0, 0
-    for each in widths:
-        if x and x + each > width:
+    for width in widths:
+        # The first entry of a line is placed there even if it is too wide.
+        if x and x + width > limit:
             x, line = 0, line + 1
-        places.append((x, line))
-        x += each
-    return places, line + 1 if places else 0
+        positions.append((x, line))
+        x += width
+    return positions, line + 1 if positions else 0

@@ -1,4 +1,4 @@
-"""Objects and regions of a sample, in one panel. Usable without hookbus."""
+"""Panels of the objects and of the regions of a sample. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -16,51 +16,61 @@ __all__ = ["are_regions", "has_boxes", "objects_panel", "regions_panel"]
 
 
 def has_boxes(value: Any) -> bool:
-    """Whether a truth or a prediction is about objects: it has boxes under one of the usual names."""
+    """Return whether a target or a prediction contains boxes under a usual key."""
     return first_of(value, BOXES) is not None
 
 
 def are_regions(target: Any, prediction: Any) -> bool:
-    """Whether a truth is a label map, and the prediction another, or scores (C, H, W) of two classes or more."""
-    truth, said = (None if each is None else as_array(each) for each in (target, prediction))
-    if truth is None or truth.ndim != 2 or truth.dtype.kind not in "iu":
+    """Return whether a target is a label map, and the prediction a label map or class scores (C, H, W)."""
+    target, prediction = (None if value is None else as_array(value) for value in (target, prediction))
+    # Floats are images: a regression of pixels, such as denoising, has targets of the same shape.
+    if target is None or target.ndim != 2 or target.dtype.kind not in "iu":
         return False
-    return said is None or (said.ndim == 2 and said.dtype.kind in "iu") or (said.ndim == 3 and said.shape[0] > 1)
+    if prediction is None:
+        return True
+    is_label_map = prediction.ndim == 2 and prediction.dtype.kind in "iu"
+    return is_label_map or (prediction.ndim == 3 and prediction.shape[0] > 1)
 
 
 def objects_panel(
-    picture: Picture, target: Any, prediction: Any, names: Sequence[str] = (), threshold: float = 0.0
+    image: Picture, target: Any, prediction: Any, names: Sequence[str] = (), threshold: float = 0.0
 ) -> Panel:
-    """Objects: the truth in dashed frames, what was found in solid ones.
+    """Return the panel of the objects of an image: dashed boxes for the ground truth, solid boxes for predictions.
 
     Args:
-        picture: (H, W, 3).
-        target, prediction: what `instances.read_instances` takes, corners in pixels; None for none.
-        names: of the classes.
-        threshold: what was found with a score below it is left out.
+        image: Pixels, (H, W, 3), uint8.
+        target: Ground truth, as in `instances.read_instances`, with boxes as corners in pixels; None if unknown.
+        prediction: Prediction, in the same form; None if unknown.
+        names: Names of the classes, by class index.
+        threshold: Minimum score of a prediction.
 
     Raises:
-        ValueError: the boxes cannot be read.
+        ValueError: If the boxes have no supported form.
     """
-    shown = fitted(picture)
-    truth, found = (
-        None if each is None else read_instances(each, picture.shape[:2], shown=shown.shape[:2])
-        for each in (target, prediction)
+    resized = fitted(image)
+    truth, detections = (
+        None if value is None else read_instances(value, image.shape[:2], shown=resized.shape[:2])
+        for value in (target, prediction)
     )
-    return Panel(draw_instances(shown, truth, found and found.confident(threshold), Look(names)))
+    return Panel(draw_instances(resized, truth, detections and detections.confident(threshold), Look(names)))
 
 
-def regions_panel(picture: Picture, target: Any, prediction: Any) -> Panel:
-    """What each pixel is, and what it is taken for, beside the picture.
+def regions_panel(image: Picture, target: Any, prediction: Any) -> Panel:
+    """Return the panel of an image, its true regions and its predicted regions, side by side.
+
+    Args:
+        image: Pixels, (H, W, 3), uint8.
+        target: Ground truth, as in `regions.read_regions`; None if unknown.
+        prediction: Prediction, in the same form; None if unknown.
 
     Raises:
-        ValueError: the regions cannot be read.
+        ValueError: If the regions have no supported form.
     """
-    there = {"truth": target, "prediction": prediction}
-    shown, size = fitted(picture), picture.shape[:2]
-    drawn = {
-        name: draw_regions(shown, read_regions(each, size, shown=shown.shape[:2]))
-        for name, each in there.items()
-        if each is not None
+    values = {"truth": target, "prediction": prediction}
+    resized, size = fitted(image), image.shape[:2]
+    overlays = {
+        name: draw_regions(resized, read_regions(value, size, shown=resized.shape[:2]))
+        for name, value in values.items()
+        if value is not None
     }
-    return Panel(beside([shown, *drawn.values()]), " | ".join(["input", *drawn]))
+    return Panel(beside([resized, *overlays.values()]), " | ".join(["input", *overlays]))

@@ -1,7 +1,6 @@
-"""Masks: the ways to write which pixel belongs to what, and their colours on a picture.
+"""Segmentation masks: conversion to label maps, and drawing. Independent of hookbus.
 
-Everything becomes a label map: an array (H, W) with the class id of each pixel, `NOTHING` where there is none.
-Usable without hookbus.
+A label map is an array (H, W) with the class index of each pixel, and `NOTHING` for pixels without a class.
 """
 
 from __future__ import annotations
@@ -23,66 +22,70 @@ NOTHING = -1
 
 
 def label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
-    """The class of each pixel.
+    """Convert a segmentation to a label map.
 
     Args:
-        value: a tensor or an array, of a size of its own:
-            (H, W) or (1, H, W) of whole numbers: a label map;
-            (H, W) or (1, H, W) of fractions or truth values: a mask, class 1 against class 0. Fractions are
-            probabilities (from 0.5 on it is class 1) as long as all lie from 0 to 1, else logits (from 0 on);
-            (C, H, W) of fractions: logits or probabilities, the class is the one with the largest;
-            (C, H, W) of whole numbers or truth values: one hot. The last two may be (H, W, C) where that fits `size`
-            and the other does not.
-        size: height and width of the picture; a map of another size is brought to it, each pixel to the nearest.
+        value: Tensor or array, of any image size:
+
+            * (H, W) or (1, H, W), integer: a label map;
+            * (H, W) or (1, H, W), float or boolean: a binary mask of class 1. Floats are probabilities with the
+              threshold 0.5 if all are in [0, 1], otherwise logits with the threshold 0;
+            * (C, H, W), float: logits or probabilities; the class is the argmax;
+            * (C, H, W), integer or boolean: one-hot masks.
+
+            The last two may be (H, W, C) if only that order matches `size`.
+        size: Height and width of the image in pixels. A map of another size is resized with nearest-neighbor
+            interpolation.
 
     Returns:
-        (H, W) of `size`. `NOTHING` where a logit is NaN and where one-hot is all zero.
+        The label map, (H, W) of `size`. `NOTHING` for pixels with a NaN logit or without a one-hot class.
 
     Raises:
-        ValueError: the shape is another one, or there are no pixels.
+        ValueError: If the value has another shape, or no pixels.
     """
     tensor = _tensor(value)
     if tensor.dim() not in (2, 3) or not tensor.numel():
-        raise ValueError(f"a segmentation has shape (H, W) or (classes, H, W), not {tuple(tensor.shape)}")
+        raise ValueError(f"segmentation must have shape (H, W) or (C, H, W), got {tuple(tensor.shape)}")
     planes = _classes_first(tensor, size) if tensor.dim() == 3 else tensor[None]
     return resized(_numbers(planes[0]) if len(planes) == 1 else _strongest(planes), size)
 
 
 def instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Masks of instances as truth values.
+    """Convert instance masks to boolean masks.
 
     Args:
-        value: (N, H, W) or (N, 1, H, W); truth values, whole numbers, probabilities or logits, told as in `label_map`.
-        size: height and width of the picture.
+        value: Masks, (N, H, W) or (N, 1, H, W): booleans, integers, probabilities or logits, as in `label_map`.
+        size: Height and width of the image in pixels.
 
     Returns:
-        (N, H, W) of `size`.
+        The masks, (N, H, W) of `size`.
 
     Raises:
-        ValueError: the shape is another one, or there are no pixels.
+        ValueError: If the value has another shape, or no pixels.
     """
     tensor = _tensor(value)
     if tensor.dim() == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     if tensor.dim() != 3 or not all(tensor.shape[1:]):
-        raise ValueError(f"masks have shape (N, H, W), not {tuple(tensor.shape)}")
-    return np.array([resized(_numbers(each), size) > 0 for each in tensor], bool).reshape(-1, *size)
+        raise ValueError(f"masks must have shape (N, H, W), got {tuple(tensor.shape)}")
+    # Mask by mask: whether floats are probabilities or logits is determined per mask. reshape: N may be 0.
+    return np.array([resized(_numbers(mask), size) > 0 for mask in tensor], bool).reshape(-1, *size)
 
 
 def stacked(masks: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One label map of many instances; of two that cover a pixel, the later one has it.
+    """Merge instances into a label map; a later instance covers an earlier one.
 
     Args:
-        masks: (N, H, W).
-        labels: (N,), class ids.
+        masks: Boolean masks, (N, H, W).
+        labels: Class indices, (N,).
 
     Returns:
-        (H, W); `NOTHING` where there is no instance.
+        The label map, (H, W); `NOTHING` for pixels without an instance.
     """
-    found = np.full(masks.shape[1:], NOTHING, np.int64)
+    merged = np.full(masks.shape[1:], NOTHING, np.int64)
     for mask, label in zip(masks, labels, strict=True):
-        found[mask] = label
-    return found
+        merged[mask] = label
+    return merged
 
 
 def overlay(
@@ -93,77 +96,79 @@ def overlay(
     palette: Sequence[Colour] = (),
     ignored: Collection[int] = (),
 ) -> Picture:
-    """Lay the colours of the classes over a picture.
+    """Overlay an image with the class colors of a label map.
 
     Args:
-        image: (H, W, 3); it is not changed.
-        labels: (H, W).
-        opacity: from 0, the picture alone, to 1, the colours alone.
-        palette: colours of the first classes; default the fixed ones.
-        ignored: classes without a colour. What is below 0 has none either.
+        image: Pixels, (H, W, 3), uint8; not modified.
+        labels: Label map, (H, W).
+        opacity: Opacity of the colors: 0 returns the image, 1 returns the colors.
+        palette: Colors of the first classes. Other classes have the default colors.
+        ignored: Class indices without a color. Negative indices have no color either.
 
     Returns:
-        A new picture.
+        A new image, (H, W, 3), uint8.
     """
+    # One color per distinct class instead of a table by class index: indices may be as large as 70,000.
     classes = np.unique(labels)
-    colours = colours_of(classes, palette).astype(np.float32)[np.searchsorted(classes, labels)]
-    coloured = _coloured(labels, ignored)[..., None]
-    return np.where(coloured, (image * (1 - opacity) + colours * opacity).round(), image).astype(np.uint8)
+    colors = colours_of(classes, palette).astype(np.float32)[np.searchsorted(classes, labels)]
+    is_colored = _coloured(labels, ignored)[..., None]
+    return np.where(is_colored, (image * (1 - opacity) + colors * opacity).round(), image).astype(np.uint8)
 
 
 def edges_of(regions: NDArray[Any]) -> NDArray[np.bool_]:
-    """The pixels whose neighbour, to the right or below, belongs to something else.
+    """Find the boundaries between regions.
 
     Args:
-        regions: (H, W), equal within a region.
+        regions: Values that are equal within a region, (H, W).
 
     Returns:
-        (H, W).
+        A mask, (H, W), of the pixels whose right or lower neighbor belongs to another region.
     """
-    found = np.zeros(regions.shape, bool)
-    found[:, :-1] |= regions[:, :-1] != regions[:, 1:]
-    found[:-1] |= regions[:-1] != regions[1:]
-    return found
+    edges = np.zeros(regions.shape, bool)
+    edges[:, :-1] |= regions[:, :-1] != regions[:, 1:]
+    edges[:-1] |= regions[:-1] != regions[1:]
+    return edges
 
 
 def draw_edges(image: Picture, edges: NDArray[np.bool_]) -> Picture:
-    """Draw edges in white, which no class has.
+    """Draw boundaries in white, which is not a class color.
 
     Args:
-        image: (H, W, 3); it is not changed.
-        edges: (H, W).
+        image: Pixels, (H, W, 3), uint8; not modified.
+        edges: Mask of the boundaries, (H, W).
 
     Returns:
-        A new picture.
+        A new image, (H, W, 3), uint8.
     """
     return np.where(edges[..., None], np.uint8(255), image)
 
 
 def resized(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """A label map of another size, each pixel from the nearest one.
+    """Resize a label map with nearest-neighbor interpolation.
 
     Args:
-        labels: (h, w), not empty.
-        size: height and width to come to.
+        labels: Label map, (h, w), not empty.
+        size: Height and width of the result.
 
     Returns:
-        (H, W) of `size`; the same array where nothing changes.
+        The label map, (H, W) of `size`; the same array if the size is unchanged.
     """
     if labels.shape == tuple(size):
         return labels
+    # The half pixel aligns the centers of the old and the new pixels.
     rows, columns = ((np.arange(new) + 0.5) * old // new for new, old in zip(size, labels.shape, strict=True))
-    picked: NDArray[Any] = labels[rows.astype(int)[:, None], columns.astype(int)]
-    return picked
+    nearest: NDArray[Any] = labels[rows.astype(int)[:, None], columns.astype(int)]
+    return nearest
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor where it is, anything else as a new one: arrays that must not be written to warn otherwise."""
+    # torch.tensor copies: torch.from_numpy warns if an array is read-only.
     return value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
 
 
 def _coloured(labels: NDArray[np.int64], ignored: Collection[int]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (labels >= 0) & ~np.isin(labels, list(ignored))
-    return found
+    is_colored: NDArray[np.bool_] = (labels >= 0) & ~np.isin(labels, list(ignored))
+    return is_colored
 
 
 def _classes_first(tensor: Tensor, size: tuple[int, int]) -> Tensor:
@@ -172,17 +177,20 @@ def _classes_first(tensor: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _strongest(tensor: Tensor) -> NDArray[np.int64]:
-    """The class with the largest value, found where the values are: a class id is much less to copy than they are."""
+    """Return the argmax over the classes, (H, W)."""
+    # On the device of the tensor: copying the class indices to the host is cheaper than copying all logits.
     values, classes = tensor.max(dim=0)
-    nothing = values.isnan() if tensor.is_floating_point() else values == 0
-    return classes.masked_fill(nothing, NOTHING).cpu().numpy().astype(np.int64)
+    is_empty = values.isnan() if tensor.is_floating_point() else values == 0
+    return classes.masked_fill(is_empty, NOTHING).cpu().numpy().astype(np.int64)
 
 
 def _numbers(tensor: Tensor) -> NDArray[np.int64]:
-    """Labels as they are; masks as 0 and 1."""
+    """Return label maps unchanged, and binary masks as 0 and 1."""
     if not tensor.is_floating_point():
         return tensor.cpu().numpy().astype(np.int64)
+    # Through float32: NumPy has no bfloat16.
     values = tensor.float().cpu().numpy()
+    # Label maps are often loaded as floats.
     if (np.isfinite(values) & (values == values.round())).all():
         return values.astype(np.int64)
     are_probabilities = not ((values < 0) | (values > 1)).any()

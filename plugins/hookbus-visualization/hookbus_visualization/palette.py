@@ -1,8 +1,8 @@
-"""What a class looks like: its colour and its name, by its id alone, so that both stay the same over a whole run.
+"""Colors and names of classes. Independent of hookbus.
 
-The colours are the seven of Okabe and Ito that are not black ("Color Universal Design", 2008), which people tell apart
-whatever kind of colour vision they have; classes from the eighth on have darker and lighter shades of them. Usable
-without hookbus.
+A color depends only on the class index, so it is constant over a run. The default colors are the seven chromatic colors
+of Okabe and Ito ("Color Universal Design", 2008), which are distinguishable with all forms of color blindness. Classes
+from the eighth on have darker and lighter shades of these colors.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ NO_CLASS: Colour = (128, 128, 128)
 BLACK: Colour = (0, 0, 0)
 WHITE: Colour = (255, 255, 255)
 MIDDLE = 0.179
-"""The luminance that has the same contrast to black and to white: 1.05 / (L + 0.05) == (L + 0.05) / 0.05."""
+"""Luminance L with equal contrast to black and white: 1.05 / (L + 0.05) == (L + 0.05) / 0.05."""
 
 
 def colour_of(class_id: int, palette: Sequence[Colour] = ()) -> Colour:
-    """The colour of a class.
+    """Return the color of a class.
 
     Args:
-        class_id: from 0; what is below 0 is no class, and grey.
-        palette: colours of the first classes. Classes behind its end have their usual colour.
+        class_id: Class index, from 0. A negative index denotes no class and is gray.
+        palette: Colors of the first classes. Other classes have the default colors.
     """
     if class_id < 0:
         return NO_CLASS
@@ -51,68 +51,72 @@ def colour_of(class_id: int, palette: Sequence[Colour] = ()) -> Colour:
 
 
 def colours_of(class_ids: NDArray[np.integer], palette: Sequence[Colour] = ()) -> NDArray[np.uint8]:
-    """The colours of many classes.
+    """Return the colors of multiple classes.
 
     Args:
-        class_ids: (N,), whole numbers.
-        palette: see `colour_of`.
+        class_ids: Class indices, (N,), of an integer type.
+        palette: Colors of the first classes, as in `colour_of`.
 
     Returns:
-        (N, 3).
+        The colors, (N, 3), uint8.
     """
-    return np.array([colour_of(int(each), palette) for each in class_ids], dtype=np.uint8).reshape(-1, 3)
+    return np.array([colour_of(int(class_id), palette) for class_id in class_ids], dtype=np.uint8).reshape(-1, 3)
 
 
 @lru_cache
-def contrast_to(colour: Colour) -> Colour:
-    """Black or white, whichever is easier to see beside a colour.
+def contrast_to(color: Colour) -> Colour:
+    """Return black or white, whichever has the higher contrast to a color.
 
-    The relative luminance is that of the Web Content Accessibility Guidelines 2.2.
+    The contrast is computed from the relative luminance of the Web Content Accessibility Guidelines 2.2.
     """
-    red, green, blue = (_linear(value / 255) for value in colour)
+    red, green, blue = (_linear(value / 255) for value in color)
     return BLACK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > MIDDLE else WHITE
 
 
 def name_of(class_id: int, names: Sequence[str] = ()) -> str:
-    """The name of a class; its number where it has none."""
+    """Return the name of a class, or its index if it has no name."""
     return names[class_id] if 0 <= class_id < len(names) else str(class_id)
 
 
 def rgb(value: str | Sequence[int]) -> Colour:
-    """A colour as people write it.
+    """Parse a color.
 
     Args:
-        value: a name ("red"), a hexadecimal number ("#ff0000"), or red, green and blue from 0 to 255.
+        value: A name ("red"), a hexadecimal code ("#ff0000"), or red, green and blue, each from 0 to 255.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: If the value is not a color.
     """
     try:
         red, green, blue = ImageColor.getrgb(value) if isinstance(value, str) else value
     except (TypeError, ValueError):
         raise ValueError(_no_colour(value)) from None
-    if not all(isinstance(each, int) and 0 <= each <= 255 for each in (red, green, blue)):
+    if not all(isinstance(channel, int) and 0 <= channel <= 255 for channel in (red, green, blue)):
         raise ValueError(_no_colour(value))
     return red, green, blue
 
 
 def _no_colour(value: object) -> str:
-    return f"{value!r} is no colour. Write a name like red, '#ff0000', or three numbers from 0 to 255."
+    return (
+        f"invalid color, got {value!r}. Use a name such as red, a code such as '#ff0000', or three integers from 0 to "
+        "255."
+    )
 
 
 def _shade(level: int) -> float:
-    """Level 0 is the colour itself; later ones lie as far as possible from those before (van der Corput's sequence).
+    """Return the shade of a level: 0 for level 0, then the van der Corput sequence.
 
     Returns:
-        From -0.5, half as bright, to 0.5, half way to white.
+        The shade, from -0.5 (half as bright) to 0.5 (halfway to white).
     """
+    # Consecutive values of the sequence are far apart, so the first few shades are the most distinct ones.
     digits = f"{level:b}"[::-1]
     return (int(digits, 2) / (1 << len(digits)) + 0.5) % 1 - 0.5
 
 
-def _shaded(colour: Colour, amount: float) -> Colour:
+def _shaded(color: Colour, amount: float) -> Colour:
     goal = 255 if amount > 0 else 0
-    red, green, blue = (round(value + (goal - value) * abs(amount)) for value in colour)
+    red, green, blue = (round(value + (goal - value) * abs(amount)) for value in color)
     return red, green, blue
 
 

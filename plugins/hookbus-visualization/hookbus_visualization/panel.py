@@ -1,4 +1,4 @@
-"""What is drawn: pixels with a line of text. Usable without hookbus."""
+"""Panels: pixels with a caption and a frame. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 __all__ = ["INK", "PAPER", "RIGHT", "WRONG", "Colour", "Panel", "Picture"]
 
 Picture = NDArray[np.uint8]
-"""Pixels of shape (H, W, 3), red, green, blue, each from 0 to 255."""
+"""RGB pixels, (H, W, 3), uint8."""
 
 Colour = tuple[int, int, int]
-"""Red, green, blue, each from 0 to 255."""
+"""Red, green and blue, each from 0 to 255."""
 
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (40, 40, 40)
+# Blue and orange instead of green and red, which look alike with the most common forms of color blindness.
 RIGHT: Colour = (0, 114, 178)
 WRONG: Colour = (213, 94, 0)
-"""Blue and orange: colour-blind people tell them apart as well."""
 
 
 class Panel(NamedTuple):
-    """One picture among several.
+    """One image of a record.
 
     Attributes:
-        picture: the pixels, (H, W, 3), uint8.
-        caption: stands below; "" for none.
-        frame: the colour of a frame around it; None for none.
+        picture: Pixels, (H, W, 3), uint8.
+        caption: Text below the image; "" for none.
+        frame: Color of the frame around the image; None for no frame.
     """
 
     picture: Picture

@@ -1,4 +1,4 @@
-"""Parts of what models and data sets give: by a name, for each sample, the surest. Usable without hookbus."""
+"""Access to nested model outputs and annotations: by key, by sample, by score. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -12,60 +12,62 @@ __all__ = ["first_of", "per_sample", "surest"]
 
 
 def first_of(value: Any, names: Iterable[str]) -> Any:
-    """The first item of a mapping, or attribute of an object, that is there and is not None; else None."""
-    found = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
-    return next((each for each in found if each is not None), None)
+    """Return the first item of a mapping, or attribute of an object, that exists and is not None; otherwise None."""
+    items = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
+    return next((item for item in items if item is not None), None)
 
 
 def per_sample(value: Any, count: int) -> list[Any]:
-    """What is there for each sample.
+    """Split a batched value into samples.
 
     Args:
-        value: a sequence, an array or a tensor with one for each sample; a mapping of such, whose other items are left
-            out; None for nothing.
-        count: of samples.
+        value: A sequence, an array or a tensor with one item per sample; a mapping of such values, whose other items
+            are ignored; or None.
+        count: Number of samples.
 
     Returns:
-        `count` values; mappings where a mapping was given, None where nothing was.
+        A list of `count` items: mappings if the value is a mapping, None if the value is None.
 
     Raises:
-        ValueError: the number is another one.
+        ValueError: If the value does not have `count` items.
     """
     if value is None:
         return [None] * count
     if isinstance(value, Mapping):
-        columns = {key: each for key, each in value.items() if _length(each) == count}
+        # Losses and metadata are next to the predictions in the outputs of many models.
+        columns = {key: column for key, column in value.items() if _length(column) == count}
         if not columns:
             raise ValueError(_nothing_in(value, count))
-        return [{key: each[i] for key, each in columns.items()} for i in range(count)]
+        return [{key: column[i] for key, column in columns.items()} for i in range(count)]
     if _length(value) != count:
-        raise ValueError(f"there are {_length(value) or 'none'} for {count} images")
+        raise ValueError(f"one value is required for each of {count} images, got {_length(value) or 'none'}")
     return list(value)
 
 
 def surest(scores: NDArray[np.float64], threshold: float) -> NDArray[np.intp]:
-    """Which scores are not below a threshold, the surest last. NaN is not hidden, and comes behind all others.
+    """Return the indices of the scores that are not below a threshold, by ascending score.
 
     Args:
-        scores: (N,).
-        threshold: the least.
+        scores: Scores, (N,).
+        threshold: Minimum score. NaN passes every threshold and is last.
 
     Returns:
-        (M,), indices.
+        The indices, (M,).
     """
+    # Stable: objects with equal scores keep their order, so images are reproducible.
     order = np.argsort(scores, kind="stable")
-    kept: NDArray[np.intp] = order[~(scores[order] < threshold)]
-    return kept
+    # Negated: comparisons with NaN are false, and a score of NaN is an error that must be visible.
+    indices: NDArray[np.intp] = order[~(scores[order] < threshold)]
+    return indices
 
 
 def _length(value: Any) -> int | None:
-    """The number of samples; None for what has none."""
+    """Return the number of samples; None for scalars and other values without samples."""
     if hasattr(value, "shape"):
         return value.shape[0] if len(value.shape) else None
     return len(value) if isinstance(value, Sequence) else None
 
 
 def _nothing_in(value: Mapping[Any, Any], count: int) -> str:
-    if not value:
-        return f"an empty mapping has nothing for {count} images"
-    return f"none of {', '.join(map(str, value))} has one for each of {count} images"
+    keys = f"a mapping with the keys {', '.join(map(str, value))}" if value else "an empty mapping"
+    return f"one value is required for each of {count} images, got {keys}"

@@ -1,4 +1,4 @@
-"""A forward pass of our own, in whatever context it is made."""
+"""Isolated forward passes of a model."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from hookbus_visualization.unchanged import unchanged
 __all__ = ["copied", "modules_of", "probing"]
 
 COMPILED = re.compile(r"(^|\.)_orig_mod(?=\.|$)")
-"""What the wrapper of a compiled module adds to its path."""
+"""Path component that `torch.compile` adds to the path of a module."""
 
 
 @contextmanager
 def probing(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]:
-    """A model that is left unchanged, to be called with or without gradients, whatever holds outside.
+    """Context manager for forward passes that do not modify the model, with or without gradients.
 
-    It may be used inside of `torch.no_grad`, `torch.inference_mode` and `torch.autocast`, which stays on.
+    The gradient mode inside the context is independent of the caller: the context may be entered under `torch.no_grad`
+    and `torch.inference_mode`. An active `torch.autocast` stays active.
 
     Args:
-        model: wrapped or not.
-        gradients: whether there are gradients to be computed.
+        model: The model, wrapped or not.
+        gradients: Whether to enable gradients.
 
     Yields:
-        The module inside its wrappers.
+        The model without its wrappers.
     """
     with (
         unchanged(model) as inner,
+        # Tensors that are created in inference mode cannot be used by autograd.
         torch.inference_mode(False),
         torch.set_grad_enabled(gradients),
         _no_fast_path(),
@@ -42,7 +44,8 @@ def probing(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]
 
 @contextmanager
 def _no_fast_path() -> Iterator[None]:
-    """Transformers go step by step: their fast path makes nested tensors, which no layer with hooks can take."""
+    """Disable the fast path of nn.TransformerEncoder inside the context."""
+    # The fast path passes nested tensors between layers, which layers with hooks cannot process.
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -52,19 +55,24 @@ def _no_fast_path() -> Iterator[None]:
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules of a model by path, the model itself under ""; of compiled ones, what is inside the wrapper."""
+    """Return the modules of a model by path; the model has the path "", compiled modules are unwrapped."""
+    # The wrapper of a compiled module and the module have the same path; named_modules yields the module later.
     return {COMPILED.sub("", path).strip("."): module for path, module in model.named_modules()}
 
 
 def copied(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
-    """Inputs again with a copy of each tensor in them, since some models change what they are called with.
+    """Copy all tensors of a nested value, because some models modify their inputs in place.
 
     Args:
-        value: a tensor, or mappings, lists and tuples with tensors in them; anything else stays as it is.
-        copy: makes the copy of one tensor.
+        value: A tensor, or nested mappings, lists and tuples with tensors. Other values are returned unchanged.
+        copy: Function that copies a tensor.
+
+    Returns:
+        The value with copied tensors. Mappings become dicts.
     """
     if isinstance(value, Tensor):
         return copy(value)
     if isinstance(value, Mapping):
-        return {key: copied(each, copy) for key, each in value.items()}
-    return type(value)([copied(each, copy) for each in value]) if type(value) in (tuple, list) else value
+        return {key: copied(item, copy) for key, item in value.items()}
+    # Subclasses such as named tuples have other constructors.
+    return type(value)([copied(item, copy) for item in value]) if type(value) in (tuple, list) else value

@@ -1,4 +1,4 @@
-"""Segmented pictures: reading them from what models and data sets give, and drawing them. Usable without hookbus."""
+"""Segmentation regions: conversion of model outputs and annotations, and drawing. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -29,50 +29,58 @@ MASKS = ("masks", "pred_masks", "mask_labels")
 LABELS = ("labels", "class_labels", "pred_classes")
 SCORES = ("scores", "score")
 PLACES = ("sem_seg", "mask", "masks", "segmentation", "mask_labels")
+# The ambiguous names are last: "labels" and "logits" may also belong to the whole image.
 MAPS = (*PLACES, "labels", "logits", "out", "data")
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """What the pixels of one picture belong to.
+    """The regions of one image.
 
     Attributes:
-        classes: (H, W), class ids; what is below 0 is no class.
-        edges: (H, W), where one region ends; two instances of one class are two regions.
+        classes: Label map, (H, W); a negative index denotes no class.
+        edges: Mask of the region boundaries, (H, W). Two instances of one class are two regions.
     """
 
     classes: NDArray[np.int64]
     edges: NDArray[np.bool_]
 
     def known(self, ignored: Collection[int] = ()) -> set[int]:
-        """The classes that there are, without those that are ignored."""
-        return {each for each in np.unique(self.classes).tolist() if each >= 0} - set(ignored)
+        """Return the class indices of the image, without the ignored ones."""
+        return {class_id for class_id in np.unique(self.classes).tolist() if class_id >= 0} - set(ignored)
 
 
 def read_regions(
     value: Any, size: tuple[int, int], *, shown: tuple[int, int] | None = None, threshold: float = 0.0
 ) -> Regions:
-    """The regions of one picture, from what a model or a data set has for them.
+    """Convert the model output or the annotation of one image to regions.
 
     Args:
-        value: a label map, logits, one hot or a mask, as `masks.label_map` takes them; a mapping, or an object with
-            attributes, that has one of these as sem_seg, mask, masks, segmentation, labels, logits, out or data; or
-            instances: `masks` (N, H, W) with `labels` (N,), and `scores` (N,) where they are known.
-        size: height and width of the picture.
-        shown: height and width in which it is drawn; default its own.
-        threshold: instances with a score below it are left out.
+        value: A label map, logits, one-hot masks or a binary mask, as in `masks.label_map`; a mapping, or an object
+            with attributes, with one of these as sem_seg, mask, masks, segmentation, mask_labels, labels, logits, out
+            or data; or instances: `masks` (N, H, W) with `labels` (N,) and optionally `scores` (N,).
+        size: Height and width of the image in pixels.
+        shown: Height and width of the displayed image in pixels. Default: `size`.
+        threshold: Minimum score of an instance.
+
+    Returns:
+        The regions, in the size of the displayed image.
 
     Raises:
-        ValueError: there is no such thing, or it has another shape.
+        ValueError: If the value contains no segmentation, or the shapes do not match.
     """
     shown = shown or size
     masks, labels, scores = (first_of(value, names) for names in (MASKS, LABELS, SCORES))
     if masks is not None and labels is not None and as_array(labels).ndim == 1:
         return _of_instances(instance_masks(masks, shown), as_array(labels), scores, threshold)
-    found = value if hasattr(value, "shape") or isinstance(value, (list, tuple)) else first_of(value, MAPS)
-    if found is None:
-        raise ValueError(f"there is none of {', '.join(MAPS)}, and no array of shape (H, W) or (classes, H, W)")
-    classes = resized(label_map(found, size), shown)
+    segmentation = value if hasattr(value, "shape") or isinstance(value, (list, tuple)) else first_of(value, MAPS)
+    if segmentation is None:
+        raise ValueError(
+            f"segmentation must be under one of the keys {', '.join(MAPS)}, or an array of shape (H, W) or (C, H, W), "
+            f"got {type(value).__name__}"
+        )
+    # In two steps: the order of the dimensions is inferred from the size of the original image.
+    classes = resized(label_map(segmentation, size), shown)
     return Regions(classes, edges_of(classes))
 
 
@@ -85,29 +93,31 @@ def draw_regions(
     ignored: Collection[int] = (),
     edges: bool = False,
 ) -> Picture:
-    """Lay the colours of regions over a picture.
+    """Overlay an image with the class colors of its regions.
 
     Args:
-        image: (H, W, 3); it is not changed.
-        regions: of the same size.
-        opacity: from 0, the picture alone, to 1, the colours alone.
-        palette: colours of the first classes; default the fixed ones.
-        ignored: classes without a colour.
-        edges: whether a white line goes around each region.
+        image: Pixels, (H, W, 3), uint8; not modified.
+        regions: Regions, of the size of the image.
+        opacity: Opacity of the colors: 0 returns the image, 1 returns the colors.
+        palette: Colors of the first classes. Other classes have the default colors.
+        ignored: Class indices without a color.
+        edges: Whether to draw a white boundary around each region.
 
     Returns:
-        A new picture.
+        A new image, (H, W, 3), uint8.
     """
-    coloured = overlay(image, regions.classes, opacity=opacity, palette=palette, ignored=ignored)
-    return draw_edges(coloured, regions.edges) if edges else coloured
+    overlaid = overlay(image, regions.classes, opacity=opacity, palette=palette, ignored=ignored)
+    return draw_edges(overlaid, regions.edges) if edges else overlaid
 
 
 def _of_instances(masks: NDArray[np.bool_], labels: NDArray[Any], scores: Any, threshold: float) -> Regions:
-    """The surest on top."""
+    """Merge instances; an instance with a higher score covers one with a lower score."""
     if len(masks) != len(labels):
-        raise ValueError(f"{len(masks)} masks with {len(labels)} labels")
-    sureness = np.ones(len(masks)) if scores is None else as_array(scores).reshape(len(masks))
-    order = surest(sureness, threshold)
-    found = stacked(masks[order], order)
-    classes = np.append(np.nan_to_num(labels, nan=NOTHING), NOTHING).astype(np.int64)[found]
-    return Regions(classes, edges_of(found))
+        raise ValueError(f"masks and labels must have the same length, got {len(masks)} masks and {len(labels)} labels")
+    confidences = np.ones(len(masks)) if scores is None else as_array(scores).reshape(len(masks))
+    order = surest(confidences, threshold)
+    # The map of instance indices keeps the boundaries between instances of one class.
+    indices = stacked(masks[order], order)
+    # The appended element is the class of index -1, that is, of pixels without an instance.
+    classes = np.append(np.nan_to_num(labels, nan=NOTHING), NOTHING).astype(np.int64)[indices]
+    return Regions(classes, edges_of(indices))

@@ -1,7 +1,4 @@
-"""Saliency: how much the score of a class changes with each pixel of the input.
-
-Usable without a run.
-"""
+"""Saliency maps: the gradient of a class score with respect to each pixel of the input. Requires no run."""
 
 from __future__ import annotations
 
@@ -22,46 +19,49 @@ __all__ = ["saliency_maps", "saliency_pictures"]
 
 
 def saliency_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None) -> Tensor:
-    """The gradient of a class's score with respect to the input (Simonyan et al. 2013, arXiv:1312.6034).
+    """Compute the gradient of a class score with respect to the input (Simonyan et al. 2013, arXiv:1312.6034).
 
-    The model makes one more forward and backward pass, as in a validation, and is left as it was, gradients included.
+    Runs one forward and one backward pass in evaluation mode. The model and its gradients are not modified.
 
     Args:
-        model: a classifier.
-        inputs: a batch, with which the model is called as the loop does; its first floating-point tensor are images
+        model: A classifier.
+        inputs: A batch, passed to the model as in the training loop. The first floating-point tensor must be images,
             (N, C, H, W).
-        targets: the classes, (N,); None for those that the model predicts.
+        targets: Class indices, (N,). Default: the predicted classes.
 
     Returns:
-        (N, H, W), float32, on the CPU: the largest absolute value over the channels.
+        The maximum absolute gradient over the channels, (N, H, W), float32, on the CPU.
 
     Raises:
-        ValueError: the model returns no scores of classes, the targets are not among them, or the inputs have no
-            images.
+        ValueError: If the model returns no class scores, the targets are not class indices of the model, or the inputs
+            contain no images.
     """
     with probing(model, gradients=True) as inner:
         copies, images = leaves(inputs)
         if images.ndim != 4:
-            raise ValueError(f"Saliency is drawn for images (N, C, H, W), not for shape {tuple(images.shape)}.")
+            raise ValueError(f"saliency requires images of shape (N, C, H, W), got shape {tuple(images.shape)}.")
         scores = scores_of(call(inner, copies))
-        chosen = scores.gather(1, class_indices(scores, targets)[:, None])
-        (gradient,) = torch.autograd.grad(chosen.float().sum(), images)
+        selected = scores.gather(1, class_indices(scores, targets)[:, None])
+        # The gradient of the sum is the gradient of each sample, because no sample affects the score of another one.
+        (gradient,) = torch.autograd.grad(selected.float().sum(), images)
     return gradient.abs().amax(1).float().cpu()
 
 
 def saliency_pictures(
     model: nn.Module, inputs: Any, images: Sequence[Picture], targets: Tensor | None = None
 ) -> list[Picture]:
-    """Draw saliency over each image, from the smallest value of the image to its largest.
+    """Render the saliency map of each image as an overlay, normalized per image.
 
-    Arguments and errors are those of `saliency_maps`.
+    Raises the errors of `saliency_maps`.
 
     Args:
-        model, inputs, targets: likewise.
-        images: the same samples as pictures, (H, W, 3).
+        model: A classifier.
+        inputs: A batch, as in `saliency_maps`.
+        images: Pixels of the same samples, (H, W, 3) each.
+        targets: Class indices, (N,). Default: the predicted classes.
 
     Returns:
-        A picture for each image, enlarged where the image is small.
+        One image, (H, W, 3), uint8, per sample; small images are enlarged.
     """
     maps = saliency_maps(model, inputs, targets).numpy()
-    return [overlaid(fitted(image), scaled(each)) for image, each in zip(images, maps, strict=True)]
+    return [overlaid(fitted(image), scaled(values)) for image, values in zip(images, maps, strict=True)]

@@ -1,4 +1,4 @@
-"""One sample as a picture: what went in, what should come out, and what came out. Usable without hookbus."""
+"""Panels of single samples: input, target and prediction. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -28,46 +28,55 @@ def sample_panel(
     pixels: AsPixels = to_pixels,
     threshold: float = 0.0,
 ) -> Panel:
-    """One sample, and what was made of it.
+    """Return the panel of one sample.
 
     Args:
-        image: what went in: an image, tokens (whole numbers or words), or a vector of numbers.
-        target: the truth: a class, numbers, an image, a label map, a mapping with boxes, or a class for each token;
-            None for unknown.
-        prediction: the like; of classes the scores of all as well. None for unknown.
-        names: of the classes, in their order.
-        pixels: makes pixels of an image, of those that go in and those that come out.
-        threshold: detections with a score below it are left out.
+        image: The input: an image, tokens (integers or words), or a vector of numbers.
+        target: The ground truth: a class, numbers, an image, a label map, a mapping with boxes, or a class per token;
+            None if unknown.
+        prediction: The prediction, in the same form as `target`; class predictions may be scores of all classes. None
+            if unknown.
+        names: Names of the classes, by class index.
+        pixels: Function that converts input and output images to pixels.
+        threshold: Minimum score of a detection.
 
     Returns:
-        Classes and numbers stand below the picture, tokens below those that went in, boxes on it; images and label maps
-        stand beside it: what went in, the truth, the prediction.
+        The panel. Classes and numbers are in the caption, tokens are below the input, boxes are on the input; images
+        and label maps are next to the input, in the order input, target, prediction.
 
     Raises:
-        ValueError: nothing of this fits.
+        ValueError: If the values have no supported form.
     """
-    picture = input_picture(image, pixels)
-    there = [each for each in (target, prediction) if each is not None]
-    if any(map(has_boxes, there)):
-        return objects_panel(picture, target, prediction, names, threshold)
+    input_image = input_picture(image, pixels)
+    values = [value for value in (target, prediction) if value is not None]
+    # From the most to the least specific form: a label map is also an image, and a row of token classes also numbers.
+    if any(map(has_boxes, values)):
+        return objects_panel(input_image, target, prediction, names, threshold)
     if are_regions(target, prediction):
-        return regions_panel(picture, target, prediction)
+        return regions_panel(input_image, target, prediction)
     classes = _token_classes(target), _token_classes(prediction)
-    if _is_words(image) and any(each is not None for each in classes):
-        return _token_panel(picture, *classes, names)
-    if any(is_image(as_array(each)) for each in there):
-        return _image_panel(picture, target, prediction, pixels)
-    if not all(map(_are_numbers, there)):
-        raise ValueError("truth and prediction are neither classes, numbers, tokens, boxes nor images")
+    if _is_words(image) and any(row is not None for row in classes):
+        return _token_panel(input_image, *classes, names)
+    if any(is_image(as_array(value)) for value in values):
+        return _image_panel(input_image, target, prediction, pixels)
+    if not all(map(_are_numbers, values)):
+        raise ValueError("target and prediction must be classes, numbers, tokens, boxes or images")
     verdict = judged(target, prediction, names)
-    return Panel(picture, verdict.text, verdict.frame)
+    return Panel(input_image, verdict.text, verdict.frame)
 
 
 def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture:
-    """What went in, as a picture.
+    """Render a model input.
+
+    Args:
+        value: An image, tokens (a text, words or integers), or a vector of numbers.
+        pixels: Function that converts images to pixels.
+
+    Returns:
+        The pixels, (H, W, 3), uint8.
 
     Raises:
-        ValueError: it is neither an image, nor tokens, nor a vector of numbers.
+        ValueError: If the value is neither an image, nor tokens, nor a vector of numbers.
     """
     if _is_words(value):
         return token_picture(value.split() if isinstance(value, str) else list(as_array(value)))
@@ -75,7 +84,7 @@ def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture:
     if array.ndim == 1 and array.size and array.dtype.kind in "bf":
         return pixels(array[None])
     if not is_image(array):
-        raise ValueError("the inputs are neither images, tokens nor vectors of numbers")
+        raise ValueError("inputs must be images, tokens or vectors of numbers")
     return pixels(value)
 
 
@@ -91,36 +100,39 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _token_classes(value: Any) -> NDArray[Any] | None:
-    """A class per token, of classes (L,) or of scores (L, C)."""
+    """Return the class of each token, (L,), from classes (L,) or scores (L, C); None for any other value."""
     array = None if value is None else as_array(value)
     if array is None or array.ndim not in (1, 2) or not array.size:
         return None
     if array.ndim == 2:
         return np.asarray(array.argmax(1)) if array.dtype.kind == "f" else None
+    # A single integer is the class of the whole sequence.
     return array if array.dtype.kind in "iu" and array.size > 1 else None
 
 
 def _token_panel(
-    picture: Picture, truth: NDArray[Any] | None, said: NDArray[Any] | None, names: Sequence[str]
+    image: Picture, targets: NDArray[Any] | None, predictions: NDArray[Any] | None, names: Sequence[str]
 ) -> Panel:
-    """What went in, then the truth, then what was said, right and wrong underlined."""
-    if truth is None or said is None or len(truth) != len(said):
-        rows = [_token_row(each, names) for each in (truth, said) if each is not None]
-        return Panel(np.concatenate([picture, *rows]))
-    counted = truth >= 0
-    right = (truth == said) & counted
-    marks = [bool(r) if c else None for r, c in zip(right, counted, strict=True)]
-    rows = [_token_row(truth, names), _token_row(said, names, marks)]
-    text = f"{right.sum()} of {counted.sum()} tokens are right"
-    return Panel(np.concatenate([picture, *rows]), text, Verdict(text, bool((right == counted).all())).frame)
+    """Return the input tokens, the targets and the predictions below each other, with marked predictions."""
+    if targets is None or predictions is None or len(targets) != len(predictions):
+        rows = [_token_row(classes, names) for classes in (targets, predictions) if classes is not None]
+        return Panel(np.concatenate([image, *rows]))
+    # Negative targets are padding: the usual `ignore_index` of a loss is -100.
+    counted = targets >= 0
+    correct = (targets == predictions) & counted
+    marks = [bool(is_correct) if is_counted else None for is_correct, is_counted in zip(correct, counted, strict=True)]
+    rows = [_token_row(targets, names), _token_row(predictions, names, marks)]
+    text = f"{correct.sum()} of {counted.sum()} tokens are right"
+    return Panel(np.concatenate([image, *rows]), text, Verdict(text, bool((correct == counted).all())).frame)
 
 
-def _token_row(classes: NDArray[Any], names: Sequence[str], right: Sequence[bool | None] | None = None) -> Picture:
-    return token_picture([names[each] if 0 <= each < len(names) else each for each in classes.tolist()], right)
+def _token_row(classes: NDArray[Any], names: Sequence[str], correct: Sequence[bool | None] | None = None) -> Picture:
+    tokens = [names[index] if 0 <= index < len(names) else index for index in classes.tolist()]
+    return token_picture(tokens, correct)
 
 
-def _image_panel(picture: Picture, target: Any, prediction: Any, pixels: AsPixels) -> Panel:
-    """Images side by side."""
-    named = {"truth": target, "prediction": prediction}
-    there = {name: pixels(each) for name, each in named.items() if each is not None}
-    return Panel(beside([picture, *there.values()]), " | ".join(["input", *there]))
+def _image_panel(image: Picture, target: Any, prediction: Any, pixels: AsPixels) -> Panel:
+    """Return input, target and prediction side by side."""
+    values = {"truth": target, "prediction": prediction}
+    images = {name: pixels(value) for name, value in values.items() if value is not None}
+    return Panel(beside([image, *images.values()]), " | ".join(["input", *images]))

@@ -1,7 +1,4 @@
-"""Scores of classes, and their gradients: what class activation maps and saliency share.
-
-Usable without a run.
-"""
+"""Class scores and differentiable inputs, for class activation maps and saliency. Requires no run."""
 
 from __future__ import annotations
 
@@ -17,74 +14,77 @@ __all__ = ["class_indices", "leaves", "scores_of"]
 
 
 def scores_of(outputs: Any) -> Tensor:
-    """The scores among what a model returned.
+    """Extract the class scores from the outputs of a model.
 
     Args:
-        outputs: a tensor; a mapping, which has them under one of the usual names; or a tuple, whose first they are.
+        outputs: A tensor; a mapping with the scores under a usual key; or a tuple whose first item contains the scores.
 
     Returns:
-        (N, classes); a model that gives one number for each sample has one class.
+        The scores, (N, C). A model with one number per sample has one class.
 
     Raises:
-        ValueError: there are none.
+        ValueError: If the outputs contain no class scores.
     """
-    found = predictions_in(outputs)
-    if isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    if isinstance(found, Tensor) and found.ndim in (1, 2):
-        return found if found.ndim == 2 else found[:, None]
+    scores = predictions_in(outputs)
+    if isinstance(scores, (tuple, list)) and scores:
+        scores = scores[0]
+    if isinstance(scores, Tensor) and scores.ndim in (1, 2):
+        return scores if scores.ndim == 2 else scores[:, None]
     raise ValueError(
-        f"The score of a class is needed, so the model has to return scores of shape (samples, classes), or a mapping "
-        f"with them under one of {', '.join(PREDICTION_KEYS)}; these are {shapes(outputs)}."
+        "the model must return class scores of shape (N, C), or a mapping with them under one of the keys "
+        f"{', '.join(PREDICTION_KEYS)}, got {shapes(outputs)}."
     )
 
 
 def class_indices(scores: Tensor, targets: Tensor | None) -> Tensor:
-    """The class whose score is looked at, for each sample.
+    """Return the class of each sample whose score is explained.
 
     Args:
-        scores: of shape (N, classes).
-        targets: the true classes, (N,); None for those that the model predicts.
+        scores: Class scores, (N, C).
+        targets: True class indices, (N,). Default: the predicted classes.
 
     Returns:
-        (N,), int64. Where the model has one score only, it is that one.
+        The class indices, (N,), int64. Always 0 if there is only one class.
 
     Raises:
-        ValueError: the targets are no classes of the model.
+        ValueError: If the targets are not class indices of the model.
     """
     samples, classes = scores.shape
     if targets is None or classes == 1:
         return scores.argmax(1)
-    chosen = torch.as_tensor(targets, device=scores.device)
-    if chosen.shape == (samples,) and not chosen.is_floating_point() and chosen.min() >= 0 and chosen.max() < classes:
-        return chosen.to(torch.int64, copy=True)  # of a validation, it may be unfit for gradients
+    indices = torch.as_tensor(targets, device=scores.device)
+    are_integers = indices.shape == (samples,) and not indices.is_floating_point()
+    if are_integers and indices.min() >= 0 and indices.max() < classes:
+        # A copy, because autograd cannot save an inference tensor, such as a target of a validation.
+        return indices.to(torch.int64, copy=True)
     raise ValueError(
-        f"Targets are the numbers of {classes} classes, one for each of {samples} samples, not "
-        f"{chosen.dtype} of shape {tuple(chosen.shape)} from {chosen.min().item()} to {chosen.max().item()}."
+        f"targets must be class indices of shape ({samples},) from 0 to {classes - 1}, got {indices.dtype} of shape "
+        f"{tuple(indices.shape)} from {indices.min().item()} to {indices.max().item()}."
     )
 
 
 def leaves(inputs: Any) -> tuple[Any, Tensor]:
-    """Inputs made of a leaf, for gradients with respect to it.
+    """Copy inputs so that gradients with respect to them can be computed.
 
     Args:
-        inputs: a tensor, or a mapping or tuple with tensors.
+        inputs: A tensor, or a mapping or tuple with tensors.
 
     Returns:
-        The inputs again, all tensors copied, and the leaf: what the first floating-point tensor was copied from.
+        The inputs with all tensors copied, and the leaf tensor that the first floating-point tensor was copied from.
 
     Raises:
-        ValueError: there is no floating-point tensor among them.
+        ValueError: If the inputs contain no floating-point tensor.
     """
-    found: list[Tensor] = []
+    leaf: list[Tensor] = []
 
     def copy(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point() and not found:
-            found.append(tensor.detach().clone().requires_grad_())
-            return found[0].clone()
+        if tensor.is_floating_point() and not leaf:
+            leaf.append(tensor.detach().clone().requires_grad_())
+            # The model receives a copy: an in-place operation on a leaf that requires a gradient is an error.
+            return leaf[0].clone()
         return tensor.clone()
 
     copies = copied(inputs, copy)
-    if not found:
-        raise ValueError("Gradients exist for floating-point inputs only, such as images; there is none among these.")
-    return copies, found[0]
+    if not leaf:
+        raise ValueError("gradients require a floating-point input, such as images, got none.")
+    return copies, leaf[0]

@@ -1,4 +1,4 @@
-"""What of a batch and of what the model made of it is to be drawn: the usual keys, and how much."""
+"""Extraction of inputs, targets and predictions from batches and outputs, by the usual keys."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hookbus.training.scores import targets_in
 
 __all__ = ["PREDICTION_KEYS", "Seen", "first", "predictions_in", "seen_in", "shapes"]
 
+# In order of precedence: a batch of a multimodal model may contain both "pixel_values" and "input_ids".
 IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")
 PREDICTION_KEYS = ("output", "outputs", "logits", "predictions", "prediction", "preds", "pred", "probs", "out")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The samples of a batch that are drawn, each as it was found: on its device, of any type.
+    """Samples of a batch, with the device and type of each value unchanged.
 
     Attributes:
-        inputs: what the model is called with: a value, a tuple of several, or a mapping of keywords.
-        images: what is looked at, one per sample.
-        targets: the truth, one per sample; None for none.
-        predictions: what the model made of them, one per sample, or a mapping of values that have one per sample; None
-            where it is not known.
+        inputs: Model inputs: one value, a tuple of positional arguments, or a mapping of keyword arguments.
+        images: Displayed inputs, one per sample.
+        targets: Ground truth, one value per sample; None if unknown.
+        predictions: Model predictions, one value per sample, or a mapping of such values; None if unknown.
     """
 
     inputs: Any = None
@@ -32,20 +32,23 @@ class Seen:
     predictions: Any = None
 
     def first(self, count: int) -> Seen:
-        """The first samples alone, without the graph that they were made by."""
+        """Return the first `count` samples, detached from the autograd graph."""
         parts = self.inputs
-        inputs = tuple(first(each, count) for each in parts) if isinstance(parts, tuple) else first(parts, count)
-        others = {name: first(getattr(self, name), count) for name in ("images", "targets", "predictions")}
-        return replace(self, inputs=inputs, **others)
+        inputs = tuple(first(part, count) for part in parts) if isinstance(parts, tuple) else first(parts, count)
+        columns = {name: first(getattr(self, name), count) for name in ("images", "targets", "predictions")}
+        return replace(self, inputs=inputs, **columns)
 
 
 def seen_in(batch: Any, outputs: Any) -> Seen:
-    """Find it where it usually is.
+    """Extract the samples under the usual keys.
 
     Args:
-        batch: (inputs, targets), (several, inputs, targets), a mapping with usual keys, or the inputs alone.
-        outputs: of the step: a mapping with a usual key, one whose values are the prediction (but for single numbers,
-            such as losses), or the prediction itself.
+        batch: `(inputs, targets)`, `(*inputs, targets)`, a mapping with usual keys, or the inputs.
+        outputs: Outputs of the step: a mapping with a usual key, a mapping of predictions (scalars such as losses are
+            ignored), or the prediction.
+
+    Returns:
+        The samples of the batch.
     """
     targets = targets_in(batch)
     inputs = _inputs_in(batch)
@@ -54,18 +57,21 @@ def seen_in(batch: Any, outputs: Any) -> Seen:
 
 
 def predictions_in(outputs: Any) -> Any:
-    """The prediction among the outputs of a step; None where they hold single numbers alone, such as losses."""
+    """Extract the prediction from the outputs of a step; None if the outputs are scalars only, such as losses."""
     if not isinstance(outputs, Mapping):
         return outputs
-    found = _under(PREDICTION_KEYS, outputs)
-    rest = {key: value for key, value in outputs.items() if not _is_number(value)}
-    return (rest or None) if found is None else found
+    predictions = _under(PREDICTION_KEYS, outputs)
+    others = {key: value for key, value in outputs.items() if not _is_number(value)}
+    return (others or None) if predictions is None else predictions
 
 
 def first(value: Any, count: int) -> Any:
-    """The first samples of a tensor, an array or a sequence, or of each value of a mapping; anything else as it is."""
+    """Return the first samples of a tensor, an array or a sequence, or of each value of a mapping.
+
+    Any other value is returned unchanged.
+    """
     if isinstance(value, Mapping):
-        return {key: first(each, count) for key, each in value.items()}
+        return {key: first(item, count) for key, item in value.items()}
     if getattr(value, "ndim", 0) > 0:
         return (value.detach() if hasattr(value, "detach") else value)[:count]
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
@@ -74,10 +80,11 @@ def first(value: Any, count: int) -> Any:
 
 
 def shapes(value: Any) -> str:
-    """What a value is made of, in words: for messages."""
+    """Format the types and shapes of a nested value, for messages."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {shapes(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {shapes(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
+        # A batch may be a list of hundreds of images: three items are enough for a message.
         more = f", and {len(value) - 3} more" if len(value) > 3 else ""
         return f"({', '.join(map(shapes, value[:3]))}{more})"
     shape = getattr(value, "shape", None)
@@ -92,7 +99,8 @@ def _inputs_in(batch: Any) -> Any:
     parts = batch[:-1] if len(batch) > 1 else batch
     if len(parts) > 1:
         return tuple(parts)
-    return list(parts[0]) if isinstance(parts[0], tuple) else parts[0]  # images of several sizes come as a tuple
+    # Images of different sizes are collated to a tuple. As a list they are one argument of the model, not several.
+    return list(parts[0]) if isinstance(parts[0], tuple) else parts[0]
 
 
 def _is_number(value: Any) -> bool:

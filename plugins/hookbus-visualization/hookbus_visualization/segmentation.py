@@ -1,4 +1,4 @@
-"""The hook that draws masks: what each pixel is, and what the model takes it for."""
+"""The `seg_visualization` hook: segmentation masks of the ground truth and the predictions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hookbus_visualization.regions import PLACES, Regions, draw_regions, read_re
 __all__ = ["SegVisualizationHook"]
 
 LEGEND = 320
-"""Pixels that the legend is wide."""
+"""Width of the legend in pixels."""
 
 
 class SegVisualizationHook(LocatingHook):
-    """Draws images, beside them the colours of what their pixels are, and of what the model takes them for.
+    """Hook that draws images next to overlays of the true and the predicted class colors.
 
-    Each image has a label map, logits, one hot or masks of instances: `regions.read_regions` lists the forms.
+    The targets and predictions of each image are a label map, logits, one-hot masks or instance masks; see
+    `regions.read_regions`.
     """
 
     Config = SegVisualizationConfig
@@ -29,35 +30,37 @@ class SegVisualizationHook(LocatingHook):
     what = "segmentations"
     places = PLACES
 
-    def panels(self, images: Sequence[Picture], truths: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
-        """Draw a batch, and the legend of all of it."""
-        shown = [fitted(image) for image in images]
-        regions = [self._read(*each) for each in zip(images, shown, truths, predictions, strict=True)]
-        panels = [self._panel(*each) for each in zip(shown, regions, strict=True)]
+    def panels(self, images: Sequence[Picture], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
+        """Return one panel per image, and a legend of the classes of all images."""
+        # Images are resized before drawing: resizing an overlay would blur the boundaries of its regions.
+        resized = [fitted(image) for image in images]
+        samples = [self._read(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
+        panels = [self._panel(*sample) for sample in zip(resized, samples, strict=True)]
         classes = {
-            each for sample in regions for one in sample.values() for each in one.known(self.config.ignore_index)
+            class_id
+            for sample in samples
+            for regions in sample.values()
+            for class_id in regions.known(self.config.ignore_index)
         }
         return [*panels, self._legend(classes)] if self.config.legend and classes else panels
 
-    def _read(self, image: Picture, shown: Picture, target: Any, output: Any) -> dict[str, Regions]:
-        """What is given, by what it is called."""
-        found = {}
-        for name, value in (("truth", target), ("prediction", output)):
-            if value is not None:
-                found[name] = read_regions(
-                    value, image.shape[:2], shown=shown.shape[:2], threshold=self.config.score_thr
-                )
-        return found
+    def _read(self, image: Picture, resized: Picture, target: Any, prediction: Any) -> dict[str, Regions]:
+        """Return the regions of the ground truth and the prediction, by name; missing values are omitted."""
+        return {
+            name: read_regions(value, image.shape[:2], shown=resized.shape[:2], threshold=self.config.score_thr)
+            for name, value in (("truth", target), ("prediction", prediction))
+            if value is not None
+        }
 
-    def _panel(self, shown: Picture, regions: Mapping[str, Regions]) -> Panel:
-        coloured = [self._coloured(shown, each) for each in regions.values()]
-        return Panel(beside([shown, *coloured]), " | ".join(["image", *regions]))
+    def _panel(self, image: Picture, sample: Mapping[str, Regions]) -> Panel:
+        overlays = [self._coloured(image, regions) for regions in sample.values()]
+        return Panel(beside([image, *overlays]), " | ".join(["image", *sample]))
 
-    def _coloured(self, shown: Picture, regions: Regions) -> Picture:
+    def _coloured(self, image: Picture, regions: Regions) -> Picture:
         config = self.config
         palette, ignored = config.palette, config.ignore_index
         return draw_regions(
-            shown, regions, opacity=config.opacity, palette=palette, ignored=ignored, edges=config.show_edge
+            image, regions, opacity=config.opacity, palette=palette, ignored=ignored, edges=config.show_edge
         )
 
     def _legend(self, classes: Iterable[int]) -> Panel:

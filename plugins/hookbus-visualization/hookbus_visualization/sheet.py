@@ -1,4 +1,4 @@
-"""How the pictures of one record are arranged, and the window that shows them."""
+"""Composition of the panels of a record into one image, and the window that displays it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ __all__ = ["has_display", "open_window", "sheet"]
 
 
 def sheet(panels: Sequence[Panel], title: str, backend: str) -> Picture:
-    """All pictures of a record as one.
+    """Compose panels into one image.
 
     Args:
-        panels: at least one.
-        title: stands above.
-        backend: "matplotlib", or anything else for Pillow, which is also taken where matplotlib is not installed.
+        panels: At least one panel.
+        title: Text above the panels.
+        backend: "matplotlib", or any other value for Pillow. Pillow is also used if matplotlib is not installed.
+
+    Returns:
+        The pixels, (H, W, 3), uint8.
     """
+    # find_spec instead of catching ImportError, which would hide errors of a broken installation of matplotlib.
     if backend == "matplotlib" and importlib.util.find_spec("matplotlib") is not None:
         return figure(panels, title)
     return grid(panels, title)
 
 
 def has_display() -> bool:
-    """Whether there is a screen on which a window can appear."""
+    """Return whether a display is available for windows."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def open_window(picture: Picture, title: str) -> None:
-    """Hand a picture to the viewer of the desktop, and go on."""
-    Image.fromarray(picture).show(title=title)
+def open_window(image: Picture, title: str) -> None:
+    """Open an image in the default viewer of the desktop without blocking."""
+    Image.fromarray(image).show(title=title)

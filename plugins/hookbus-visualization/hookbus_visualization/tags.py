@@ -1,4 +1,4 @@
-"""Small texts beside boxes. Usable without hookbus."""
+"""Text labels at boxes. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hookbus_visualization.panel import Colour, Picture
 __all__ = ["draw_tags"]
 
 MOST = 200
-"""So many tags at most: more would hide the picture."""
+"""Maximum number of tags; more would cover the image."""
 SMALLEST, LARGEST, PER_PICTURE = 10, 24, 30
-"""Pixels of a letter's height; about so many lines would fill a picture."""
+"""Bounds of the font size in pixels, and the number of text lines that would fill an image."""
 PAD = 2
 
 
@@ -26,64 +26,68 @@ def draw_tags(
     image: Picture,
     boxes: NDArray[np.float64],
     texts: Sequence[str],
-    colours: NDArray[np.uint8],
+    colors: NDArray[np.uint8],
     *,
-    text_colour: Colour | None = None,
+    text_color: Colour | None = None,
     truth: bool = False,
 ) -> Picture:
-    """Write a text at each box, the last one on top.
+    """Draw a text at each box, the last one on top.
 
-    A tag has the colour of its box and stands above it. One of a truth has the box's colour as the colour of its text
-    and stands below the box, so that the two can be told apart without colours. Tags stay within the picture.
+    A tag of a prediction has the color of its box as background and is above the box. A tag of the ground truth has the
+    color of its box as text color and is below the box, so that the two are distinguishable without colors. Tags are
+    always inside the image.
 
     Args:
-        image: (H, W, 3); it is not changed.
-        boxes: (N, 4) xyxy in pixels. Boxes that cannot be seen have no tag, and where there are more than 200, only the
-            last 200 have one.
-        texts: N texts; an empty one makes no tag.
-        colours: (N, 3).
-        text_colour: of all texts; None is for one that can be read on the ground.
-        truth: the boxes are a truth.
+        image: Pixels, (H, W, 3), uint8; not modified.
+        boxes: Corners, (N, 4), xyxy in pixels. Boxes outside the image have no tag. If more than 200 boxes have a tag,
+            only the last 200 tags are drawn.
+        texts: One text per box; an empty text has no tag.
+        colors: Color of each box, (N, 3), uint8.
+        text_color: Color of all texts. Default: the color of the box, or black or white by contrast.
+        truth: Whether the boxes are the ground truth.
 
     Returns:
-        A new picture.
+        A new image, (H, W, 3), uint8.
     """
-    shown = [i for i in np.flatnonzero(visible(boxes, image.shape[:2])).tolist() if texts[i]][-MOST:]
-    if not shown:
+    indices = [i for i in np.flatnonzero(visible(boxes, image.shape[:2])).tolist() if texts[i]][-MOST:]
+    if not indices:
         return image.copy()
-    picture = Image.fromarray(image)
-    draw, font = ImageDraw.Draw(picture), text_font(_height(image.shape[:2]))
-    for i in shown:
-        ground, ink = _inks(tuple(colours[i].tolist()), text_colour, truth)
-        rectangle = _place(boxes[i], draw.textbbox((0, 0), texts[i], font), picture.size, truth)
-        draw.rectangle(rectangle, ground)
+    canvas = Image.fromarray(image)
+    draw, font = ImageDraw.Draw(canvas), text_font(_height(image.shape[:2]))
+    for i in indices:
+        background, ink = _inks(tuple(colors[i].tolist()), text_color, truth)
+        rectangle = _place(boxes[i], draw.textbbox((0, 0), texts[i], font), canvas.size, truth)
+        draw.rectangle(rectangle, background)
         draw.text((rectangle[0] + PAD, rectangle[1] + PAD), texts[i], ink, font)
-    return np.asarray(picture).copy()
+    # asarray returns a read-only view of a PIL image.
+    return np.asarray(canvas).copy()
 
 
 def _height(size: Sequence[int]) -> int:
     return min(max(min(size) // PER_PICTURE, SMALLEST), LARGEST)
 
 
-def _inks(colour: Colour, text_colour: Colour | None, truth: bool) -> tuple[Colour, Colour]:
-    """The colours of the ground and of the text."""
+def _inks(color: Colour, text_color: Colour | None, truth: bool) -> tuple[Colour, Colour]:
+    """Return the colors of the background and of the text."""
     if truth:
-        ink = text_colour or colour
+        ink = text_color or color
         return contrast_to(ink), ink
-    return colour, text_colour or contrast_to(colour)
+    return color, text_color or contrast_to(color)
 
 
 def _place(
     box: NDArray[np.float64], text: tuple[float, ...], size: tuple[int, int], below: bool
 ) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a tag: outside the box where the picture has room, else inside it."""
+    """Return left, top, right and bottom of a tag: outside the box if it fits into the image, otherwise inside it."""
     width, height = round(text[2]) + 2 * PAD, round(text[3]) + 2 * PAD
-    left, top, _, bottom = (round(each) for each in np.clip(box, 0, [*size, *size]))
+    # Clipped first: the corners of a box may be infinite, which `round` cannot convert.
+    left, top, _, bottom = (round(coordinate) for coordinate in np.clip(box, 0, [*size, *size]))
     if below:
         top = bottom if bottom + height < size[1] else bottom - height
     else:
         top = top - height if top >= height else top
     x, y = (
-        max(0, min(at, limit - extent)) for at, limit, extent in zip((left, top), size, (width, height), strict=True)
+        max(0, min(start, limit - extent))
+        for start, limit, extent in zip((left, top), size, (width, height), strict=True)
     )
     return x, y, x + width - 1, y + height - 1

@@ -1,4 +1,4 @@
-"""A sequence of tokens as a picture: each in a cell, row after row, like text. Usable without hookbus."""
+"""Rendering of token sequences as rows of cells. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -14,59 +14,62 @@ __all__ = ["token_picture"]
 
 PAD = 4
 MORE = 100
-"""So much place is left for `… more`."""
+"""Width in pixels that is reserved for `… <count> more`."""
 CELL: Colour = (235, 235, 235)
 
 
 def token_picture(tokens: Sequence[object], right: Sequence[bool | None] | None = None) -> Picture:
-    """Draw tokens, as many as there is place for; then it is said how many more there are.
+    """Render tokens; tokens that do not fit are replaced by their number.
 
     Args:
-        tokens: words, or the numbers that stand for them.
-        right: by token, whether it is underlined as right or as wrong; None for neither.
+        tokens: Words, or token IDs.
+        right: Mark of each token: True underlines it as correct, False crosses it out as incorrect, None adds no mark.
 
     Returns:
-        (H, 320, 3), uint8, H at most 320.
+        The pixels, (H, 320, 3), uint8, with H at most 320.
     """
     texts = [str(token) for token in tokens]
-    places = _places(texts)
-    image = Image.new("RGB", (MOST, (places[-1][1] + LINE if places else LINE) + PAD), PAPER)
+    corners = _places(texts)
+    image = Image.new("RGB", (MOST, (corners[-1][1] + LINE if corners else LINE) + PAD), PAPER)
     draw = ImageDraw.Draw(image)
-    for i, place in enumerate(places):
-        left = len(texts) - i
-        if i == len(places) - 1 and left > 1:
-            draw.text(place, f"… {left} more", INK, text_font())
+    for i, corner in enumerate(corners):
+        remaining = len(texts) - i
+        if i == len(corners) - 1 and remaining > 1:
+            draw.text(corner, f"… {remaining} more", INK, text_font())
         else:
-            _cell(draw, place, texts[i], right[i] if right is not None and i < len(right) else None)
+            _cell(draw, corner, texts[i], right[i] if right is not None and i < len(right) else None)
     return np.array(image)
 
 
 def _places(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Where cells begin, left and top; the last one that fits has place for `… more`."""
-    places, left, top = [], PAD, PAD
+    """Return the left and top corners of the cells; `… <count> more` fits at the last one."""
+    corners, left, top = [], PAD, PAD
     for text in texts:
-        wide = _width(text)
-        if left + wide > MOST - PAD and left > PAD:
+        width = _width(text)
+        if left + width > MOST - PAD and left > PAD:
             left, top = PAD, top + LINE + PAD
         if top + LINE + PAD > MOST:
             break
-        places.append((left, top))
-        left += wide + PAD
-    while len(places) < len(texts) and places[-1][0] > MOST - MORE:
-        places.pop()
-    return places
+        corners.append((left, top))
+        left += width + PAD
+    # The last cell is replaced by `… <count> more`: cells are removed until the text fits.
+    while len(corners) < len(texts) and corners[-1][0] > MOST - MORE:
+        corners.pop()
+    return corners
 
 
 def _width(text: str) -> int:
+    # No character is narrower than a pixel, so the first MOST characters are enough to measure the width.
     return min(round(text_font().getlength(text[:MOST])), MOST - 4 * PAD) + 2 * PAD
 
 
-def _cell(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, right: bool | None) -> None:
-    left, top = place
-    wide = _width(text)
-    draw.rectangle((left, top, left + wide - 1, top + LINE - 1), CELL)
-    draw.text((left + PAD, top + 1), shortened(text, wide - 2 * PAD + 1), INK, text_font())
-    if right is not None:  # a wrong one is crossed out as well, so that it can be told without colours
-        draw.line((left, top + LINE - 1, left + wide - 1, top + LINE - 1), RIGHT if right else WRONG, 2)
+def _cell(draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, right: bool | None) -> None:
+    left, top = corner
+    width = _width(text)
+    draw.rectangle((left, top, left + width - 1, top + LINE - 1), CELL)
+    draw.text((left + PAD, top + 1), shortened(text, width - 2 * PAD + 1), INK, text_font())
+    if right is not None:
+        draw.line((left, top + LINE - 1, left + width - 1, top + LINE - 1), RIGHT if right else WRONG, 2)
+    # An incorrect token is also crossed out, so that marks are distinguishable without colors.
     if right is False:
-        draw.line((left, top + LINE // 2, left + wide - 1, top + LINE // 2), WRONG)
+        draw.line((left, top + LINE // 2, left + width - 1, top + LINE // 2), WRONG)

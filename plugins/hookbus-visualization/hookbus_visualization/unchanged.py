@@ -1,4 +1,4 @@
-"""Looking into a model so that nothing of it is seen afterwards."""
+"""Preservation of the state of a model while it is inspected."""
 
 from __future__ import annotations
 
@@ -19,37 +19,44 @@ __all__ = ["call", "unchanged"]
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[nn.Module]:
-    """A model to be called as often as one likes, which afterwards is as it was.
+    """Context manager that restores the state of a model on exit.
 
-    Inside, it is in evaluation mode, without gradients in its parameters, and what is compiled runs as it was written,
-    so that hooks of modules are called. Afterwards the mode of each module, buffers, gradients, random streams and the
-    tables of hooks are as before, bit for bit, whatever happened.
+    Inside the context the model is in evaluation mode, its parameters have no gradients, and compiled modules run
+    eagerly, so that module hooks are called. On exit, also after an exception, the training mode of each module, the
+    buffers, the gradients, the RNG states and the module hooks are restored bit for bit.
 
     Args:
-        model: wrapped or not.
+        model: The model, wrapped or not.
 
     Yields:
-        The module inside its wrappers, such as `torch.compile` and DDP: other processes do not take part.
+        The model without its wrappers, such as `torch.compile` and DDP, so that no other rank is involved.
     """
     inner = unwrapped(model)
     with preserved_rng(), ExitStack() as stack:
-        for kept in (_hooks_of, _buffers_of, _gradients_of, preserved_modes):
-            stack.enter_context(kept(inner))
+        for preserve in (_hooks_of, _buffers_of, _gradients_of, preserved_modes):
+            stack.enter_context(preserve(inner))
         stack.enter_context(_as_written())
+        # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
         for module in inner.modules():
-            module.training = False  # not eval(), at which some modules merge their weights
+            module.training = False
         yield inner
 
 
 def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """Call a model as the training does: with the items of a mapping, the parts of a tuple, or the value itself."""
+    """Call a model as in the training loop: with keyword arguments, positional arguments, or a single argument.
+
+    Args:
+        model: The model, or another callable.
+        inputs: A dict of keyword arguments, a tuple of positional arguments, or a single argument.
+    """
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def _as_written() -> AbstractContextManager[Any]:
-    """Nothing compiled is used, nothing is compiled anew; the compiler is not loaded for it."""
+    """Return a context in which compiled code is not used and nothing is compiled."""
+    # If the compiler is not loaded, nothing is compiled; `set_stance` would import it, which takes seconds.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -58,8 +65,9 @@ def _as_written() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _gradients_of(model: nn.Module) -> Iterator[None]:
-    """Gradients laid aside, so that what is added inside is not added to them; nothing is copied."""
+    """Remove the gradients of the parameters inside the context, and restore the same tensors on exit."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
     for parameter, _ in gradients:
         parameter.grad = None
     try:
@@ -71,6 +79,7 @@ def _gradients_of(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _buffers_of(model: nn.Module) -> Iterator[None]:
+    # `_buffers` instead of `named_buffers`, which skips buffers that are None.
     buffers = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())
         for module in model.modules()
@@ -85,6 +94,7 @@ def _buffers_of(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def _put_back(module: nn.Module, name: str, buffer: Tensor | None, copy: Tensor | None) -> None:
+    # Both the content and the object are restored: other code may keep a reference to the buffer.
     if buffer is not None and copy is not None:
         buffer.copy_(copy)
     setattr(module, name, buffer)
@@ -92,16 +102,17 @@ def _put_back(module: nn.Module, name: str, buffer: Tensor | None, copy: Tensor 
 
 @contextmanager
 def _hooks_of(model: nn.Module) -> Iterator[None]:
-    """Hooks that were put into modules inside are taken out; those that were there stay."""
+    """Remove module hooks that were registered inside the context; other hooks are unchanged."""
     tables = [table for module in model.modules() for table in _tables(module)]
-    before = [set(table) for table in tables]
+    registered = [set(table) for table in tables]
     try:
         yield
     finally:
-        for table, kept in zip(tables, before, strict=True):
-            for key in set(table) - kept:
+        for table, keys in zip(tables, registered, strict=True):
+            for key in set(table) - keys:
                 del table[key]
 
 
 def _tables(module: nn.Module) -> list[dict[Any, Any]]:
+    # By name: torch.nn.Module stores each type of hook, and its options, in a private dict `_*_hooks*`.
     return [value for name, value in vars(module).items() if "_hooks" in name and isinstance(value, dict)]

@@ -1,4 +1,4 @@
-"""What is said of a sample, against the truth, in words. Usable without hookbus."""
+"""Comparison of the target and the prediction of a sample, as text. Independent of hookbus."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hookbus_visualization.panel import RIGHT, WRONG, Colour
 __all__ = ["Verdict", "class_of", "judged", "probabilities"]
 
 SHOWN = 3
-"""So many numbers of a vector are written out."""
+"""Maximum number of elements of a vector that are formatted."""
 
 
 class Verdict(NamedTuple):
-    """What was predicted, and whether it is right.
+    """Result of a comparison.
 
     Attributes:
-        text: in words, two lines at most.
-        right: whether it is right; None where this is no question, or where one of both is not known.
+        text: Target and prediction, at most two lines.
+        right: Whether the prediction is correct; None if this is undefined or the target or prediction is unknown.
     """
 
     text: str
@@ -30,36 +30,37 @@ class Verdict(NamedTuple):
 
     @property
     def frame(self) -> Colour | None:
-        """The colour of a frame that tells right from wrong."""
+        """Color of the frame for a correct or an incorrect prediction; None for no frame."""
         return None if self.right is None else RIGHT if self.right else WRONG
 
 
 def judged(target: Any, prediction: Any, names: Sequence[str] = ()) -> Verdict:
-    """Compare truth and prediction of one sample.
+    """Compare the target and the prediction of one sample.
 
     Args:
-        target: a class, as its number or as probabilities of all; or one or several numbers; None for unknown.
-        prediction: of classes the scores of all (logits or probabilities) or the number of one; or one or several
-            numbers; None for unknown.
-        names: of the classes, in their order.
+        target: A class index, class probabilities, or one or more numbers; None if unknown.
+        prediction: Class scores (logits or probabilities), a class index, or one or more numbers; None if unknown.
+        names: Names of the classes, by class index.
 
     Returns:
-        For classes: both, how probable the predicted one is, right or wrong. For numbers: both, and how far they are
-        apart: the greatest absolute difference.
+        For classes: both classes, the probability of the predicted class, and whether it is correct. For numbers: both
+        values, and the maximum absolute difference.
     """
-    truth = None if target is None else as_array(target)
-    said = None if prediction is None else as_array(prediction)
-    if _is_class(truth, said):
-        return _of_class(truth, said, names)
-    lines = [f"{word} {_numbers(each)}" for word, each in (("true", truth), ("predicted", said)) if each is not None]
-    if truth is not None and said is not None and truth.size == said.size:
-        lines[-1] += f", off by {np.abs(truth.reshape(-1) - said.reshape(-1)).max():.3g}"
+    target = None if target is None else as_array(target)
+    prediction = None if prediction is None else as_array(prediction)
+    if _is_class(target, prediction):
+        return _of_class(target, prediction, names)
+    values = (("true", target), ("predicted", prediction))
+    lines = [f"{word} {_numbers(value)}" for word, value in values if value is not None]
+    if target is not None and prediction is not None and target.size == prediction.size:
+        lines[-1] += f", off by {np.abs(target.reshape(-1) - prediction.reshape(-1)).max():.3g}"
     return Verdict("\n".join(lines))
 
 
 def class_of(target: Any) -> int | None:
-    """The class that a target stands for: its number, or the most probable; None for one below 0, or for no class."""
+    """Return the class index of a target, or the most probable class; None for a negative index or no class."""
     array = as_array(target)
+    # Soft labels, as produced by mixup or label smoothing.
     if array.ndim == 1 and array.size > 1 and _sums_to_one(array):
         return int(array.argmax())
     if array.size == 1 and array.dtype.kind in "iub" and array.item() >= 0:
@@ -68,44 +69,55 @@ def class_of(target: Any) -> int | None:
 
 
 def probabilities(scores: NDArray[Any]) -> NDArray[Any]:
-    """Scores of classes as probabilities: as they are where they sum to one, else by softmax. Shape (C,)."""
+    """Convert class scores to probabilities.
+
+    Args:
+        scores: Probabilities or logits, (C,).
+
+    Returns:
+        The probabilities, (C,): the scores if they sum to one, otherwise their softmax.
+    """
     if _sums_to_one(scores):
         return scores
+    # Subtracting the maximum prevents an overflow of exp.
     powers = np.exp(scores.astype(np.float64) - scores.max())
     return np.asarray(powers / powers.sum())
 
 
-def _is_class(truth: NDArray[Any] | None, said: NDArray[Any] | None) -> bool:
-    scores = said is not None and said.ndim == 1 and said.size > 1
-    if truth is None:
-        return scores or (said is not None and said.size == 1 and said.dtype.kind in "iub")
-    if truth.size == 1:
-        return truth.dtype.kind in "iub" and (said is None or scores or said.dtype.kind in "iub")
-    return scores and truth.ndim == 1 and _sums_to_one(truth)
+def _is_class(target: NDArray[Any] | None, prediction: NDArray[Any] | None) -> bool:
+    are_scores = prediction is not None and prediction.ndim == 1 and prediction.size > 1
+    if target is None:
+        return are_scores or (prediction is not None and prediction.size == 1 and prediction.dtype.kind in "iub")
+    if target.size == 1:
+        # An integer target with a single float prediction is a regression.
+        return target.dtype.kind in "iub" and (prediction is None or are_scores or prediction.dtype.kind in "iub")
+    return are_scores and target.ndim == 1 and _sums_to_one(target)
 
 
-def _of_class(truth: NDArray[Any] | None, said: NDArray[Any] | None, names: Sequence[str]) -> Verdict:
-    true = None if truth is None else class_of(truth)
+def _of_class(target: NDArray[Any] | None, prediction: NDArray[Any] | None, names: Sequence[str]) -> Verdict:
+    true = None if target is None else class_of(target)
     lines = [] if true is None else [f"true {_name(true, names)}"]
-    if said is None:
+    if prediction is None:
         return Verdict("\n".join(lines))
-    if not np.isfinite(said).all():
+    # argmax returns the index of the first NaN, which would look like a prediction.
+    if not np.isfinite(prediction).all():
         return Verdict("\n".join([*lines, "the prediction is not finite"]), None if true is None else False)
-    predicted = int(said.argmax()) if said.size > 1 else int(said.item())
-    sure = f" ({probabilities(said)[predicted]:.0%})" if said.size > 1 else ""
+    predicted = int(prediction.argmax()) if prediction.size > 1 else int(prediction.item())
+    probability = f" ({probabilities(prediction)[predicted]:.0%})" if prediction.size > 1 else ""
     right = None if true is None else true == predicted
-    word = "" if right is None else ", right" if right else ", wrong"
-    return Verdict("\n".join([*lines, f"predicted {_name(predicted, names)}{sure}{word}"]), right)
+    outcome = "" if right is None else ", right" if right else ", wrong"
+    return Verdict("\n".join([*lines, f"predicted {_name(predicted, names)}{probability}{outcome}"]), right)
 
 
-def _name(number: int, names: Sequence[str]) -> str:
-    return names[number] if 0 <= number < len(names) else str(number)
+def _name(class_id: int, names: Sequence[str]) -> str:
+    return names[class_id] if 0 <= class_id < len(names) else str(class_id)
 
 
 def _numbers(array: NDArray[Any]) -> str:
-    shown = [f"{number:.3g}" for number in array.reshape(-1)[:SHOWN].tolist()]
-    return ", ".join([*shown, "…"] if array.size > SHOWN else shown)
+    numbers = [f"{number:.3g}" for number in array.reshape(-1)[:SHOWN].tolist()]
+    return ", ".join([*numbers, "…"] if array.size > SHOWN else numbers)
 
 
 def _sums_to_one(array: NDArray[Any]) -> bool:
+    # The sum of probabilities is one only up to rounding errors.
     return bool((array >= 0).all() and abs(float(array.sum()) - 1) < 1e-3)

@@ -1,4 +1,4 @@
-"""The visualization hook: inputs with truth and prediction, and what goes on inside the model."""
+"""The `visualization` hook: inputs with targets and predictions, and the internals of the model."""
 
 from __future__ import annotations
 
@@ -25,74 +25,83 @@ __all__ = ["VisualizationHook"]
 
 
 class VisualizationHook(SampleHook):
-    """Draws samples with truth and prediction: classes, numbers, images made of images, tokens.
+    """Hook that renders samples with targets and predictions: classes, numbers, images, tokens, boxes, label maps.
 
-    Where the outputs hold no prediction, as in a loop that gives its loss alone, the model is called for them.
+    If the outputs contain no predictions, such as in a loop whose step returns only the loss, the model is called in
+    evaluation mode.
     """
 
     Config = VisualizationConfig
     config: VisualizationConfig
 
     def check(self, run: Run) -> None:
-        """See that there is what shall be drawn: the layers in the model, and captum where it is needed."""
+        """Check that the model has the configured layers, and that captum is installed if `content` contains `cam`.
+
+        Raises:
+            ConfigError: If a layer does not exist, or captum is not installed.
+        """
         if run.model is not None and "feature_maps" in self.config.content:
             layers_of(unwrapped(run.model), self.config.layers)
         if run.model is not None and "cam" in self.config.content:
             check_cam(unwrapped(run.model), self.config.cam_layer)
 
-    def draw(self, run: Run, stage: str, seen: Seen, batch: Any, outputs: Any) -> None:
-        """Draw the samples."""
-        seen = self.complete(run, seen)
+    def draw(self, run: Run, stage: str, samples: Seen, batch: Any, outputs: Any) -> None:
+        """Render each configured content of the samples."""
+        samples = self.complete(run, samples)
         try:
-            panels = self._panels(seen)
+            panels = self._panels(samples)
         except (TypeError, ValueError) as error:
-            self.nothing_fits(run, batch, outputs, f"nothing can be drawn: {error}.")
+            self.nothing_fits(run, batch, outputs, f"no samples can be drawn: {error}.")
             return
         for content in self.config.content:
             if content == "predictions":
                 self.deliver(run, stage, content, panels, _score(panels))
             elif (model := self.model_of(run)) is not None:
-                self._look(run, stage, content, self._inside(model, seen, panels))
+                self._look(run, stage, content, self._inside(model, samples, panels))
 
     def _look(self, run: Run, stage: str, content: str, inside: Inside) -> None:
-        """Deliver what goes on inside the model; what cannot be seen in it is told once."""
+        """Publish one content of the model internals; a warning is logged once if the model does not support it."""
+        # One unsupported content must not prevent the others from being rendered.
         try:
-            drawn = getattr(inside, content)()
+            records = getattr(inside, content)()
         except (HookError, ValueError) as error:
-            self.say_once(run, f"no {content} can be drawn: {error}")
+            self.say_once(run, f"no {content} can be rendered: {error}")
             return
-        for what, panels in drawn.items():
-            self.deliver(run, stage, what, panels)
+        for label, panels in records.items():
+            self.deliver(run, stage, label, panels)
 
-    def _inside(self, model: nn.Module, seen: Seen, panels: list[Panel]) -> Inside:
-        images = _on_host(seen.images)
-        pixels = [self.pixels(each) for each in images] if all(is_image(as_array(each)) for each in images) else None
-        targets = None if seen.targets is None else per_sample(_on_host(seen.targets), len(images))
-        return Inside(model, self.config, seen.inputs, panels, pixels, targets)
+    def _inside(self, model: nn.Module, samples: Seen, panels: list[Panel]) -> Inside:
+        images = _on_host(samples.images)
+        are_images = all(is_image(as_array(image)) for image in images)
+        pixels = [self.pixels(image) for image in images] if are_images else None
+        targets = None if samples.targets is None else per_sample(_on_host(samples.targets), len(images))
+        return Inside(model, self.config, samples.inputs, panels, pixels, targets)
 
-    def _panels(self, seen: Seen) -> list[Panel]:
-        """A panel for each sample.
+    def _panels(self, samples: Seen) -> list[Panel]:
+        """Return one panel per sample.
 
         Raises:
-            ValueError: one cannot be drawn.
+            ValueError: If a sample cannot be rendered.
         """
-        if seen.images is None:
-            raise ValueError("there are no inputs")
-        images, config = _on_host(seen.images), self.config
-        others = (per_sample(_on_host(each), len(images)) for each in (seen.targets, seen.predictions))
+        if samples.images is None:
+            raise ValueError("the batch contains no inputs")
+        images, config = _on_host(samples.images), self.config
+        columns = (per_sample(_on_host(values), len(images)) for values in (samples.targets, samples.predictions))
         return [
             sample_panel(image, target, prediction, config.class_names, self.pixels, config.score_thr)
-            for image, target, prediction in zip(images, *others, strict=True)
+            for image, target, prediction in zip(images, *columns, strict=True)
         ]
 
 
 def _on_host(value: Any) -> Any:
-    """A batch on the host, so that its samples need not be fetched one by one."""
+    """Copy a batched value to the host."""
+    # One transfer for the batch: a transfer per sample synchronizes with the device each time.
     if isinstance(value, Mapping):
-        return {key: _on_host(each) for key, each in value.items()}
+        return {key: _on_host(item) for key, item in value.items()}
     return as_array(value) if hasattr(value, "detach") else value
 
 
 def _score(panels: list[Panel]) -> str:
-    judged = [panel.frame == RIGHT for panel in panels if panel.frame is not None]
-    return f"{sum(judged)} of {len(judged)} are right" if judged else ""
+    # The frame of a panel is the only place that stores whether the prediction is correct.
+    outcomes = [panel.frame == RIGHT for panel in panels if panel.frame is not None]
+    return f"{sum(outcomes)} of {len(outcomes)} are right" if outcomes else ""

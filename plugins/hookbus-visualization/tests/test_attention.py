@@ -10,8 +10,8 @@ from hookbus_visualization.heatmap import coloured, scaled
 DARKEST, LIGHTEST = [8, 8, 40], [255, 250, 190]
 
 
-class Looking(nn.Module):
-    """Attention with given weights, the same for each sample: (tokens, tokens), of two heads that differ."""
+class FixedAttention(nn.Module):
+    """Attention with two heads and fixed weights, (tokens, tokens), for every sample."""
 
     def __init__(self, weights):
         super().__init__()
@@ -24,7 +24,7 @@ class Looking(nn.Module):
         return scaled_dot_product_attention(query, unit, unit, scale=1.0)
 
 
-def picture(side=160):
+def black_image(side=160):
     return np.zeros((side, side, 3), np.uint8)
 
 
@@ -47,60 +47,63 @@ class TestPatches:
             (0, 8, 8, None),
         ],
     )
-    def test_are_found_from_the_number_of_tokens_and_the_shape_of_the_image(self, tokens, height, width, expected):
+    def test_patches_are_inferred_from_the_number_of_tokens_and_the_image_shape(self, tokens, height, width, expected):
         assert patches_of(tokens, height, width) == expected
 
 
-class TestOverAnImage:
-    def test_is_what_the_class_token_attends_to(self):
+class TestOverlay:
+    def test_overlay_shows_the_weights_of_the_class_token(self):
         weights = torch.full((5, 5), 0.2)
-        weights[0] = torch.tensor([0.5, 0.05, 0.25, 0.1, 0.1])  # itself, and four patches
-        drawn = attention_pictures(Looking(weights), torch.ones(2, 1), [picture(), picture()])[""]
-        assert len(drawn) == 2
-        assert drawn[0][0, 0].tolist() == [4, 4, 20]  # half of the darkest
-        assert drawn[0][0, -1].tolist() == [128, 125, 95]  # half of the lightest
-        assert drawn[0][-1, 0].tolist() == drawn[0][-1, -1].tolist() == [41, 12, 60]  # half of that at 1/4
+        weights[0] = torch.tensor([0.5, 0.05, 0.25, 0.1, 0.1])  # the class token, and four patches
+        images = attention_pictures(FixedAttention(weights), torch.ones(2, 1), [black_image(), black_image()])[""]
+        assert len(images) == 2
+        assert images[0][0, 0].tolist() == [4, 4, 20]  # half of the darkest
+        assert images[0][0, -1].tolist() == [128, 125, 95]  # half of the lightest
+        assert images[0][-1, 0].tolist() == images[0][-1, -1].tolist() == [41, 12, 60]  # half of that at 1/4
 
-    def test_without_a_class_token_is_what_all_patches_attend_to(self):
+    def test_overlay_without_class_token_shows_the_mean_over_all_patches(self):
         weights = torch.tensor([[0.4, 0.2, 0.2, 0.2], [0.2, 0.4, 0.2, 0.2], [0.4, 0.2, 0.2, 0.2], [0.4, 0.2, 0.2, 0.2]])
-        (drawn,) = attention_pictures(Looking(weights), torch.ones(1, 1), [picture()])[""]
-        assert drawn[0, 0].tolist() == [128, 125, 95]
-        assert drawn[-1, 0].tolist() == drawn[-1, -1].tolist() == [4, 4, 20]
+        (image,) = attention_pictures(FixedAttention(weights), torch.ones(1, 1), [black_image()])[""]
+        assert image[0, 0].tolist() == [128, 125, 95]
+        assert image[-1, 0].tolist() == image[-1, -1].tolist() == [4, 4, 20]
 
-    def test_enlarges_small_images(self):
-        (drawn,) = attention_pictures(Looking(torch.full((4, 4), 0.25)), torch.ones(1, 1), [picture(8)])[""]
-        assert drawn.shape == (120, 120, 3)
+    def test_small_images_are_enlarged(self):
+        (image,) = attention_pictures(FixedAttention(torch.full((4, 4), 0.25)), torch.ones(1, 1), [black_image(8)])[""]
+        assert image.shape == (120, 120, 3)
 
-    def test_looks_as_it_should(self, golden):
+    def test_overlay_matches_the_golden_image(self, golden):
         y, x = np.mgrid[-1:1:8j, -1:1:8j]
         row = np.exp(-3 * np.hypot(x - 0.3, y + 0.3)).ravel()
         weights = torch.full((65, 65), 1 / 65)
         weights[0, 0], weights[0, 1:] = 0.1, torch.from_numpy(0.9 * row / row.sum())
         stripes = np.where(np.indices((32, 32))[1][..., None] // 4 % 2, 230, 40).repeat(3, 2).astype(np.uint8)
-        golden("attention", attention_pictures(Looking(weights), torch.ones(1, 1), [stripes])[""][0])
+        golden("attention", attention_pictures(FixedAttention(weights), torch.ones(1, 1), [stripes])[""][0])
 
 
 class TestMatrix:
     weights = torch.tensor([[0.75, 0.125, 0.125], [0.125, 0.125, 0.75], [0.25, 0.5, 0.25]])
 
-    def test_is_drawn_of_sequences_with_a_row_for_each_query(self):
-        (drawn,) = attention_pictures(Looking(self.weights), torch.ones(1, 1))[""]
-        assert drawn.tolist() == coloured(scaled(self.weights)).tolist()
-        assert drawn[0, 0].tolist() == drawn[1, 2].tolist() == LIGHTEST
-        assert drawn[0, 1].tolist() == DARKEST
+    def test_sequences_are_rendered_as_a_matrix_with_one_row_per_query(self):
+        (image,) = attention_pictures(FixedAttention(self.weights), torch.ones(1, 1))[""]
+        assert image.tolist() == coloured(scaled(self.weights)).tolist()
+        assert image[0, 0].tolist() == image[1, 2].tolist() == LIGHTEST
+        assert image[0, 1].tolist() == DARKEST
 
-    def test_is_drawn_where_tokens_are_no_patches_of_the_image(self):
-        (drawn,) = attention_pictures(Looking(self.weights), torch.ones(1, 1), [picture()])[""]
-        assert drawn.shape == (3, 3, 3)
+    def test_tokens_that_are_not_patches_are_rendered_as_a_matrix(self):
+        (image,) = attention_pictures(FixedAttention(self.weights), torch.ones(1, 1), [black_image()])[""]
+        assert image.shape == (3, 3, 3)
 
-    def test_is_drawn_where_there_are_not_as_many_images_as_samples(self):
-        assert len(attention_pictures(Looking(torch.full((4, 4), 0.25)), torch.ones(3, 1), [picture()])[""]) == 3
+    def test_different_numbers_of_images_and_samples_are_rendered_as_a_matrix(self):
+        assert (
+            len(attention_pictures(FixedAttention(torch.full((4, 4), 0.25)), torch.ones(3, 1), [black_image()])[""])
+            == 3
+        )
 
-    def test_of_a_long_sequence_is_averaged_down(self):
-        (drawn,) = attention_pictures(Looking(torch.full((600, 600), 1 / 600)), torch.ones(1, 1))[""]
-        assert drawn.shape == (256, 256, 3)
+    def test_long_sequences_are_average_pooled(self):
+        (image,) = attention_pictures(FixedAttention(torch.full((600, 600), 1 / 600)), torch.ones(1, 1))[""]
+        assert image.shape == (256, 256, 3)
 
 
-def test_every_layer_is_drawn_under_its_path():
-    model = nn.Sequential(Looking(torch.eye(4) * 0.6 + 0.1))
+def test_every_layer_is_rendered_under_its_path():
+    model = nn.Sequential(FixedAttention(torch.eye(4) * 0.6 + 0.1))
     assert list(attention_pictures(model, torch.ones(1, 1))) == ["0"]

@@ -1,4 +1,4 @@
-"""A run file with hooks of many packages, pictures among them, as people write it."""
+"""A typical run file with hooks of many packages, including image hooks."""
 
 import pytest
 
@@ -53,12 +53,12 @@ hooks:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_trains_and_draws(tmp_path, monkeypatch):
+def test_run_file_with_hooks_of_many_packages_trains_and_writes_images(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(EXAMPLE)
     trainer = Trainer.from_file("run.yaml")
     trainer.fit()
-    names = sorted(each.name for each in (tmp_path / "run/visualization/visualization").iterdir())
+    names = sorted(path.name for path in (tmp_path / "run/visualization/visualization").iterdir())
     assert names == [
         "train-predictions-step-00000500.png",
         *(f"val-predictions-step-{step:08}.png" for step in range(90, 541, 90)),

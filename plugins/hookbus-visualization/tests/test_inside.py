@@ -23,7 +23,7 @@ def classifier():
     return nn.Sequential(convolutions, nn.Flatten(), nn.Linear(32, 3))
 
 
-class Attending(nn.Module):
+class AttentionModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Conv2d(3, 8, 2, stride=2)
@@ -33,60 +33,68 @@ class Attending(nn.Module):
         return self.layer(self.embed(x).flatten(2).transpose(1, 2)).mean(1)
 
 
-def inside(model, images=PIXELS, targets=(2, 1), **settings):
+def make_inspector(model, images=PIXELS, targets=(2, 1), **settings):
     return Inside(model, VisualizationConfig(**settings), IMAGES, PANELS, images, targets)
 
 
-def drawn(records):
+def to_comparable(records):
     return {
         name: [(panel.picture.tolist(), panel.caption, panel.frame) for panel in panels]
         for name, panels in records.items()
     }
 
 
-def under(pictures):
-    """Pictures in the place of the samples, below which the same is said."""
-    return [(each.tolist(), panel.caption, panel.frame) for each, panel in zip(pictures, PANELS, strict=True)]
+def replace_pixels(rendered_images):
+    """Return the panels of the samples with other pixels, in comparable form."""
+    return [(image.tolist(), panel.caption, panel.frame) for image, panel in zip(rendered_images, PANELS, strict=True)]
 
 
-def test_feature_maps_are_those_of_the_chosen_layers(classifier):
+def test_feature_maps_are_those_of_the_selected_layers(classifier):
     maps = feature_pictures(classifier, IMAGES, ["0.2"], 1)
-    found = drawn(inside(classifier, layers=["0.2"], max_features=1).feature_maps())
-    assert found == {"feature_maps/0.2": [(maps["0.2"][0].tolist(), "channel 0", None)]}
+    records = to_comparable(make_inspector(classifier, layers=["0.2"], max_features=1).feature_maps())
+    assert records == {"feature_maps/0.2": [(maps["0.2"][0].tolist(), "channel 0", None)]}
 
 
 @pytest.mark.parametrize("images", [PIXELS, None])
-def test_attention_is_drawn_for_each_sample(images):
-    model = Attending()
-    pictures = attention_pictures(model, IMAGES, images)
-    found = drawn(inside(model, images).attention())
-    assert found == {f"attention/{path}": under(each) for path, each in pictures.items()}
-    assert found
+def test_attention_is_rendered_for_each_sample(images):
+    model = AttentionModel()
+    rendered_images = attention_pictures(model, IMAGES, images)
+    records = to_comparable(make_inspector(model, images).attention())
+    assert records == {
+        f"attention/{path}": replace_pixels(images_of_layer) for path, images_of_layer in rendered_images.items()
+    }
+    assert records
 
 
 @pytest.mark.parametrize(("target", "classes"), [("predicted", None), ("true", torch.tensor([2, 1]))])
-class TestOfAClass:
-    def test_activation_is_drawn_over_the_images(self, classifier, target, classes):
-        pictures = cam_pictures(classifier, IMAGES, PIXELS, classes, "0.0")
-        assert drawn(inside(classifier, target=target, cam_layer="0.0").cam()) == {"cam": under(pictures)}
+class TestClassContent:
+    def test_class_activation_is_overlaid_on_the_images(self, classifier, target, classes):
+        rendered_images = cam_pictures(classifier, IMAGES, PIXELS, classes, "0.0")
+        assert to_comparable(make_inspector(classifier, target=target, cam_layer="0.0").cam()) == {
+            "cam": replace_pixels(rendered_images)
+        }
 
-    def test_gradients_are_drawn_over_the_images(self, classifier, target, classes):
-        pictures = saliency_pictures(classifier, IMAGES, PIXELS, classes)
-        assert drawn(inside(classifier, target=target).gradients()) == {"gradients": under(pictures)}
+    def test_gradients_are_overlaid_on_the_images(self, classifier, target, classes):
+        rendered_images = saliency_pictures(classifier, IMAGES, PIXELS, classes)
+        assert to_comparable(make_inspector(classifier, target=target).gradients()) == {
+            "gradients": replace_pixels(rendered_images)
+        }
 
 
-def test_true_and_predicted_class_make_a_difference(classifier):
-    predicted, true = (drawn(inside(classifier, target=each).gradients()) for each in ("predicted", "true"))
+def test_true_and_predicted_class_have_different_gradients(classifier):
+    predicted, true = (
+        to_comparable(make_inspector(classifier, target=target).gradients()) for target in ("predicted", "true")
+    )
     assert predicted != true
 
 
-class TestRefused:
-    def test_are_samples_that_are_no_images(self, classifier):
+class TestInvalidSamples:
+    def test_samples_that_are_not_images_raise_value_error(self, classifier):
         for content in ("cam", "gradients"):
-            with pytest.raises(ValueError, match="it is drawn over images, and these samples are none"):
-                getattr(inside(classifier, images=None), content)()
+            with pytest.raises(ValueError, match="the samples must be images"):
+                getattr(make_inspector(classifier, images=None), content)()
 
     @pytest.mark.parametrize("targets", [None, [1, -100], [0.5, 0.5]])
-    def test_are_samples_without_a_class(self, classifier, targets):
-        with pytest.raises(ValueError, match="needs the class of every sample"):
-            inside(classifier, targets=targets, target="true").cam()
+    def test_samples_without_a_class_raise_value_error(self, classifier, targets):
+        with pytest.raises(ValueError, match="requires a class index for every sample"):
+            make_inspector(classifier, targets=targets, target="true").cam()

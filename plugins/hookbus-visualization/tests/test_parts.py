@@ -7,25 +7,25 @@ import torch
 from hookbus_visualization.parts import first_of, per_sample, surest
 
 
-class TestTheFirstOfSomeNames:
-    def test_is_an_item_or_an_attribute(self):
+class TestFirstOf:
+    def test_items_and_attributes_are_found(self):
         assert first_of({"b": 1, "c": 2}, ("a", "b", "c")) == 1
         assert first_of(SimpleNamespace(b=1, c=2), ("a", "b", "c")) == 1
 
-    def test_passes_over_none(self):
+    def test_none_is_skipped(self):
         assert first_of({"a": None, "b": 0}, ("a", "b")) == 0
 
-    def test_is_none_where_there_is_none(self):
+    def test_missing_names_return_none(self):
         assert first_of({"d": 1}, ("a", "b")) is None
         assert first_of([1, 2], ("a", "b")) is None
 
 
-class TestWhatThereIsForEachSample:
+class TestPerSample:
     @pytest.mark.parametrize("value", [[5, 6], (5, 6), np.array([5, 6]), torch.tensor([5, 6])])
-    def test_is_an_element(self, value):
-        assert [int(each) for each in per_sample(value, 2)] == [5, 6]
+    def test_sequences_are_split_into_items(self, value):
+        assert [int(item) for item in per_sample(value, 2)] == [5, 6]
 
-    def test_is_a_mapping_of_elements(self):
+    def test_mappings_are_split_into_mappings_of_items(self):
         value = {
             "boxes": torch.zeros(2, 3, 4),
             "labels": [[1], [2]],
@@ -38,31 +38,31 @@ class TestWhatThereIsForEachSample:
         assert second["boxes"].shape == (3, 4)
         assert (first["labels"], second["labels"]) == ([1], [2])
 
-    def test_is_none_where_nothing_is_there(self):
+    def test_none_is_repeated_for_each_sample(self):
         assert per_sample(None, 2) == [None, None]
 
     @pytest.mark.parametrize(
         ("value", "why"),
         [
-            ([1], "there are 1 for 2 images"),
-            (torch.zeros(3, 2), "there are 3 for 2 images"),
-            (torch.zeros(()), "there are none for 2 images"),
-            (5, "there are none for 2 images"),
-            ({"boxes": [1, 2, 3], "labels": []}, "none of boxes, labels has one for each of 2 images"),
-            ({}, "an empty mapping has nothing for 2 images"),
+            ([1], "one value is required for each of 2 images, got 1"),
+            (torch.zeros(3, 2), "one value is required for each of 2 images, got 3"),
+            (torch.zeros(()), "one value is required for each of 2 images, got none"),
+            (5, "one value is required for each of 2 images, got none"),
+            ({"boxes": [1, 2, 3], "labels": []}, "for each of 2 images, got a mapping with the keys boxes, labels"),
+            ({}, "for each of 2 images, got an empty mapping"),
         ],
     )
-    def test_is_refused_in_another_number(self, value, why):
+    def test_other_lengths_raise_value_error(self, value, why):
         with pytest.raises(ValueError, match=why):
             per_sample(value, 2)
 
 
-class TestTheSurest:
-    def test_are_not_below_the_threshold_and_in_order(self):
+class TestSurest:
+    def test_indices_above_the_threshold_are_sorted_by_score(self):
         assert surest(np.array([0.9, 0.29, 0.3, 0.5]), 0.3).tolist() == [2, 3, 0]
 
-    def test_do_not_hide_nan(self):
+    def test_nan_passes_the_threshold(self):
         assert surest(np.array([float("nan"), 0.5, 1.0]), 0.6).tolist() == [2, 0]
 
-    def test_keep_their_order_where_they_are_equal(self):
+    def test_equal_scores_keep_their_order(self):
         assert surest(np.array([0.5, 0.7, 0.5, 0.7]), 0.0).tolist() == [0, 2, 1, 3]

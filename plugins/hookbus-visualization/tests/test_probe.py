@@ -9,7 +9,7 @@ from hookbus_visualization.unchanged import call
 class TestProbing:
     @pytest.mark.parametrize("outside", [torch.no_grad, torch.enable_grad, torch.inference_mode])
     @pytest.mark.parametrize("gradients", [True, False])
-    def test_decides_on_gradients_whatever_holds_outside(self, outside, gradients):
+    def test_gradient_mode_does_not_depend_on_the_caller(self, outside, gradients):
         model = nn.Linear(2, 1)
         with outside():
             before = torch.is_grad_enabled()
@@ -17,19 +17,19 @@ class TestProbing:
                 assert inner(torch.ones(1, 2)).requires_grad is gradients
             assert torch.is_grad_enabled() is before
 
-    def test_gives_the_module_inside_its_wrappers(self):
+    def test_wrapped_model_is_unwrapped(self):
         model = nn.Linear(2, 1)
         with probing(torch.compile(model, backend="eager")) as inner:
             assert inner is model
 
-    def test_leaves_autocast_on(self):
+    def test_autocast_stays_active(self):
         model = nn.Linear(2, 1)
         with torch.autocast("cpu", torch.bfloat16), probing(model) as inner:
             assert inner(torch.ones(1, 2)).dtype == torch.bfloat16
         with probing(model) as inner:
             assert inner(torch.ones(1, 2)).dtype == torch.float32
 
-    def test_inside_autocast_leaves_the_next_pass_its_gradients(self):
+    def test_autocast_cache_does_not_affect_the_next_backward_pass(self):
         model = nn.Linear(2, 1)
         with torch.autocast("cpu", torch.bfloat16):
             with probing(model) as inner:
@@ -38,7 +38,7 @@ class TestProbing:
         assert model.weight.grad is not None
 
     @pytest.mark.parametrize("enabled", [True, False])
-    def test_takes_transformers_off_their_fast_path_and_puts_them_back(self, enabled):
+    def test_transformer_fast_path_is_disabled_and_restored(self, enabled):
         torch.backends.mha.set_fastpath_enabled(enabled)
         try:
             with probing(nn.ReLU()):
@@ -48,26 +48,26 @@ class TestProbing:
             torch.backends.mha.set_fastpath_enabled(True)
 
 
-class TestCopies:
-    def test_are_made_of_every_tensor_and_of_nothing_else(self):
+class TestCopied:
+    def test_every_tensor_is_copied_and_other_values_are_unchanged(self):
         value = {"x": [torch.ones(2), (torch.zeros(1), "text")], "n": 3}
         copy = copied(value)
         assert repr(copy) == repr(value)
         assert copy["x"][0] is not value["x"][0]
         assert copy["x"][1][0] is not value["x"][1][0]
 
-    def test_keep_the_inputs_safe_from_a_model_that_changes_them(self):
+    def test_in_place_operations_of_the_model_do_not_modify_the_inputs(self):
         inputs = torch.tensor([-1.0])
         call(nn.ReLU(inplace=True), copied(inputs))
         assert inputs.item() == -1.0
 
 
-class TestModules:
-    def test_are_found_by_path(self):
+class TestModulesOf:
+    def test_modules_are_returned_by_path(self):
         model = nn.Sequential(nn.Linear(2, 1), nn.Sequential(nn.ReLU()))
         assert modules_of(model) == {"": model, "0": model[0], "1": model[1], "1.0": model[1][0]}
 
-    def test_have_the_path_that_they_had_before_they_were_compiled(self):
+    def test_paths_of_compiled_modules_are_those_of_the_original_modules(self):
         inner = nn.Sequential(nn.ReLU())
         model = nn.Sequential(torch.compile(inner, backend="eager"))
         assert modules_of(model) == {"": model, "0": inner, "0.0": inner[0]}

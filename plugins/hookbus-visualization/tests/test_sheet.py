@@ -13,18 +13,18 @@ PANELS = [Panel(np.full((4, 4, 3), 100, np.uint8), "a")]
 
 
 class TestSheet:
-    def test_is_set_by_who_is_asked(self):
+    def test_backend_selects_the_layout(self):
         assert sheet(PANELS, "t", "matplotlib").tolist() == figure(PANELS, "t").tolist()
         assert sheet(PANELS, "t", "pillow").tolist() == grid(PANELS, "t").tolist()
         assert sheet(PANELS, "t", "tensorboard").tolist() == grid(PANELS, "t").tolist()
 
-    def test_is_set_by_pillow_where_matplotlib_is_not_installed(self, monkeypatch):
+    def test_pillow_is_used_if_matplotlib_is_not_installed(self, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert sheet(PANELS, "t", "matplotlib").tolist() == grid(PANELS, "t").tolist()
 
 
 @pytest.mark.parametrize(
-    ("system", "variables", "there"),
+    ("system", "variables", "expected"),
     [
         ("linux", {}, False),
         ("linux", {"DISPLAY": ":0"}, True),
@@ -33,17 +33,17 @@ class TestSheet:
         ("darwin", {}, True),
     ],
 )
-def test_a_display_is_there_or_not(monkeypatch, system, variables, there):
+def test_display_is_detected_by_platform_and_environment(monkeypatch, system, variables, expected):
     monkeypatch.setattr(sys, "platform", system)
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert has_display() is there
+    assert has_display() is expected
 
 
-def test_a_window_gets_the_picture(monkeypatch):
-    shown = []
-    monkeypatch.setattr(Image.Image, "show", lambda self, title=None: shown.append((self.size, title)))
+def test_window_receives_the_image_and_the_title(monkeypatch):
+    windows = []
+    monkeypatch.setattr(Image.Image, "show", lambda self, title=None: windows.append((self.size, title)))
     open_window(np.zeros((2, 5, 3), np.uint8), "step 1")
-    assert shown == [((5, 2), "step 1")]
+    assert windows == [((5, 2), "step 1")]

@@ -10,7 +10,7 @@ from hookbus.training.rng import get_rng_state
 from hookbus_visualization.unchanged import call, unchanged
 
 
-def small():
+def small_model():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(8, 2))
     model[2].eval()
@@ -18,12 +18,12 @@ def small():
     return model
 
 
-def state(model):
-    """Everything that may not change, as one text."""
+def get_state(model):
+    """Return the complete state that must be restored, in comparable form."""
     return [
         fingerprint(dict(model.named_parameters())),
         fingerprint(dict(model.named_buffers())),
-        [None if each.grad is None else fingerprint(each.grad) for each in model.parameters()],
+        [None if parameter.grad is None else fingerprint(parameter.grad) for parameter in model.parameters()],
         [module.training for module in model.modules()],
         [[id(hook) for hook in module._forward_hooks.values()] for module in model.modules()],
         fingerprint(get_rng_state()),
@@ -31,7 +31,7 @@ def state(model):
 
 
 def disturb(model):
-    """Change all that there is to change."""
+    """Modify every part of the state."""
     model.train()
     call(model, torch.rand(3, 1, 4, 4)).sum().backward()
     model[1].running_mean = model[1].running_mean + 1
@@ -42,8 +42,8 @@ def disturb(model):
         draw()
 
 
-class Merging(nn.Linear):
-    """As low-rank adapters do: at the change to evaluation it puts what it has learned into its weight."""
+class MergingLinear(nn.Linear):
+    """Linear layer that merges its adapter into the weight when it switches to evaluation mode."""
 
     def train(self, mode=True):
         if self.training and not mode:
@@ -54,50 +54,50 @@ class Merging(nn.Linear):
 class TestUnchanged:
     @pytest.fixture
     def model(self):
-        model = small()
+        model = small_model()
         call(model, torch.rand(3, 1, 4, 4)).sum().backward()
         model[0].register_forward_hook(lambda *args: None)
         return model
 
-    def test_does_not_make_modules_merge_their_weights(self):
-        model = Merging(2, 2)
-        before = state(model)
+    def test_modules_do_not_merge_their_weights(self):
+        model = MergingLinear(2, 2)
+        before = get_state(model)
         with unchanged(model) as inner:
             assert not inner.training
-        assert state(model) == before
+        assert get_state(model) == before
 
-    def test_puts_everything_back(self, model):
-        before = state(model)
+    def test_state_is_restored_on_exit(self, model):
+        before = get_state(model)
         with unchanged(model) as inner:
             disturb(inner)
-            assert state(model) != before
-        assert state(model) == before
+            assert get_state(model) != before
+        assert get_state(model) == before
         assert model.nothing is None
 
-    def test_puts_it_back_when_something_fails(self, model):
+    def test_state_is_restored_after_an_exception(self, model):
         def fail():
             with unchanged(model) as inner:
                 disturb(inner)
                 raise ZeroDivisionError
 
-        before = state(model)
+        before = get_state(model)
         with pytest.raises(ZeroDivisionError):
             fail()
-        assert state(model) == before
+        assert get_state(model) == before
 
-    def test_keeps_the_very_tensors(self, model):
-        gradients, buffers = [each.grad for each in model.parameters()], list(model.buffers())
+    def test_gradients_and_buffers_are_the_same_objects(self, model):
+        gradients, buffers = [parameter.grad for parameter in model.parameters()], list(model.buffers())
         with unchanged(model) as inner:
             disturb(inner)
         assert all(a is b.grad for a, b in zip(gradients, model.parameters(), strict=True))
         assert all(a is b for a, b in zip(buffers, model.buffers(), strict=True))
 
-    def test_gives_a_model_that_evaluates_without_gradients_in_it(self, model):
+    def test_model_is_in_evaluation_mode_without_gradients(self, model):
         with unchanged(model) as inner:
             assert not any(module.training for module in inner.modules())
-            assert all(each.grad is None for each in inner.parameters())
+            assert all(parameter.grad is None for parameter in inner.parameters())
 
-    def test_leaves_hooks_of_others_at_work(self, model):
+    def test_other_hooks_stay_registered(self, model):
         calls = []
         model[0].register_forward_hook(lambda *args: calls.append(1))
         for _ in range(3):
@@ -108,24 +108,24 @@ class TestUnchanged:
         assert calls == [1, 9, 1, 9, 1, 9, 1]
         assert len(model[0]._forward_hooks) == 2
 
-    def test_gives_what_is_inside_a_wrapper(self, model):
+    def test_wrapped_model_is_unwrapped(self, model):
         with unchanged(nn.DataParallel(model)) as inner:
             assert inner is model
 
     @pytest.mark.parametrize("in_place", [True, False])
-    def test_sees_hooks_in_a_model_that_was_compiled_before(self, model, in_place):
+    def test_hooks_of_a_compiled_model_are_called(self, model, in_place):
         compiled = torch.compile(model, backend="eager") if not in_place else model
         if in_place:
             model.compile(backend="eager")
-        inputs, seen = torch.rand(3, 1, 4, 4), []
+        inputs, calls = torch.rand(3, 1, 4, 4), []
         call(compiled, inputs)
         with unchanged(compiled) as inner:
-            inner[0].register_forward_hook(lambda *args: seen.append(1))
+            inner[0].register_forward_hook(lambda *args: calls.append(1))
             call(inner, inputs)
         call(compiled, inputs)
-        assert seen == [1]
+        assert calls == [1]
 
-    def test_compiles_nothing_anew(self, model):
+    def test_no_recompilation_is_triggered(self, model):
         compiled = []
         model.compile(backend=lambda graph, inputs: compiled.append(graph) or graph)
         call(model, torch.rand(3, 1, 4, 4))
@@ -137,12 +137,12 @@ class TestUnchanged:
 
 
 class TestCall:
-    def test_gives_the_model_what_the_loop_would(self):
+    def test_model_is_called_as_in_the_training_loop(self):
         class Add(nn.Module):
             def forward(self, a, b=10):
                 return a + b
 
-        assert [call(Add(), each) for each in (1, (1, 2), {"a": 1, "b": 3})] == [11, 3, 4]
+        assert [call(Add(), inputs) for inputs in (1, (1, 2), {"a": 1, "b": 3})] == [11, 3, 4]
 
-    def test_gives_images_of_several_sizes_as_a_list(self):
+    def test_images_of_different_sizes_are_passed_as_a_list(self):
         assert call(nn.Identity(), [1, 2]) == [1, 2]

@@ -10,7 +10,7 @@ from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training
 from hookbus_visualization import VisualizationHook
 
-from .toys import trained
+from .toys import train
 
 IMAGES, CLASSES = torch.rand(6, 3, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
 CLASSIFIER = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
@@ -18,29 +18,29 @@ CLASSIFIER = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
 
 @pytest.fixture
 def panels(monkeypatch):
-    """By record, the panels that are drawn."""
-    found = {}
+    """Return the published panels by record."""
+    records = {}
 
-    def deliver(self, run, stage, what, panels, title=""):
-        found[f"{stage}/{what}"] = ([(each.picture.shape, each.caption) for each in panels], title)
+    def deliver(self, run, stage, label, panels, title=""):
+        records[f"{stage}/{label}"] = ([(panel.picture.shape, panel.caption) for panel in panels], title)
 
     monkeypatch.setattr(VisualizationHook, "deliver", deliver)
-    return found
+    return records
 
 
-def trained_with(hook, model=CLASSIFIER, batch=(IMAGES, CLASSES), loss=functional.cross_entropy):
-    trained(model, [batch], hook, loss_fn=loss)
+def train_with_hook(hook, model=CLASSIFIER, batch=(IMAGES, CLASSES), loss=functional.cross_entropy):
+    train(model, [batch], hook, loss_fn=loss)
 
 
 @pytest.mark.parametrize("settings", [{}, {"interval": 1}, {"interval": 1, "backend": "pillow"}], ids=str)
-def test_it_keeps_the_promises_of_hooks(settings):
+def test_hook_passes_the_conformance_checks(settings):
     check_hook(VisualizationHook, **settings)
 
 
 class TestPredictions:
-    def test_of_classes_are_named_and_counted(self, panels):
-        class Says(nn.Module):
-            """Sure of class 1, always."""
+    def test_class_predictions_are_named_and_counted(self, panels):
+        class ConstantModel(nn.Module):
+            """Model that always predicts class 1 with a probability of 100%."""
 
             def __init__(self):
                 super().__init__()
@@ -49,7 +49,7 @@ class TestPredictions:
             def forward(self, x):
                 return self.scores.expand(len(x), 3)
 
-        trained_with(VisualizationHook(interval=1, max_samples=2, class_names=["cat", "dog"]), Says())
+        train_with_hook(VisualizationHook(interval=1, max_samples=2, class_names=["cat", "dog"]), ConstantModel())
         shape = (8, 8, 3)
         assert panels["train/predictions"] == (
             [
@@ -59,41 +59,43 @@ class TestPredictions:
             "1 of 2 are right",
         )
 
-    def test_of_numbers_are_compared(self, panels):
+    def test_numeric_predictions_are_compared(self, panels):
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 1, bias=False))
         nn.init.zeros_(model[1].weight)
-        trained_with(
+        train_with_hook(
             VisualizationHook(interval=1, max_samples=1), model, (IMAGES, torch.full((6, 1), 2.0)), nn.MSELoss()
         )
         assert panels["train/predictions"] == ([((8, 8, 3), "true 2\npredicted 0, off by 2")], "")
 
-    def test_of_images_stand_beside_them(self, panels):
-        trained_with(VisualizationHook(interval=1, max_samples=1), nn.Conv2d(3, 3, 1), (IMAGES, IMAGES), nn.MSELoss())
+    def test_output_images_are_next_to_the_input(self, panels):
+        train_with_hook(
+            VisualizationHook(interval=1, max_samples=1), nn.Conv2d(3, 3, 1), (IMAGES, IMAGES), nn.MSELoss()
+        )
         assert panels["train/predictions"] == ([((120, 368, 3), "input | truth | prediction")], "")
 
-    def test_of_tokens_are_marked(self, panels):
+    def test_token_predictions_are_counted(self, panels):
         model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2), nn.Flatten(0, 1), nn.Unflatten(0, (2, 3)))
 
         def loss(output, target):
             return functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
         tokens = torch.tensor([[1, 2, 3], [4, 5, 6]])
-        trained_with(VisualizationHook(interval=1), model, (tokens, torch.full((2, 3), -100)), loss)
+        train_with_hook(VisualizationHook(interval=1), model, (tokens, torch.full((2, 3), -100)), loss)
         assert [caption for _, caption in panels["train/predictions"][0]] == ["0 of 0 tokens are right"] * 2
 
-    def test_are_left_out_on_wish(self, panels):
-        trained_with(VisualizationHook(interval=1, max_samples=1, draw_pred=False))
+    def test_predictions_are_omitted_if_disabled(self, panels):
+        train_with_hook(VisualizationHook(interval=1, max_samples=1, draw_pred=False))
         assert panels["train/predictions"][0] == [((8, 8, 3), "true 0")]
 
-    def test_are_asked_for_where_the_outputs_have_none(self, panels):
+    def test_model_is_called_if_the_outputs_contain_no_predictions(self, panels):
         trained_model = fake_training([VisualizationHook(interval=6, max_samples=1)]).model
         (_, caption), *_ = panels["train/predictions"][0]
         assert "predicted" in caption
         assert trained_model.training
 
-    def test_are_asked_for_so_that_neither_batch_nor_training_is_another(self):
-        class Greedy(nn.Module):
-            """Changes what it is given."""
+    def test_additional_forward_pass_modifies_neither_batch_nor_gradients(self):
+        class InPlaceModel(nn.Module):
+            """Model that modifies its input in place."""
 
             def __init__(self):
                 super().__init__()
@@ -104,7 +106,7 @@ class TestPredictions:
 
         bus, model, batch = (
             RecordingBus([VisualizationHook(interval=1)]),
-            Greedy(),
+            InPlaceModel(),
             (torch.ones(2, 3, 8, 8), CLASSES[:2]),
         )
         with bus.run(model=model, iterations=2), torch.autocast("cpu", torch.bfloat16):
@@ -117,26 +119,26 @@ class TestPredictions:
         assert batch[0].unique().tolist() == [1.0]
         assert len(bus.arguments("log_images")) == 2
 
-    def test_are_brought_back_from_what_they_were_normalized_by(self):
+    def test_normalized_inputs_are_denormalized(self):
         bus = RecordingBus([VisualizationHook(interval=1, backend="tensorboard", mean=[0.5], std=[0.5], max_samples=2)])
         model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
         with bus.run(model=model, iterations=1):
             bus.emit("before_train_iter")
             bus.emit("after_train_iter", batch=(torch.tensor([-1.0, 1.0]).reshape(2, 1, 1, 1), torch.zeros(2).long()))
-        assert [each["images"].tolist() for each in bus.arguments("log_images")] == [[[[0] * 3]], [[[255] * 3]]]
+        assert [record["images"].tolist() for record in bus.arguments("log_images")] == [[[[0] * 3]], [[[255] * 3]]]
 
 
-class TestWhatFitsNothing:
-    def test_is_a_loop_that_tells_nothing(self, caplog):
+class TestInvalidSamples:
+    def test_loop_without_batches_is_reported(self, caplog):
         bus = RecordingBus([VisualizationHook(interval=1)])
         with bus.run(model=nn.Linear(1, 1), iterations=2):
             for _ in range(2):
                 bus.emit("before_train_iter")
                 bus.emit("after_train_iter")
-        (said,) = [each.getMessage() for each in caplog.records if "visualization" in each.getMessage()]
-        assert "there are no inputs. The batch is NoneType, the outputs are NoneType. Give parse" in said
+        (message,) = [record.getMessage() for record in caplog.records if "visualization" in record.getMessage()]
+        assert "the batch contains no inputs. Got the batch NoneType and the outputs NoneType. Set `parse`" in message
 
-    def test_is_told_once_with_its_shapes(self, caplog):
+    def test_missing_inputs_are_logged_once_with_their_shapes(self, caplog):
         data = [{"points": torch.zeros(2, 3)}] * 3
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -151,34 +153,34 @@ class TestWhatFitsNothing:
             device="cpu",
             work_dir=None,
         ).fit()
-        (said,) = [each.getMessage() for each in caplog.records if "visualization" in each.getMessage()]
-        assert said == (
-            "visualization: nothing can be drawn: there are no inputs. The batch is {points: Tensor of shape (2, 3)}, "
-            "the outputs are {loss: Tensor of shape (), boxes: Tensor of shape (2, 5, 4)}. Give parse, a function of "
-            "(batch, outputs) that returns a mapping with inputs, images, targets or predictions."
+        (message,) = [record.getMessage() for record in caplog.records if "visualization" in record.getMessage()]
+        assert message == (
+            "visualization: no samples can be drawn: the batch contains no inputs. Got the batch {points: Tensor of "
+            "shape (2, 3)} and the outputs {loss: Tensor of shape (), boxes: Tensor of shape (2, 5, 4)}. Set `parse` "
+            "to a function of (batch, outputs) that returns a mapping with inputs, images, targets or predictions."
         )
 
 
 class TestContent:
     @pytest.fixture
     def records(self, monkeypatch):
-        found = []
-        monkeypatch.setattr(VisualizationHook, "deliver", lambda self, run, stage, what, *more: found.append(what))
-        return found
+        labels = []
+        monkeypatch.setattr(VisualizationHook, "deliver", lambda self, run, stage, label, *more: labels.append(label))
+        return labels
 
     def model(self):
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
 
-    def test_is_drawn_as_it_is_chosen(self, records):
-        trained_with(
+    def test_contents_are_rendered_in_the_configured_order(self, records):
+        train_with_hook(
             VisualizationHook(interval=1, content=["cam", "predictions", "gradients", "feature_maps"]), self.model()
         )
         assert records == ["cam", "predictions", "gradients", "feature_maps/0"]
 
-    def test_that_the_model_has_not_is_told_and_the_rest_is_drawn(self, records, caplog):
-        trained_with(VisualizationHook(interval=1, content=["attention", "predictions"]), self.model())
+    def test_unsupported_content_is_logged_and_the_others_are_rendered(self, records, caplog):
+        train_with_hook(VisualizationHook(interval=1, content=["attention", "predictions"]), self.model())
         assert records == ["predictions"]
-        assert "visualization: no attention can be drawn: " in caplog.text
+        assert "visualization: no attention can be rendered: " in caplog.text
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -187,11 +189,11 @@ class TestContent:
             ({"content": ["cam"], "cam_layer": "9"}, "'9'"),
         ],
     )
-    def test_of_a_layer_that_is_not_there_ends_the_run_before_it_begins(self, settings, message):
+    def test_unknown_layer_ends_the_run_before_it_starts(self, settings, message):
         with pytest.raises(ConfigError, match=message):
-            trained_with(VisualizationHook(settings), self.model())
+            train_with_hook(VisualizationHook(settings), self.model())
 
-    def test_without_captum_ends_the_run_before_it_begins(self, monkeypatch):
+    def test_missing_captum_ends_the_run_before_it_starts(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "captum.attr", None)
         with pytest.raises(ConfigError, match=r"pip install 'hookbus-visualization\[cam\]'"):
-            trained_with(VisualizationHook(content=["cam"]), self.model())
+            train_with_hook(VisualizationHook(content=["cam"]), self.model())

@@ -1,19 +1,19 @@
-"""What the tests of several hooks share: a small training, and what it records."""
+"""Shared test helpers: a short training run, and a hook that records its images."""
 
 import torch
 from hypothesis import settings
 
 from hookbus import Hook, Trainer
 
-drawing = settings(deadline=None)
-"""For a property of drawings: how long drawing takes depends on what else runs."""
+render_settings = settings(deadline=None)
+"""Settings for properties of rendered images, whose run time depends on the load of the machine."""
 
 
-class Pictures(Hook):
-    """Keeps what is recorded.
+class ImageRecorder(Hook):
+    """Hook that stores the logged images.
 
     Attributes:
-        records: (tag, step, pixels, caption) of each record.
+        records: Tag, step, pixels and caption of each record.
     """
 
     def __init__(self):
@@ -24,8 +24,8 @@ class Pictures(Hook):
         self.records.append((tag, step, images, caption))
 
 
-def trained(model, batches, *hooks, lr=0.0, **options):
-    """A Trainer after one epoch on the CPU, without a work directory unless told otherwise."""
+def train(model, batches, *hooks, lr=0.0, **options):
+    """Train one epoch on the CPU, by default without a work directory, and return the trainer."""
     settings = {"epochs": 1, "default_hooks": False, "device": "cpu", "work_dir": None, **options}
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     trainer = Trainer(model, optimizer, train_loader=batches, hooks=hooks, **settings)
@@ -33,8 +33,8 @@ def trained(model, batches, *hooks, lr=0.0, **options):
     return trainer
 
 
-def recorded(model, batches, hook, **options):
-    """The pictures that such a training records, by their names."""
-    pictures = Pictures()
-    trained(model, batches, hook, pictures, **options)
-    return {tag: images for tag, _, images, _ in pictures.records}
+def train_and_record(model, batches, hook, **options):
+    """Train, and return the logged images by tag."""
+    recorder = ImageRecorder()
+    train(model, batches, hook, recorder, **options)
+    return {tag: images for tag, _, images, _ in recorder.records}
