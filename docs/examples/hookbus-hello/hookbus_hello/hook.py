@@ -35,7 +35,7 @@ class HelloHook(Hook):
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Request the mean loss, which is delivered after all hooks have processed the iteration."""
+        """Request the mean loss; it is delivered after all hooks have run."""
         run.request_record(run.metrics.window(self.name), self.log_loss)
 
     def log_loss(self, metrics: Metrics, step: int) -> None:
