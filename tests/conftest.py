@@ -1,4 +1,4 @@
-"""What several test modules share: run files with parts of their own, and an environment with packages built for it."""
+"""Fixtures shared by the tests: run files with custom components, and environments with test packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 import hookbus
 from hookbus import _packages
 
-os.environ.pop("COLUMNS", None)  # pytest-xdist says by it how wide its own lines are
+os.environ.pop("COLUMNS", None)  # set by pytest-xdist; it would change the width of the output
 
 PARTS = """
     import torch
@@ -100,19 +100,19 @@ PARTS = """
 
 
 class Project:
-    """A directory with run files, which is the current one, and a module `parts` that they can name."""
+    """Current directory of a test, with run files and the module `parts` that they import."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         (path / "parts.py").write_text(dedent(PARTS))
 
     def write(self, text: str, name: str = "run.yaml") -> Path:
-        """A file, named as it is seen from here."""
+        """Write a file and return its relative path."""
         (self.path / name).write_text(dedent(text))
         return Path(name)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """The command line, in a process of its own."""
+        """Run the command line in a separate process."""
         command = [sys.executable, "-m", "hookbus", *arguments]
         environment = {**os.environ, **variables}
         return subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)
@@ -136,11 +136,11 @@ def write_wheel(
     entry_points: Mapping[str, Mapping[str, str]],
     requires: Sequence[str] = ("hookbus",),
 ) -> Path:
-    """A wheel of pure Python modules, by the wheel format 1.0."""
+    """Write a wheel of pure Python modules in the wheel format 1.0."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {r}" for r in requires)]
     groups = [
-        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in offered.items()) for group, offered in entry_points.items()
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()) for group, entries in entry_points.items()
     ]
     files = {
         **{f"{module}.py": dedent(text) for module, text in modules.items()},
@@ -162,9 +162,9 @@ def _digest(text: str) -> str:
 
 
 class Environment:
-    """A virtual environment with hookbus and what it needs, without any plugin package but those that are put in.
+    """Virtual environment with hookbus and its dependencies, and with the plugin packages that a test installs.
 
-    What is installed where the tests run is linked in, so nothing is downloaded.
+    The packages of the environment of the tests are linked, so that nothing is downloaded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -178,28 +178,28 @@ class Environment:
                 target = self.packages / entry.name
                 if entry.name not in plugins and not target.exists():
                     target.symlink_to(entry)
-        first = self.packages / "0.pth"  # read before the others, so that this very hookbus is found
+        first = self.packages / "0.pth"  # read before other .pth files, so that this copy of hookbus is imported
         first.write_text(f"{Path(hookbus.__file__).parent.parent}\n")
 
     def install(self, *wheels: Path) -> None:
-        """Install wheels as pip does."""
+        """Install wheels with pip."""
         command = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels)]
         self.python(*command, check=True)
 
     def python(self, *arguments: str, check: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Python of this environment, in the environment's own directory."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOOKBUS", "PYTHON"))}
+        """Run Python of this environment in the directory of the environment."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HOOKBUS", "PYTHON"))}
         command = [str(self.executable), *arguments]
         return subprocess.run(
-            command, cwd=self.path, env={**kept, **variables}, capture_output=True, text=True, check=check
+            command, cwd=self.path, env={**inherited, **variables}, capture_output=True, text=True, check=check
         )
 
     def hookbus(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """The command line in this environment."""
+        """Run the command line of this environment."""
         return self.python("-m", "hookbus", *arguments, **variables)
 
     def answer(self, script: str, **variables: str) -> Any:
-        """What a script leaves in its variable `answer`."""
+        """Return the value of the variable `answer` of a script."""
         code = f"import json\n{dedent(script)}\nprint(json.dumps(answer))"
         done = self.python("-c", code, **variables)
         assert done.returncode == 0, done.stderr
@@ -207,26 +207,26 @@ class Environment:
 
 
 def _plugin_files() -> set[str]:
-    """The top-level names of everything that belongs to installed plugin packages."""
-    found = set()
+    """Return the top-level names of all files of installed plugin packages."""
+    names = set()
     for distribution in importlib.metadata.distributions():
         if any(entry.group.startswith("hookbus.") for entry in distribution.entry_points):
-            found |= {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
-    return found
+            names |= {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
+    return names
 
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with third-party packages, good and bad ones."""
-    made = Environment(tmp_path_factory.mktemp("environment"))
+    """Environment with valid and invalid third-party packages."""
+    result = Environment(tmp_path_factory.mktemp("environment"))
     wheels = tmp_path_factory.mktemp("wheels")
-    made.install(*(write_wheel(wheels, *package) for package in PACKAGES))
-    return made
+    result.install(*(write_wheel(wheels, *package) for package in PACKAGES))
+    return result
 
 
 @pytest.fixture(scope="session")
 def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment without any plugin package."""
+    """Environment without plugin packages."""
     return Environment(tmp_path_factory.mktemp("bare"))
 
 
@@ -273,7 +273,7 @@ RENDER = """
 
     class RenderPoints:
         def after_render(self, image=None):
-            '''A picture was rendered.'''
+            '''An image was rendered.'''
 
 
     class RenderHook(Hook):

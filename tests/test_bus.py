@@ -1,4 +1,4 @@
-"""The bus: members come and go, points are declared, functions listen."""
+"""Tests of the event bus: registration, emission and functions as listeners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookbus.errors import HookError, PointError, RegistrationError
 from hookbus.lifecycle import Lifecycle
 
 
-class Noting(Hook):
+class Recorder(Hook):
     def __init__(self, seen: list[str], **settings: Any) -> None:
         super().__init__(**settings)
         self.seen = seen
@@ -29,23 +29,23 @@ def seen() -> list[str]:
     return []
 
 
-# -- members ---------------------------------------------------------------------------------------------------
+# -- registration ----------------------------------------------------------------------------------------------
 
 
-def test_a_bare_bus_has_exactly_the_hooks_it_was_given(seen: list[str]) -> None:
+def test_bus_has_exactly_the_passed_hooks(seen: list[str]) -> None:
     assert HookBus().hooks == {}
-    hooks = [Noting(seen, name="b"), Noting(seen, name="a")]
+    hooks = [Recorder(seen, name="b"), Recorder(seen, name="a")]
     assert HookBus(hooks).hooks == {"b": hooks[0], "a": hooks[1]}
 
 
-def test_a_disabled_hook_is_left_out(seen: list[str]) -> None:
-    bus = HookBus([Noting(seen, enabled=False)])
+def test_disabled_hook_is_not_registered(seen: list[str]) -> None:
+    bus = HookBus([Recorder(seen, enabled=False)])
     assert bus.hooks == {}
 
 
-def test_register_gives_the_hook_back_and_tells_it_its_name_and_its_run(seen: list[str]) -> None:
-    bus, hook = HookBus(), Noting(seen)
-    with pytest.raises(RuntimeError, match="hook 'noting': no run is available. Register the hook"):
+def test_register_returns_the_hook_and_sets_its_name_and_run(seen: list[str]) -> None:
+    bus, hook = HookBus(), Recorder(seen)
+    with pytest.raises(RuntimeError, match="hook 'recorder': no run is available. Register the hook"):
         _ = hook.run
     assert bus.register(hook, "mine") is hook
     assert (hook.name, hook.run, hook.runner) == ("mine", bus.current, bus.current)
@@ -54,8 +54,8 @@ def test_register_gives_the_hook_back_and_tells_it_its_name_and_its_run(seen: li
         _ = hook.run
 
 
-def test_unregister_takes_the_hook_or_its_name(seen: list[str]) -> None:
-    a, b = Noting(seen, name="a"), Noting(seen, name="b")
+def test_unregister_accepts_the_hook_or_its_name(seen: list[str]) -> None:
+    a, b = Recorder(seen, name="a"), Recorder(seen, name="b")
     bus = HookBus([a, b])
     assert bus.unregister(a) is a
     assert bus.unregister("b") is b
@@ -63,17 +63,17 @@ def test_unregister_takes_the_hook_or_its_name(seen: list[str]) -> None:
     assert seen == []
 
 
-def test_what_is_not_registered_cannot_be_unregistered(seen: list[str]) -> None:
-    bus = HookBus([Noting(seen, name="checkpoint")])
+def test_unregister_raises_for_an_unregistered_hook(seen: list[str]) -> None:
+    bus = HookBus([Recorder(seen, name="checkpoint")])
     with pytest.raises(HookError, match="'chekpoint' is not registered. Did you mean 'checkpoint'?"):
         bus.unregister("chekpoint")
     with pytest.raises(HookError, match="is not registered"):
-        bus.unregister(Noting(seen))
+        bus.unregister(Recorder(seen))
 
 
-def test_pluggys_register_unregister_and_set_blocked_take_effect(seen: list[str]) -> None:
+def test_plugin_manager_methods_take_effect_on_the_bus(seen: list[str]) -> None:
     bus = HookBus()
-    a, b = Noting(seen, name="a"), Noting(seen, name="b")
+    a, b = Recorder(seen, name="a"), Recorder(seen, name="b")
     assert bus.pm.register(a) == "a"
     bus.pm.register(b)
     bus.fire("before_train")
@@ -92,30 +92,30 @@ def test_pluggys_register_unregister_and_set_blocked_take_effect(seen: list[str]
     assert seen[3:] == ["b"]
 
 
-def test_pluggys_register_refuses_what_the_bus_refuses() -> None:
-    class Wrong(Hook):
+def test_plugin_manager_register_validates_plugins() -> None:
+    class Invalid(Hook):
         def after_trian_iter(self) -> None: ...
 
     bus = HookBus()
     with pytest.raises(RegistrationError, match="unknown point after_trian_iter"):
-        bus.pm.register(Wrong())
+        bus.pm.register(Invalid())
     assert bus.pm.list_name_plugin() == []
 
 
-def test_nothing_of_a_hook_is_left_behind_when_it_leaves(seen: list[str]) -> None:
+def test_unregister_removes_the_hook_completely(seen: list[str]) -> None:
     bus = HookBus()
     before = bus.explain()
-    bus.register(Noting(seen), "a", priority=Priority.HIGHEST)
+    bus.register(Recorder(seen), "a", priority=Priority.HIGHEST)
     bus.unregister("a")
     assert bus.explain() == before
-    bus.register(Noting(seen), "a")
-    assert bus.explain().points["before_train"][0].source == "class Noting"
+    bus.register(Recorder(seen), "a")
+    assert bus.explain().points["before_train"][0].source == "class Recorder"
 
 
 # -- during an event -------------------------------------------------------------------------------------------
 
 
-def test_one_that_leaves_during_an_event_does_not_take_the_next_with_it(seen: list[str]) -> None:
+def test_unregistering_itself_does_not_skip_the_next_listener(seen: list[str]) -> None:
     bus: Any = HookBus()
 
     def a() -> None:
@@ -132,13 +132,13 @@ def test_one_that_leaves_during_an_event_does_not_take_the_next_with_it(seen: li
 
 
 @pytest.mark.parametrize("fire", ["emit", "fire"])
-def test_one_that_leaves_or_comes_takes_effect_at_the_next_event(seen: list[str], fire: str) -> None:
+def test_changes_during_an_event_take_effect_at_the_next_event(seen: list[str], fire: str) -> None:
     bus: Any = HookBus()
 
     def first() -> None:
         seen.append("first")
         bus.unregister("last")
-        bus.register(Noting(seen), "new")
+        bus.register(Recorder(seen), "new")
 
     bus.on("before_train", name="first")(first)
     bus.on("before_train", name="last")(lambda: seen.append("last"))
@@ -149,8 +149,8 @@ def test_one_that_leaves_or_comes_takes_effect_at_the_next_event(seen: list[str]
     assert seen == ["first", "last", "new"]
 
 
-class Holding(Hook):
-    """Holds something from the beginning of a run to its end."""
+class Releasing(Hook):
+    """Hook that records its cleanup."""
 
     def __init__(self, seen: list[str], **options: Any) -> None:
         super().__init__(**options)
@@ -158,35 +158,35 @@ class Holding(Hook):
 
     def cleanup(self, run: Any) -> None:
         assert self.run is run
-        self.seen.append(f"{self.name} lets go in iteration {run.iters_done}")
+        self.seen.append(f"{self.name} is cleaned up in iteration {run.iters_done}")
 
 
-def test_a_hook_that_leaves_in_the_middle_of_a_run_cleans_up_then_and_only_then(seen: list[str]) -> None:
-    bus = HookBus([Holding(seen, name="leaves"), Holding(seen, name="stays")])
+def test_unregistering_within_a_run_calls_cleanup_exactly_once(seen: list[str]) -> None:
+    bus = HookBus([Releasing(seen, name="leaves"), Releasing(seen, name="stays")])
     with bus.run(iterations=2) as run:
         for i, _ in enumerate(run.batches([1, 2])):
             if i == 1:
                 bus.unregister("leaves")
             bus.emit("after_train_iter")
-        assert seen == ["leaves lets go in iteration 1"]
-    assert seen == ["leaves lets go in iteration 1", "stays lets go in iteration 2"]
+        assert seen == ["leaves is cleaned up in iteration 1"]
+    assert seen == ["leaves is cleaned up in iteration 1", "stays is cleaned up in iteration 2"]
     bus.unregister("stays")
     assert len(seen) == 2
 
 
-class Serving(Holding):
-    """Needs its run in every event that it gets."""
+class Active(Releasing):
+    """Hook that uses its run in every event."""
 
     def after_train_iter(self, run: Any) -> None:
         assert self.run is run
-        self.seen.append(f"{self.name} serves")
+        self.seen.append(f"{self.name} is called")
 
     after_run = after_train_iter
 
 
 @pytest.mark.parametrize("point", ["after_train_iter", "after_run"])
-def test_a_hook_that_is_removed_during_an_event_gets_it_and_cleans_up_after_it(seen: list[str], point: str) -> None:
-    bus: Any = HookBus([Serving(seen, name="leaves")])
+def test_hook_unregistered_during_an_event_is_cleaned_up_after_it(seen: list[str], point: str) -> None:
+    bus: Any = HookBus([Active(seen, name="leaves")])
 
     @bus.on(point, priority=Priority.LOWEST)
     def remove() -> None:
@@ -197,11 +197,11 @@ def test_a_hook_that_is_removed_during_an_event_gets_it_and_cleans_up_after_it(s
     with bus.run(iterations=1) as run:
         for _ in run.batches([1]):
             bus.emit("after_train_iter")
-    assert seen[-3:] == ["removed", "leaves serves", "leaves lets go in iteration 1"]
+    assert seen[-3:] == ["removed", "leaves is called", "leaves is cleaned up in iteration 1"]
 
 
-def test_a_hook_that_is_removed_and_registered_again_during_an_event_stays(seen: list[str]) -> None:
-    hook = Holding(seen, name="back")
+def test_hook_registered_again_during_an_event_keeps_its_run(seen: list[str]) -> None:
+    hook = Releasing(seen, name="back")
     bus: Any = HookBus([hook])
 
     @bus.on("after_train_iter")
@@ -214,22 +214,22 @@ def test_a_hook_that_is_removed_and_registered_again_during_an_event_stays(seen:
         assert hook.run is run
 
 
-def test_a_hook_that_cannot_clean_up_leaves_all_the_same() -> None:
-    class Fails(Hook):
+def test_failing_cleanup_does_not_prevent_unregistration() -> None:
+    class Failing(Hook):
         def cleanup(self) -> None:
             raise OSError("no")
 
-    bus = HookBus([Fails(name="fails")])
+    bus = HookBus([Failing(name="failing")])
     with bus.run():
         with pytest.raises(OSError, match="no"):
-            bus.unregister("fails")
+            bus.unregister("failing")
         assert bus.hooks == {}
 
 
-def test_a_hook_that_comes_in_the_middle_of_a_run_knows_the_run(seen: list[str]) -> None:
+def test_hook_registered_within_a_run_has_the_run(seen: list[str]) -> None:
     bus: Any = HookBus()
     with bus.run() as run:
-        hook = Noting(seen)
+        hook = Recorder(seen)
         bus.register(hook)
         assert hook.run is run
 
@@ -237,7 +237,7 @@ def test_a_hook_that_comes_in_the_middle_of_a_run_knows_the_run(seen: list[str])
 # -- functions -------------------------------------------------------------------------------------------------
 
 
-def test_a_function_listens_with_options_and_stays_a_function(seen: list[str]) -> None:
+def test_decorated_function_listens_with_options_and_stays_callable(seen: list[str]) -> None:
     bus: Any = HookBus()
 
     @bus.on("after_train_iter", when=every(2), priority=7, before="x", after=["y"])
@@ -255,7 +255,7 @@ def test_a_function_listens_with_options_and_stays_a_function(seen: list[str]) -
     assert seen[-1] == "3 9.0"
 
 
-def test_one_function_may_listen_at_several_points_and_leaves_them_together(seen: list[str]) -> None:
+def test_function_at_several_points_is_unregistered_from_all(seen: list[str]) -> None:
     bus: Any = HookBus()
 
     @bus.on("before_step")
@@ -273,7 +273,7 @@ def test_one_function_may_listen_at_several_points_and_leaves_them_together(seen
     assert bus.hooks == {}
 
 
-def test_the_same_function_twice_at_one_point_is_refused() -> None:
+def test_registering_a_function_twice_at_one_point_raises() -> None:
     bus: Any = HookBus()
 
     def note(run: Any) -> None: ...
@@ -284,11 +284,11 @@ def test_the_same_function_twice_at_one_point_is_refused() -> None:
     bus.on("after_train")(note)
     with pytest.raises(RegistrationError, match="a hook with this name is already registered"):
         bus.on("after_train")(note)
-    bus.on("before_train", name="once more")(note)
+    bus.on("before_train", name="second")(note)
     assert len(bus.hooks) == 3
 
 
-def test_functions_of_one_name_need_names(seen: list[str]) -> None:
+def test_functions_with_the_same_name_require_instance_names(seen: list[str]) -> None:
     bus: Any = HookBus()
     bus.on("before_train")(lambda: seen.append("one"))
     with pytest.raises(RegistrationError, match="Set another `name`"):
@@ -298,7 +298,7 @@ def test_functions_of_one_name_need_names(seen: list[str]) -> None:
     assert seen == ["one", "two"]
 
 
-def test_a_bound_method_listens_and_leaves_as_a_function_does(seen: list[str]) -> None:
+def test_bound_method_can_be_registered_and_unregistered(seen: list[str]) -> None:
     class Thing:
         def note(self) -> None:
             seen.append("thing")
@@ -312,7 +312,7 @@ def test_a_bound_method_listens_and_leaves_as_a_function_does(seen: list[str]) -
     assert seen == ["thing"]
 
 
-def test_a_function_that_cannot_be_called_is_refused_under_its_own_name() -> None:
+def test_invalid_function_raises_with_its_name() -> None:
     bus: Any = HookBus()
 
     def report(run: Any, losss: float) -> None: ...
@@ -329,7 +329,7 @@ def test_a_function_that_cannot_be_called_is_refused_under_its_own_name() -> Non
     assert bus.hooks == {}
 
 
-def test_wishes_by_name_order_functions(seen: list[str]) -> None:
+def test_constraints_apply_to_functions(seen: list[str]) -> None:
     bus: Any = HookBus()
     bus.on("after_epoch", name="a", priority=0, after="c")(lambda: seen.append("a"))
     bus.on("after_epoch", name="b", priority=50)(lambda: seen.append("b"))
@@ -338,47 +338,47 @@ def test_wishes_by_name_order_functions(seen: list[str]) -> None:
     assert seen == ["b", "c", "a"]
 
 
-# -- mistakes and accidents --------------------------------------------------------------------------------------
+# -- invalid arguments and edge cases -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [Noting([]), None, "ema", {"ema": 1}, Noting])
-def test_what_is_no_list_of_hooks_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("hooks", [Recorder([]), None, "ema", {"ema": 1}, Recorder])
+def test_invalid_list_of_hooks_raises(hooks: Any) -> None:
     for build in (HookBus, lambda hooks: Trainer(torch.nn.Linear(1, 1), hooks=hooks)):
         with pytest.raises(RegistrationError, match=r"hooks: expected a list of hooks, got .*\. Pass hooks=\[\.\.\.\]"):
-            build(given)
+            build(hooks)
 
 
 @pytest.mark.parametrize("point", [None, 3, "", Lifecycle.after_train_iter])
-def test_the_name_of_a_point_is_a_text(point: Any) -> None:
+def test_bus_on_raises_for_an_invalid_point_name(point: Any) -> None:
     with pytest.raises(RegistrationError, match=r"bus.on: invalid point name, got"):
         HookBus().on(point)
 
 
 @pytest.mark.parametrize("point", [None, 3, Lifecycle.after_train_iter])
-def test_what_is_no_name_cannot_be_fired(point: Any) -> None:
+def test_emit_raises_for_an_invalid_point_name(point: Any) -> None:
     bus: Any = HookBus()
     with pytest.raises(PointError, match=r"bus.emit: invalid point name, got"):
         bus.emit(point)
 
 
-def test_names_are_texts_and_priorities_are_numbers(seen: list[str]) -> None:
+def test_register_raises_for_invalid_names_and_priorities(seen: list[str]) -> None:
     bus: Any = HookBus()
     with pytest.raises(RegistrationError, match="expected the name to be a string, got 3"):
-        bus.register(Noting(seen), 3)
+        bus.register(Recorder(seen), 3)
     with pytest.raises(RegistrationError, match="invalid priority, got True"):
-        bus.register(Noting(seen), priority=True)
+        bus.register(Recorder(seen), priority=True)
 
 
 @pytest.mark.parametrize("name", ["get", "forget"])
-def test_a_word_of_the_bus_is_no_point(name: str) -> None:
+def test_declaring_a_reserved_attribute_name_raises(name: str) -> None:
     with pytest.raises(PointError, match=f"'{name}' is reserved for an alias, an action or an attribute of the bus"):
         HookBus().declare(name)
 
 
-def test_a_hook_is_in_one_run_at_a_time(seen: list[str]) -> None:
-    hook = Noting(seen)
+def test_hook_used_by_an_active_run_of_another_bus_raises(seen: list[str]) -> None:
+    hook = Recorder(seen)
     first, second = HookBus([hook]), HookBus([hook])
-    problem = "hook 'noting' is used by an active run of another bus"
+    problem = "hook 'recorder' is used by an active run of another bus"
     with first.run(epochs=1) as run:
         with pytest.raises(HookError, match=problem), second.run(epochs=1):
             pass
@@ -389,18 +389,18 @@ def test_a_hook_is_in_one_run_at_a_time(seen: list[str]) -> None:
         assert hook.run is run
 
 
-def test_a_hook_that_has_left_is_let_go(seen: list[str]) -> None:
-    hook = Noting(seen)
+def test_unregistered_hook_is_garbage_collected(seen: list[str]) -> None:
+    hook = Recorder(seen)
     bus = HookBus([hook])
     bus.emit("before_train")
     bus.unregister(hook)
-    gone = weakref.ref(hook)
+    reference = weakref.ref(hook)
     del hook
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_a_thread_may_fire_while_members_come_and_go() -> None:
+def test_threads_may_emit_while_hooks_are_registered() -> None:
     bus: Any = HookBus()
     bus.declare("after_work")
     counts: list[int] = []
@@ -422,11 +422,11 @@ def test_a_thread_may_fire_while_members_come_and_go() -> None:
     assert counts == [100] * 4
 
 
-def test_asking_for_something_keeps_nothing_of_the_loop_alive(seen: list[str]) -> None:
-    bus = HookBus([Noting(seen)])
+def test_request_does_not_keep_variables_of_the_loop_alive(seen: list[str]) -> None:
+    bus = HookBus([Recorder(seen)])
     with bus.run(validate=dict, epochs=1) as run:
         activation = torch.ones(1)
-        gone = weakref.ref(activation)
+        reference = weakref.ref(activation)
         run.request_validation()
         del activation
-        assert gone() is None
+        assert reference() is None

@@ -1,4 +1,4 @@
-"""The counts of a run."""
+"""Tests of the clock of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookbus.lifecycle import Unit
 # -- counts --------------------------------------------------------------------------------------------
 
 
-def test_counts_advance_just_before_the_after_event_and_indices_name_what_is_in_progress() -> None:
+def test_counts_advance_before_after_events_and_indices_are_current() -> None:
     clock = Clock()
     clock.begin_epoch()
     clock.begin_iter([0, 0, 0])
@@ -39,7 +39,7 @@ def test_ending_an_epoch_twice_counts_it_once() -> None:
     assert clock.epochs_done == 1
 
 
-def test_an_epoch_that_was_cut_does_not_count_and_stays_open() -> None:
+def test_truncated_epoch_is_not_counted_and_stays_open() -> None:
     clock = Clock()
     clock.epoch_length = 3
     clock.begin_epoch()
@@ -49,7 +49,7 @@ def test_an_epoch_that_was_cut_does_not_count_and_stays_open() -> None:
     assert (clock.epochs_done, clock.epoch_complete, clock.epoch_open) == (0, False, True)
 
 
-def test_a_stop_after_the_last_batch_of_an_epoch_does_not_cut_it() -> None:
+def test_stop_after_the_last_batch_does_not_truncate_the_epoch() -> None:
     clock = Clock()
     clock.epoch_length = 2
     clock.begin_epoch()
@@ -60,7 +60,7 @@ def test_a_stop_after_the_last_batch_of_an_epoch_does_not_cut_it() -> None:
     assert (clock.epochs_done, clock.epoch_complete) == (1, True)
 
 
-def test_the_iteration_limit_is_reached_and_cuts_the_epoch() -> None:
+def test_iteration_limit_truncates_the_epoch() -> None:
     clock = Clock()
     clock.max_iters = 2
     clock.begin_epoch()
@@ -71,7 +71,7 @@ def test_the_iteration_limit_is_reached_and_cuts_the_epoch() -> None:
     assert clock.epoch_cut
 
 
-def test_an_update_makes_the_iteration_stepped_until_the_next_one_begins() -> None:
+def test_stepped_is_true_until_the_next_iteration_starts() -> None:
     clock = Clock()
     clock.counts_iterations = False
     seen = []
@@ -85,7 +85,7 @@ def test_an_update_makes_the_iteration_stepped_until_the_next_one_begins() -> No
     assert seen == [(False, 0, 1), (True, 1, 0), (False, 1, 1), (True, 2, 0)]
 
 
-def test_samples_are_counted_from_whichever_event_has_the_batch() -> None:
+def test_samples_are_counted_from_the_event_with_the_batch() -> None:
     clock = Clock()
     clock.begin_iter(torch.zeros(5, 2))
     clock.end_iter(None)
@@ -95,7 +95,7 @@ def test_samples_are_counted_from_whichever_event_has_the_batch() -> None:
     assert clock.samples_done == 5 + 3 + 4
 
 
-def test_training_time_runs_between_start_and_stop_only() -> None:
+def test_training_time_elapses_between_start_and_stop_only() -> None:
     now = 100.0
     clock = Clock(timer=lambda: now)
     assert clock.seconds == 0
@@ -112,7 +112,7 @@ def test_training_time_runs_between_start_and_stop_only() -> None:
     assert clock.seconds == 6.5
 
 
-def test_the_state_is_plain_and_puts_another_clock_at_the_same_place() -> None:
+def test_state_contains_builtin_types_and_restores_another_clock() -> None:
     now = 0.0
     clock = Clock(timer=lambda: now)
     clock.counts_iterations = False
@@ -133,7 +133,7 @@ def test_the_state_is_plain_and_puts_another_clock_at_the_same_place() -> None:
     assert other.state_dict() == state
 
 
-# -- the last number of the run ------------------------------------------------------------------------
+# -- limits --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_state_is_plain_and_puts_another_clock_at_the_same_place() -> None:
         (3, 70, None, {"epoch": 3, "iter": 70}),
     ],
 )
-def test_the_last_number_is_known_in_epochs_and_iterations(
+def test_limit_is_known_in_epochs_and_iterations(
     epochs: int | None, iterations: int | None, length: int | None, limits: dict[Unit, int | None]
 ) -> None:
     clock = Clock()
@@ -157,7 +157,7 @@ def test_the_last_number_is_known_in_epochs_and_iterations(
     assert {unit: clock.limit(unit) for unit in (*limits, *others)} == {**limits, **others}
 
 
-def test_the_last_iteration_moves_when_an_epoch_ends_early() -> None:
+def test_limit_decreases_when_an_epoch_ends_early() -> None:
     clock = Clock()
     clock.max_epochs, clock.epoch_length = 3, 10
     clock.begin_epoch()
@@ -170,7 +170,7 @@ def test_the_last_iteration_moves_when_an_epoch_ends_early() -> None:
     assert clock.limit("iter") == 24
 
 
-# -- the size of a batch -------------------------------------------------------------------------------
+# -- batch size ----------------------------------------------------------------------------------------
 
 Pair = namedtuple("Pair", "image target")
 
@@ -194,11 +194,11 @@ Pair = namedtuple("Pair", "image target")
     ],
     ids=str,
 )
-def test_the_size_of_a_batch_is_that_of_its_first_tensor(batch: Any, size: int) -> None:
+def test_batch_size_is_the_length_of_the_first_tensor(batch: Any, size: int) -> None:
     assert batch_size(batch) == size
 
 
-def test_several_processes_count_the_seconds_on_which_they_have_agreed() -> None:
+def test_synchronized_seconds_replace_the_timer() -> None:
     now = iter([0.0, 100.0])
     clock = Clock(timer=lambda: next(now, 100.0))
     clock.start()

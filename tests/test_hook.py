@@ -1,4 +1,4 @@
-"""What a hook is: settings, names, the run it is in, and the small questions it may ask."""
+"""Tests of `Hook` and `HookConfig`: settings, names, the run and the helper methods."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ class GreetHook(Hook):
 # -- settings --------------------------------------------------------------------------------------------------
 
 
-def test_a_hook_is_built_by_keywords_by_a_mapping_or_by_its_config() -> None:
-    given = {"text": "hi", "interval": 5}
+def test_hook_accepts_keywords_a_mapping_or_its_config() -> None:
+    settings = {"text": "hi", "interval": 5}
     built = [
         GreetHook(text="hi", interval=5),
-        GreetHook(given),
+        GreetHook(settings),
         GreetHook({"text": "hi"}, interval=5),
         GreetHook(GreetConfig(text="hi", interval=5)),
         GreetHook(GreetConfig(text="hi"), interval=5),
     ]
     assert {hook.config.model_dump_json() for hook in built} == {GreetConfig(text="hi", interval=5).model_dump_json()}
-    assert given == {"text": "hi", "interval": 5}
+    assert settings == {"text": "hi", "interval": 5}
 
 
-def test_values_as_a_file_has_them_are_accepted() -> None:
+def test_hook_accepts_json_values() -> None:
     config = GreetHook({"sizes": [3, 4], "path": "a/b", "ratio": 1, "nested": {"depth": 2}}).config
     assert (config.sizes, config.path, config.ratio, config.nested.depth) == ((3, 4), Path("a/b"), 1.0, 2)
 
 
-def test_python_objects_are_accepted_as_they_are() -> None:
+def test_hook_accepts_python_objects() -> None:
     config = GreetHook(path=Path("a"), sizes=(5,), when=every(3) | last).config
     assert (config.path, config.sizes, config.when) == (Path("a"), (5,), every(3) | last)
 
 
-def test_settings_cannot_be_changed_afterwards() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(Exception, match="frozen"):
         GreetHook().config.text = "changed"
 
@@ -94,24 +94,24 @@ def test_settings_cannot_be_changed_afterwards() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_setting_is_told_with_what_would_be_right(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_setting_raises_with_the_expected_value(settings: dict[str, Any], problem: str) -> None:
     for build in (lambda: GreetHook(settings), lambda: GreetHook(**settings)):
         with pytest.raises(ConfigError) as caught:
             build()
-        (found,) = caught.value.problems
-        assert found.startswith(problem)
+        (message,) = caught.value.problems
+        assert message.startswith(problem)
 
 
-def test_a_hook_in_which_frequency_means_nothing_says_what_to_write_instead() -> None:
+def test_unsupported_frequency_raises_with_the_alternative() -> None:
     class Config(HookConfig):
-        no_frequency = "it has an interval: say interval: {value}."
+        no_frequency = "not supported. Set interval: {value}."
 
-    with pytest.raises(ConfigError, match=r"^Own: frequency: it has an interval: say interval: 3\.$"):
+    with pytest.raises(ConfigError, match=r"^Own: frequency: not supported\. Set interval: 3\.$"):
         type("Own", (Hook,), {"Config": Config})(frequency=3)
     assert type("Own", (Hook,), {"Config": Config})(frequency=1).config.frequency == 1
 
 
-def test_a_path_that_cannot_be_imported_is_told_with_the_reason() -> None:
+def test_failed_import_of_a_setting_raises_with_the_reason() -> None:
     class CallingConfig(HookConfig):
         call: ImportString[Any]
 
@@ -119,62 +119,62 @@ def test_a_path_that_cannot_be_imported_is_told_with_the_reason() -> None:
         Config = CallingConfig
 
     with pytest.raises(ConfigError) as caught:
-        CallingHook(call="nowhere.judge")
+        CallingHook(call="nowhere.validate")
     assert caught.value.problems == [
-        "CallingHook: call: should be a path package.module.name, but 'nowhere.judge' cannot be imported: "
+        "CallingHook: call: should be an import string package.module.name, but 'nowhere.validate' cannot be imported: "
         "No module named 'nowhere'."
     ]
 
 
-def test_all_wrong_settings_are_told_at_once() -> None:
+def test_all_invalid_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         GreetHook(interval=0, txt="hi", ratio="x")
     assert len(caught.value.problems) == 3
 
 
-def test_a_setting_without_default_must_be_given() -> None:
+def test_missing_required_setting_raises() -> None:
     class Config(HookConfig):
         path: str
 
-    class Needy(Hook):
+    class Requiring(Hook):
         def __init__(self, **settings: Any) -> None:
             if settings:
                 super().__init__(**settings)
 
-    Needy.Config = Config
-    with pytest.raises(ConfigError, match="Needy: path: required, but missing."):
-        Hook.__init__(Needy())
-    with pytest.raises(ConfigError, match="Needy: path: required, but missing."):
-        HookBus([Needy()])
-    assert Needy(path="x").config.path == "x"
+    Requiring.Config = Config
+    with pytest.raises(ConfigError, match="Requiring: path: required, but missing."):
+        Hook.__init__(Requiring())
+    with pytest.raises(ConfigError, match="Requiring: path: required, but missing."):
+        HookBus([Requiring()])
+    assert Requiring(path="x").config.path == "x"
 
 
 @pytest.mark.parametrize("wrong", [5, "text", ["a"]])
-def test_settings_are_a_mapping(wrong: Any) -> None:
+def test_settings_of_another_type_raise(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="GreetHook: invalid settings, got"):
         GreetHook(wrong)
 
 
-def test_a_hook_that_never_called_super_has_the_default_settings() -> None:
-    class Forgetful(GreetHook):
+def test_hook_without_super_init_has_default_settings() -> None:
+    class NoSuperInit(GreetHook):
         def __init__(self, size: int) -> None:
             self.size = size
 
-    hook = Forgetful(3)
+    hook = NoSuperInit(3)
     assert hook.config == GreetConfig()
-    assert HookBus([hook]).hooks == {"forgetful": hook}
+    assert HookBus([hook]).hooks == {"no_super_init": hook}
 
 
 @pytest.mark.parametrize(
-    ("given", "number"), [("LOW", 70), ("HIGHEST", 0), (Priority.VERY_LOW, 90), (-5, -5), (None, None)]
+    ("value", "number"), [("LOW", 70), ("HIGHEST", 0), (Priority.VERY_LOW, 90), (-5, -5), (None, None)]
 )
-def test_a_priority_is_a_number_or_the_name_of_a_level(given: Any, number: int | None) -> None:
-    found = GreetHook(priority=given).config.priority
-    assert found == number
-    assert type(found) in (int, type(None))
+def test_priority_is_an_integer_or_the_name_of_a_level(value: Any, number: int | None) -> None:
+    priority = GreetHook(priority=value).config.priority
+    assert priority == number
+    assert type(priority) in (int, type(None))
 
 
-def test_the_levels_are_those_of_the_field() -> None:
+def test_priority_levels_have_the_documented_values() -> None:
     assert {level.name: int(level) for level in Priority} == {
         "HIGHEST": 0,
         "VERY_HIGH": 10,
@@ -189,7 +189,7 @@ def test_the_levels_are_those_of_the_field() -> None:
 
 
 @pytest.mark.parametrize("mode", ["python", "json"])
-def test_a_schedule_survives_in_what_is_recorded_of_the_settings(mode: Any) -> None:
+def test_schedule_survives_serialization_of_the_settings(mode: Any) -> None:
     config = GreetConfig(when=(every(3) & last) | every(None))
     dumped = config.model_dump(mode=mode, exclude_unset=True)
     assert dumped == {"when": "((every(3) & last) | every(None))"}
@@ -197,14 +197,14 @@ def test_a_schedule_survives_in_what_is_recorded_of_the_settings(mode: Any) -> N
     assert GreetHook(HookConfig(when=every(3))).config.when == every(3)
 
 
-def test_the_json_schema_shows_every_common_key() -> None:
+def test_json_schema_contains_every_common_key() -> None:
     schema = HookConfig.model_json_schema()
     assert set(schema["properties"]) == {"name", "priority", "enabled", "when", "frequency", "on_error"}
-    assert all(each["description"] for each in schema["properties"].values())
+    assert all(field["description"] for field in schema["properties"].values())
     assert schema["additionalProperties"] is False
 
 
-def test_a_hook_shows_its_class_and_what_was_set() -> None:
+def test_repr_contains_the_class_and_the_set_fields() -> None:
     assert repr(GreetHook(text="hi", when=every(2))) == "GreetHook(when='every(2)', text='hi')"
     assert repr(GreetHook()) == "GreetHook()"
 
@@ -224,24 +224,24 @@ def test_a_hook_shows_its_class_and_what_was_set() -> None:
         ("Simple", "simple"),
     ],
 )
-def test_the_default_name_is_the_class_in_snake_case(cls: str, name: str) -> None:
+def test_default_name_is_the_class_name_in_snake_case(cls: str, name: str) -> None:
     assert snake_case(cls) == name
     assert type(cls, (Hook,), {})().name == name
 
 
-def test_the_name_is_the_one_given_at_registration_else_in_the_settings() -> None:
+def test_registration_name_overrides_the_name_in_the_settings() -> None:
     hook = GreetHook(name="mine")
     assert hook.name == "mine"
-    HookBus().register(hook, "given")
-    assert hook.name == "given"
+    HookBus().register(hook, "registered")
+    assert hook.name == "registered"
 
 
-def test_base_hook_is_the_same_class() -> None:
+def test_base_hook_is_hook() -> None:
     assert BaseHook is Hook
 
 
-def test_the_triggered_stages_are_the_points_in_the_order_of_a_run() -> None:
-    class Many(GreetHook):
+def test_triggered_stages_are_points_in_the_order_of_a_run() -> None:
+    class Multiple(GreetHook):
         def cleanup(self) -> None: ...
         def before_step(self) -> None: ...
         @hookimpl(specname="after_epoch")
@@ -253,28 +253,28 @@ def test_the_triggered_stages_are_the_points_in_the_order_of_a_run() -> None:
         after_train = None
 
     stages = ["before_run", "before_train", "before_train_iter", "after_train_iter", "after_epoch", "cleanup"]
-    assert Many().get_triggered_stages() == stages
+    assert Multiple().get_triggered_stages() == stages
     assert Hook().get_triggered_stages() == []
 
 
-def test_a_hook_reads_the_metrics_whose_best_it_wants_and_adds_none_unless_it_says_so() -> None:
-    class Keeping(Hook):
+def test_required_metrics_default_to_the_tracked_metrics() -> None:
+    class Tracking(Hook):
         @property
         def keeps_best_of(self) -> Any:
             return {"accuracy": None, "val/loss": "less"}
 
     assert (Hook().needs_metrics, Hook().gives_metrics) == ((), ())
-    assert Keeping().needs_metrics == ("accuracy", "val/loss")
+    assert Tracking().needs_metrics == ("accuracy", "val/loss")
 
 
-def test_a_hook_has_no_state_unless_it_says_so() -> None:
+def test_default_state_is_empty() -> None:
     hook = GreetHook()
     assert hook.state_dict() == {}
     hook.load_state_dict({})
     assert hook.should_trigger(5) is True
 
 
-# -- questions -------------------------------------------------------------------------------------------------
+# -- helper methods --------------------------------------------------------------------------------------------
 
 
 class Counting(Hook):
@@ -284,12 +284,12 @@ class Counting(Hook):
 
     def after_train_iter(self, run: Any) -> None:
         number = run.iter + 1
-        for name, holds in (
+        for name, is_due in (
             ("iters", self.every_n_iters(run, 3)),
             ("last iter", self.is_last_iter(run)),
             ("all", self.every_n_train_iters(run, 3)),
         ):
-            if holds:
+            if is_due:
                 self.seen[name].append(number)
         assert not self.every_n_iters(run, 0)
         assert not self.every_n_epochs(run, -1)
@@ -304,7 +304,7 @@ class Counting(Hook):
 @pytest.mark.parametrize(
     ("limit", "last_iter", "last_epoch"), [({"epochs": 5}, [20], [5]), ({"iterations": 18}, [18], []), ({}, [], [])]
 )
-def test_questions_use_the_numbers_that_schedules_use(limit: Any, last_iter: list[int], last_epoch: list[int]) -> None:
+def test_helper_methods_count_like_schedules(limit: Any, last_iter: list[int], last_epoch: list[int]) -> None:
     bus: Any = HookBus([hook := Counting()])
     with bus.run(train_loader=range(4), **limit) as run:
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""The list of points, what is read off it, and what may be declared besides."""
+"""Tests of the list of points and of the declaration of custom points."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ UNITS = {
 }
 
 
-def test_the_points_are_these_in_the_order_of_a_run() -> None:
+def test_points_are_listed_in_the_order_of_a_run() -> None:
     assert {name: point.args for name, point in POINTS.items()} == EXPECTED
     assert list(POINTS) == list(EXPECTED)
 
 
 @pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
-def test_every_point_says_what_it_means(point: Point) -> None:
-    assert point.doc.endswith((".", "wait."))
+def test_every_point_has_a_description(point: Point) -> None:
+    assert point.doc.endswith(".")
     assert len(point.types) == len(point.args)
     assert "" not in point.types
 
@@ -82,23 +82,23 @@ def test_every_argument_of_a_point_defaults_to_none(point: Point) -> None:
     assert len(getattr(Lifecycle, point.name).__defaults__ or ()) == len(point.args)
 
 
-def test_each_point_counts_in_its_unit_and_the_others_count_nothing() -> None:
+def test_points_have_the_expected_unit() -> None:
     counted = {name: unit for unit, names in UNITS.items() for name in names}
     assert {name: point.unit for name, point in POINTS.items()} == {name: counted.get(name) for name in POINTS}
 
 
-def test_only_closing_points_run_from_large_to_small() -> None:
+def test_only_after_points_and_cleanup_are_reversed() -> None:
     assert {name for name, point in POINTS.items() if point.reverse} == {
         name for name in POINTS if name.startswith("after_")
     } | {"cleanup"}
 
 
-def test_a_signature_is_written_as_a_listener_could_write_it() -> None:
+def test_signature_is_valid_for_a_listener() -> None:
     assert POINTS["after_epoch"].signature == "after_epoch(run, epoch, model, metrics)"
     assert POINTS["cleanup"].signature == "cleanup(run)"
 
 
-def test_second_names_stand_for_points_and_arguments_that_exist() -> None:
+def test_aliases_refer_to_existing_points_and_arguments() -> None:
     assert dict(ALIASES) == {
         "before_training": "before_train",
         "after_training": "after_train",
@@ -109,11 +109,11 @@ def test_second_names_stand_for_points_and_arguments_that_exist() -> None:
 
 
 class Rendering:
-    """Points of a package of its own."""
+    """Spec class of another package."""
 
     @hookspec(unit="epoch")
     def before_render(self, run, image: int | None = None):  # type: ignore[no-untyped-def]
-        """A picture is about to be drawn.
+        """An image is about to be drawn.
 
         It may be changed.
         """
@@ -127,9 +127,9 @@ class Rendering:
     constant = 3
 
 
-def test_a_spec_class_is_read_by_its_public_methods() -> None:
+def test_spec_class_declares_its_public_methods() -> None:
     points = describe(Rendering)
-    doc = "A picture is about to be drawn.\n\nIt may be changed."
+    doc = "An image is about to be drawn.\n\nIt may be changed."
     assert points == {
         "before_render": Point("before_render", ("image",), "epoch", doc, ("int",)),
         "after_render": Point("after_render", ("image",), None, "It was drawn.", ("Any",)),
@@ -137,7 +137,7 @@ def test_a_spec_class_is_read_by_its_public_methods() -> None:
 
 
 @pytest.mark.parametrize("annotation", [int, "int", "int | None"])
-def test_the_type_of_an_argument_is_shown_as_a_person_would_write_it(annotation: object) -> None:
+def test_argument_type_is_shown_without_none(annotation: object) -> None:
     class Spec:
         def after_render(self, image): ...  # type: ignore[no-untyped-def]
 
@@ -146,7 +146,7 @@ def test_the_type_of_an_argument_is_shown_as_a_person_would_write_it(annotation:
 
 
 @pytest.mark.parametrize("signature", ["self, *args", "self, **kwargs"])
-def test_a_spec_that_does_not_name_its_arguments_is_refused(signature: str) -> None:
+def test_spec_with_args_or_kwargs_raises(signature: str) -> None:
     namespace: dict[str, type] = {}
     exec(f"class Spec:\n    def after_render({signature}): ...", namespace)
     with pytest.raises(PointError, match="Name every argument of the point after_render"):
@@ -168,11 +168,11 @@ def test_a_spec_that_does_not_name_its_arguments_is_refused(signature: str) -> N
         (Point("after_render", (), "epochs", "", ()), "unknown unit 'epochs'. Did you mean 'epoch'?"),  # type: ignore[arg-type]
     ],
 )
-def test_a_point_that_cannot_be_declared_is_refused_with_the_reason(point: Point, message: str) -> None:
+def test_invalid_point_raises_with_the_reason(point: Point, message: str) -> None:
     with pytest.raises(PointError) as caught:
         check_point(point, taken=ALIASES)
     assert message in str(caught.value)
 
 
-def test_a_good_point_of_ones_own_is_let_through() -> None:
+def test_valid_custom_point_is_accepted() -> None:
     check_point(Point("after_render", ("image", "seconds"), "seconds", "", ("Any", "Any")), taken=ALIASES)

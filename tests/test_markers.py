@@ -1,4 +1,4 @@
-"""The options that `@hookimpl` and `@hookspec` leave on a function."""
+"""Tests of the options set by `@hookimpl` and `@hookspec`."""
 
 from __future__ import annotations
 
@@ -10,55 +10,55 @@ from hookbus.errors import RegistrationError
 from hookbus.markers import IMPL_ATTRIBUTE, SPEC_ATTRIBUTE, hookspec
 
 
-def options_of(function: object) -> dict[str, object]:
+def get_options(function: object) -> dict[str, object]:
     return dict(getattr(function, IMPL_ATTRIBUTE))
 
 
-def test_a_bare_mark_and_a_called_one_leave_the_same_options() -> None:
+def test_marker_with_and_without_parentheses_sets_the_same_options() -> None:
     @hookimpl
     def bare() -> None: ...
 
     @hookimpl()
     def called() -> None: ...
 
-    assert options_of(bare) == options_of(called)
+    assert get_options(bare) == get_options(called)
 
 
-def test_options_are_kept_as_given_and_names_as_a_tuple() -> None:
+def test_options_are_stored_and_names_are_converted_to_tuples() -> None:
     @hookimpl(when=every(3) & last, priority=7, before="ema", after=["logger", "checkpoint"], specname="after_train")
     def marked() -> None: ...
 
-    found = options_of(marked)
-    assert found["when"] == every(3) & last
-    assert (found["priority"], found["specname"]) == (7, "after_train")
-    assert (found["before"], found["after"]) == (("ema",), ("logger", "checkpoint"))
+    options = get_options(marked)
+    assert options["when"] == every(3) & last
+    assert (options["priority"], options["specname"]) == (7, "after_train")
+    assert (options["before"], options["after"]) == (("ema",), ("logger", "checkpoint"))
 
 
-def test_a_mark_is_found_by_pluggys_own_manager_of_the_project() -> None:
+def test_marker_is_recognized_by_a_pluggy_manager_of_the_project() -> None:
     class Plugin:
         @hookimpl(tryfirst=True)
         def train_step(self) -> None: ...
 
     manager = pluggy.PluginManager("hookbus")
-    found = manager.parse_hookimpl_opts(Plugin(), "train_step")
-    assert found is not None
-    assert found["tryfirst"] is True
-    assert found["trylast"] is False
+    options = manager.parse_hookimpl_opts(Plugin(), "train_step")
+    assert options is not None
+    assert options["tryfirst"] is True
+    assert options["trylast"] is False
 
 
 @pytest.mark.parametrize("wrong", [3, [3], [None]])
-def test_before_and_after_take_names_only(wrong: object) -> None:
+def test_before_and_after_accept_names_only(wrong: object) -> None:
     with pytest.raises(RegistrationError, match="invalid `before` or `after`"):
         hookimpl(before=wrong)(lambda: None)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("wrong", [50, "every(50)", True])
-def test_when_takes_a_schedule_or_a_function_only(wrong: object) -> None:
+def test_when_accepts_schedules_and_functions_only(wrong: object) -> None:
     with pytest.raises(RegistrationError, match=r"hookimpl: invalid `when`, got"):
         hookimpl(when=wrong)  # type: ignore[call-overload]
 
 
-def test_a_spec_keeps_its_unit() -> None:
+def test_hookspec_stores_the_unit() -> None:
     class Spec:
         @hookspec
         def before_render(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What the schedules of each point see of the counts of a run."""
+"""Tests of the schedules of each point against the counts of a run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ EPOCH = ("before_train_epoch", "after_epoch")
 
 @dataclass
 class Plan:
-    """A training: batch sizes by epoch, micro-batches per update, and the iterations after which it breaks off."""
+    """Training, with batch sizes by epoch, micro-batches per step, and iterations after which it is interrupted."""
 
     epochs: list[list[int]]
     accumulate: int = 1
     breaks: set[int] = field(default_factory=set)
 
     def iterations(self) -> Iterator[dict[str, Any]]:
-        """By definition, not by the clock: the numbers of each iteration, from 1."""
+        """Yield the numbers of each iteration, from 1, by their definition instead of the clock."""
         number = samples = 0
         for epoch, sizes in enumerate(self.epochs, 1):
             for batch, size in enumerate(sizes, 1):
@@ -53,7 +53,7 @@ class Plan:
 
 
 def train(plan: Plan, schedule: Schedule) -> dict[str, list[int]]:
-    """The iterations, or epochs, at which a scheduled listener of each point was called."""
+    """Return the iterations or epochs at which a scheduled listener of each point was called."""
     called: dict[str, list[int]] = {point: [] for point in (*ITERATION, *EPOCH)}
     state: dict[str, Any] | None = None
     while True:
@@ -66,23 +66,23 @@ def train(plan: Plan, schedule: Schedule) -> dict[str, list[int]]:
         if state is not None:
             clock.load_state_dict(state)
             bus.changed()
-        state = go_on(plan, bus)
+        state = train_until_break(plan, bus)
         if state is None:
             return called
 
 
 def listen(bus: HookBus, schedule: Schedule, called: dict[str, list[int]]) -> None:
     for point in (*ITERATION, *EPOCH):
-        bus.on(point, when=schedule, name=point)(noting(called[point], "iter" if point in ITERATION else "epoch"))
+        bus.on(point, when=schedule, name=point)(recording(called[point], "iter" if point in ITERATION else "epoch"))
 
 
-def noting(numbers: list[int], index: str) -> Callable[[Any], None]:
+def recording(numbers: list[int], index: str) -> Callable[[Any], None]:
     return lambda run: numbers.append(getattr(run, index) + 1)
 
 
-def go_on(plan: Plan, bus: HookBus) -> dict[str, Any] | None:
-    """Train from where the clock is; the clock's state where the plan breaks off, None at the end."""
-    clock, begun = bus.current.clock, bus.current.clock.iters_done
+def train_until_break(plan: Plan, bus: HookBus) -> dict[str, Any] | None:
+    """Train from the position of the clock. Return its state at an interruption, None at the end."""
+    clock, start = bus.current.clock, bus.current.clock.iters_done
     while clock.epochs_done < len(plan.epochs):
         bus.fire("before_epoch")
         bus.fire("before_train_epoch")
@@ -91,7 +91,7 @@ def go_on(plan: Plan, bus: HookBus) -> dict[str, Any] | None:
             if (clock.iters_done + 1) % plan.accumulate == 0:
                 clock.count_step()
             bus.fire("after_train_iter", batch=torch.empty(size))
-            if clock.iters_done in plan.breaks and clock.iters_done > begun:
+            if clock.iters_done in plan.breaks and clock.iters_done > start:
                 return clock.state_dict()
         bus.fire("after_train_epoch")
         bus.fire("after_epoch")
@@ -103,7 +103,7 @@ Rule = Callable[[dict[str, Any], str], bool]
 
 
 def spanning(unit: Unit, test: Test) -> Rule:
-    """Due where the event completes (after) or opens (before) a number that passes."""
+    """Return a rule that is due if the event starts (before) or completes (after) a number that passes."""
 
     def rule(numbers: dict[str, Any], point: str) -> bool:
         if unit == "step":
@@ -117,7 +117,7 @@ def spanning(unit: Unit, test: Test) -> Rule:
 
 
 def inside(unit: Unit, first: int, final: int) -> Rule:
-    """Due while the number in progress lies between two."""
+    """Return a rule that is due while the current number is within a range."""
 
     def rule(numbers: dict[str, Any], point: str) -> bool:
         number = numbers["samples"].start if unit == "sample" else numbers[unit]
@@ -157,9 +157,7 @@ rules = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(plans, rules)
-def test_a_listener_is_called_at_the_iterations_that_the_schedule_means(
-    plan: Plan, scheduled: tuple[Schedule, Rule]
-) -> None:
+def test_listener_is_called_at_the_iterations_of_the_schedule(plan: Plan, scheduled: tuple[Schedule, Rule]) -> None:
     schedule, rule = scheduled
     called = train(plan, schedule)
     for point in ITERATION:
@@ -168,24 +166,26 @@ def test_a_listener_is_called_at_the_iterations_that_the_schedule_means(
 
 @settings(deadline=None, max_examples=100)
 @given(plans, rules, st.sets(st.integers(1, 15)))
-def test_a_run_that_breaks_off_and_goes_on_has_the_same_due_iterations_and_epochs(
+def test_resumed_run_has_the_same_due_iterations_and_epochs(
     plan: Plan, scheduled: tuple[Schedule, Rule], breaks: set[int]
 ) -> None:
     schedule, _ = scheduled
-    whole, broken = train(plan, schedule), train(Plan(plan.epochs, plan.accumulate, breaks), schedule)
+    complete, interrupted = train(plan, schedule), train(Plan(plan.epochs, plan.accumulate, breaks), schedule)
     for point in (*ITERATION, "after_epoch"):
-        assert broken[point] == whole[point], point
-    assert set(broken["before_train_epoch"]) >= set(whole["before_train_epoch"])
+        assert interrupted[point] == complete[point], point
+    assert set(interrupted["before_train_epoch"]) >= set(complete["before_train_epoch"])
 
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), counts, st.sampled_from([None, "epoch"]))
-def test_epochs_are_counted_the_same_before_and_after(epochs: int, length: int, n: int, unit: Unit | None) -> None:
+def test_epochs_are_counted_equally_at_before_and_after_points(
+    epochs: int, length: int, n: int, unit: Unit | None
+) -> None:
     called = train(Plan([[1] * length] * epochs), every(n, unit=unit))
     assert called["before_train_epoch"] == called["after_epoch"] == [e for e in range(1, epochs + 1) if e % n == 0]
 
 
-def test_at_epoch_points_a_finer_unit_is_due_in_the_epoch_that_completes_its_number() -> None:
+def test_finer_unit_at_epoch_points_is_due_in_the_completing_epoch() -> None:
     plan = Plan([[2, 2, 2]] * 4, accumulate=2)
     assert train(plan, every(5, unit="iter"))["after_epoch"] == [2, 4]
     assert train(plan, every(2, unit="step"))["after_epoch"] == [2, 3, 4]
@@ -206,13 +206,15 @@ def test_last_is_due_once_at_the_end_in_iterations_and_in_epochs() -> None:
     assert train(plan, ~last & every(4))["after_train_iter"] == [4, 8]
 
 
-def test_last_without_a_known_end_names_the_hook_and_the_point() -> None:
+def test_last_without_a_limit_raises_with_hook_and_point() -> None:
     plan = Plan([[1], [1, 1]])
-    with pytest.raises(ConfigError, match="hook 'before_train_iter' at before_train_iter: when=last: the run has no known limit"):
+    with pytest.raises(
+        ConfigError, match="hook 'before_train_iter' at before_train_iter: when=last: the run has no known limit"
+    ):
         train(plan, last)
 
 
-def test_a_run_of_iterations_ends_in_the_epoch_of_its_last_one() -> None:
+def test_last_iteration_is_due_in_its_epoch() -> None:
     called: list[tuple[int, bool]] = []
 
     class Hook:
@@ -220,12 +222,12 @@ def test_a_run_of_iterations_ends_in_the_epoch_of_its_last_one() -> None:
         def after_epoch(self, run: Any) -> None:
             called.append((run.iters_done, run.epoch_complete))
 
-    toys.trainer(Hook(), iterations=5).fit()  # of 3 batches per epoch: the second epoch is cut
+    toys.trainer(Hook(), iterations=5).fit()  # with 3 batches per epoch, the second epoch is truncated
     toys.trainer(Hook(), iterations=6).fit()
     assert called == [(5, False), (6, True)]
 
 
-def test_last_finds_its_iteration_after_epochs_that_ended_early() -> None:
+def test_last_is_due_at_the_end_if_earlier_epochs_were_shorter() -> None:
     called: list[int] = []
 
     class Hook:
@@ -244,7 +246,7 @@ def test_last_finds_its_iteration_after_epochs_that_ended_early() -> None:
     assert called == [30]
 
 
-def test_two_updates_in_one_iteration_both_count() -> None:
+def test_two_optimizer_steps_in_one_iteration_are_both_counted() -> None:
     called: list[int] = []
     bus = HookBus()
     bus.current.clock.counts_iterations = False
@@ -257,11 +259,11 @@ def test_two_updates_in_one_iteration_both_count() -> None:
     assert called == [4, 6, 10]
 
 
-# -- one point's view ----------------------------------------------------------------------------------
+# -- view from one point -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["after_val_epoch", "after_test_epoch"])
-def test_a_validation_epoch_stands_for_the_iteration_at_which_it_is_made(name: str) -> None:
+def test_validation_epoch_counts_as_the_current_iteration(name: str) -> None:
     clock = Clock()
     clock.begin_epoch()
     for _ in range(15):
@@ -297,7 +299,7 @@ def test_batches_of_each_validation_loader_are_counted_from_one() -> None:
     assert called == [2, 5, 2, 5]
 
 
-def test_batches_of_an_epoch_whose_first_one_was_left_out_are_counted_too() -> None:
+def test_batches_are_counted_if_the_first_event_was_omitted() -> None:
     called: list[tuple[int, int]] = []
     bus = HookBus()
     bus.on("after_forward", when=every(2, unit="batch"))(lambda run: called.append((run.epoch, run.clock.batch)))
@@ -312,7 +314,7 @@ def test_batches_of_an_epoch_whose_first_one_was_left_out_are_counted_too() -> N
     assert called == [(0, 1), (0, 3), (1, 1), (1, 3)]
 
 
-def test_batches_without_an_index_are_counted_too() -> None:
+def test_batches_without_an_index_are_counted() -> None:
     seen: list[int] = []
     bus = HookBus()
     bus.on("after_val_iter")(lambda batch_idx: seen.append(batch_idx))
@@ -324,7 +326,7 @@ def test_batches_without_an_index_are_counted_too() -> None:
     assert seen == [0, 1, 2]
 
 
-def test_every_batch_of_a_validation_after_a_due_update_is_due() -> None:
+def test_every_batch_of_a_validation_after_a_due_step_is_due() -> None:
     called: list[int] = []
     bus = HookBus()
     bus.on("after_val_iter", when=every(2, unit="step"))(lambda run, batch_idx: called.append(run.steps_done))
@@ -336,12 +338,12 @@ def test_every_batch_of_a_validation_after_a_due_update_is_due() -> None:
     assert called == [2, 2, 4, 4]
 
 
-def test_in_an_epoch_that_was_cut_nothing_that_counts_epochs_is_due() -> None:
+def test_schedules_in_epochs_are_not_due_in_a_truncated_epoch() -> None:
     called: dict[str, list[int]] = {}
     bus = HookBus()
     schedules = {"every": every(1), "not": ~every(2), "between": between(0, 9), "iter": every(2, unit="iter")}
     for name, schedule in schedules.items():
-        bus.on("after_epoch", when=schedule, name=name)(noting(called.setdefault(name, []), "epoch"))
+        bus.on("after_epoch", when=schedule, name=name)(recording(called.setdefault(name, []), "epoch"))
     clock = bus.current.clock
     bus.fire("before_epoch")
     bus.fire("after_train_iter")
@@ -355,7 +357,7 @@ def test_in_an_epoch_that_was_cut_nothing_that_counts_epochs_is_due() -> None:
 
 
 class Seconds:
-    """Listens every ten seconds, at the beginning and at the end of an iteration and of an epoch."""
+    """Plugin with a listener every ten seconds at the start and the end of iterations and epochs."""
 
     def __init__(self) -> None:
         self.called: dict[str, list[int]] = {"before": [], "after": [], "epoch": []}
@@ -374,7 +376,7 @@ class Seconds:
 
 
 def train_by_time(durations: list[float], breaks: Collection[int] = (), disturb: bool = False) -> dict[str, list[int]]:
-    """Iterations of these durations, four to an epoch; broken off and resumed after some of them."""
+    """Train iterations of these durations, four per epoch, interrupted and resumed after those in `breaks`."""
     hook, now = Seconds(), [1000.0]
     state: dict[str, Any] | None = None
     done = 0
@@ -394,7 +396,7 @@ def train_by_time(durations: list[float], breaks: Collection[int] = (), disturb:
                 bus.fire("after_train_iter")
                 done += 1
                 if disturb:
-                    bus.register(Other(), f"other {done}")
+                    bus.register(Bystander(), f"other {done}")
                 if done in breaks:
                     break
             if done in breaks:
@@ -406,13 +408,13 @@ def train_by_time(durations: list[float], breaks: Collection[int] = (), disturb:
     return hook.called
 
 
-class Other:
+class Bystander:
     @hookimpl
     def cleanup(self) -> None: ...
 
 
-def test_seconds_are_due_in_the_first_iteration_that_begins_after_them_before_and_after_alike() -> None:
-    # begins at 0 4 8 12 16 20 24 28: the tenth second has passed at 12, the twentieth at 20
+def test_seconds_are_due_in_the_first_iteration_that_starts_after_them() -> None:
+    # Iterations start at 0, 4, 8, 12, 16, 20, 24, 28 seconds: second 10 has elapsed at 12, second 20 at 20.
     called = train_by_time([4.0] * 8)
     assert called == {"before": [3, 5], "after": [3, 5], "epoch": [0, 1]}
 
@@ -422,27 +424,25 @@ durations = st.lists(st.floats(0.0, 25.0), min_size=1, max_size=14)
 
 @settings(deadline=None)
 @given(durations)
-def test_every_ten_seconds_of_training_are_noticed_once_and_at_the_same_iteration_before_and_after(
+def test_seconds_are_due_once_at_both_points_of_an_iteration(
     times: list[float],
 ) -> None:
-    begins = [sum(times[:i]) for i in range(len(times))]
-    whole = [int(begin) // 10 for begin in begins]
-    expected = [i for i in range(len(times)) if whole[i] > (whole[i - 1] if i else 0)]
+    starts = [sum(times[:i]) for i in range(len(times))]
+    tens = [int(start) // 10 for start in starts]
+    expected = [i for i in range(len(times)) if tens[i] > (tens[i - 1] if i else 0)]
     called = train_by_time(times)
     assert called["before"] == called["after"] == expected
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 25).map(float), min_size=1, max_size=14), st.sets(st.integers(1, 13)))
-def test_seconds_go_on_after_a_resume_and_are_not_lost_when_members_change(
-    times: list[float], breaks: set[int]
-) -> None:
-    whole = train_by_time(times)
-    assert train_by_time(times, breaks - {len(times)})["after"] == whole["after"]
-    assert train_by_time(times, disturb=True) == whole
+def test_seconds_continue_after_resume_and_registration_changes(times: list[float], breaks: set[int]) -> None:
+    complete = train_by_time(times)
+    assert train_by_time(times, breaks - {len(times)})["after"] == complete["after"]
+    assert train_by_time(times, disturb=True) == complete
 
 
-def test_a_listener_that_comes_late_is_not_due_for_seconds_that_passed_before_it_came() -> None:
+def test_late_listener_is_not_due_for_earlier_seconds() -> None:
     now, called = [0.0], []
     bus = HookBus()
     bus.current.clock.timer = lambda: now[0]
@@ -456,7 +456,7 @@ def test_a_listener_that_comes_late_is_not_due_for_seconds_that_passed_before_it
     assert called == [101.0, 111.0]
 
 
-def test_the_first_minute_is_between_one_and_sixty() -> None:
+def test_first_minute_is_between_one_and_sixty() -> None:
     now, called = [0.0], []
     bus = HookBus()
     bus.current.clock.timer = lambda: now[0]

@@ -1,4 +1,4 @@
-"""The promise that hooks ask and the bus acts is there for: results do not depend on the order of the hooks."""
+"""Tests that the results of a training do not depend on the order and the priorities of its hooks."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,22 +22,22 @@ from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
 from hookbus_timer import IterTimerHook, TimeTrackingHook
 
 
-class Reads(Hook):
-    """Looks at the weights at every point, and draws from a generator of its own."""
+class Reader(Hook):
+    """Hook that reads the weights at every point and uses a separate random number generator."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(settings)
         self.generator = torch.Generator().manual_seed(5)
 
 
-def _look(self: Reads, run: Run) -> None:
+def _read_weights(self: Reader, run: Run) -> None:
     if run.model is not None:
         weights = torch.cat([p.detach().flatten() for p in run.model.parameters()])
         torch.rand(1, generator=self.generator) * weights.sum()
 
 
 for _point in POINTS:
-    setattr(Reads, _point, _look)
+    setattr(Reader, _point, _read_weights)
 
 SETTINGS: dict[type[Hook], dict[str, Any]] = {
     EMAHook: {"momentum": 0.8, "warm_up": 0},
@@ -48,7 +48,7 @@ SETTINGS: dict[type[Hook], dict[str, Any]] = {
     JsonlHook: {"interval": 2},
     IterTimerHook: {"interval": 4},
     TimeTrackingHook: {},
-    Reads: {},
+    Reader: {},
 }
 COUNT = len(SETTINGS)
 
@@ -60,16 +60,16 @@ def build(priorities: list[int], listed: list[int]) -> list[Hook]:
 
 def data() -> list[tuple[torch.Tensor, torch.Tensor]]:
     x = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(1))
-    return [(each, (each.sum(1) > 0).long()) for each in x]
+    return [(inputs, (inputs.sum(1) > 0).long()) for inputs in x]
 
 
-def train(hooks: list[Hook], order: Any, own_loop: bool, work_dir: Path) -> tuple[Run, nn.Module]:
+def train(hooks: list[Hook], order: Any, custom_loop: bool, work_dir: Path) -> tuple[Run, nn.Module]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.3), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     batches = data()
     common = {"epochs": 4, "seed": 0, "work_dir": work_dir}
-    if not own_loop:
+    if not custom_loop:
         trainer = Trainer(
             model,
             optimizer,
@@ -104,16 +104,16 @@ def train(hooks: list[Hook], order: Any, own_loop: bool, work_dir: Path) -> tupl
     return run, model
 
 
-def results(priorities: list[int], listed: list[int], order: str, own_loop: bool) -> dict[str, Any]:
-    """Everything that a training leaves, in a form that can be compared."""
+def results(priorities: list[int], listed: list[int], order: str, custom_loop: bool) -> dict[str, Any]:
+    """Return the results of a training in a form that can be compared."""
     with TemporaryDirectory() as directory:
         hooks = build(priorities, listed)
-        run, model = train(hooks, order, own_loop, Path(directory))
+        run, model = train(hooks, order, custom_loop, Path(directory))
         checkpoints = {path.name: read_checkpoint(path) for path in (Path(directory) / "checkpoints").glob("*.pth")}
         log = read_jsonl(Path(directory) / "logs" / "metrics.jsonl")
     return {
         "weights": fingerprint(model.state_dict()),
-        "files": {name: fingerprint(_kept(each)) for name, each in sorted(checkpoints.items())},
+        "files": {name: fingerprint(_comparable_state(checkpoint)) for name, checkpoint in sorted(checkpoints.items())},
         "best": {name: (best.value, best.step) for name, best in run.best.items()},
         "end": (run.outcome, run.iters_done, run.epochs_done, run.stop_reasons),
         "log": [_without_times(row) for row in log],
@@ -124,14 +124,14 @@ def _without_times(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "time" and (row["kind"], key) != ("scalars", "values")}
 
 
-def _kept(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """What a resume takes from a file; the paths and times in it differ between any two runs."""
+def _comparable_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return the state that a resume restores, without paths and times, which differ between runs."""
     states = {
         name: checkpoint["hooks"][name]["state"] for name in ("ema", "early_stopping", "checkpoint", "logger", "jsonl")
     }
     clock = {key: value for key, value in checkpoint["loop"]["clock"].items() if "second" not in key}
-    kept = {key: checkpoint[key] for key in ("state_dict", "ema_state_dict", "optimizer", "rng")}
-    return {**kept, "hooks": states, "clock": clock, "metrics": checkpoint["loop"]["metrics"]}
+    common_state = {key: checkpoint[key] for key in ("state_dict", "ema_state_dict", "optimizer", "rng")}
+    return {**common_state, "hooks": states, "clock": clock, "metrics": checkpoint["loop"]["metrics"]}
 
 
 REFERENCE: dict[bool, dict[str, Any]] = {}
@@ -142,27 +142,27 @@ REFERENCE: dict[bool, dict[str, Any]] = {}
     priorities=st.lists(st.integers(0, 100), min_size=COUNT, max_size=COUNT),
     listed=st.permutations(range(COUNT)),
     order=st.sampled_from(["nested", "ascending"]),
-    own_loop=st.booleans(),
+    custom_loop=st.booleans(),
 )
-def test_weights_files_best_log_and_end_are_the_same(
-    priorities: list[int], listed: list[int], order: str, own_loop: bool
+def test_results_do_not_depend_on_order_or_priorities(
+    priorities: list[int], listed: list[int], order: str, custom_loop: bool
 ) -> None:
-    if own_loop not in REFERENCE:
-        REFERENCE[own_loop] = results([50] * COUNT, list(range(COUNT)), "nested", own_loop)
+    if custom_loop not in REFERENCE:
+        REFERENCE[custom_loop] = results([50] * COUNT, list(range(COUNT)), "nested", custom_loop)
 
-    assert results(priorities, listed, order, own_loop) == REFERENCE[own_loop]
+    assert results(priorities, listed, order, custom_loop) == REFERENCE[custom_loop]
 
 
-def test_the_trainer_and_a_loop_of_ones_own_agree() -> None:
+def test_trainer_and_custom_loop_have_equal_results() -> None:
     assert results([50] * COUNT, list(range(COUNT)), "nested", False) == results(
         [50] * COUNT, list(range(COUNT)), "nested", True
     )
 
 
-def test_the_training_is_one_in_which_every_hook_has_something_to_do() -> None:
-    found = results([50] * COUNT, list(range(COUNT)), "nested", False)
+def test_every_hook_is_active_in_the_training() -> None:
+    outcome = results([50] * COUNT, list(range(COUNT)), "nested", False)
 
-    assert found["end"][0] == "stopped"
-    assert found["end"][3] == ["early_stopping: val/loss has not improved on 0.0723875 (epoch 2) in 1 validation"]
-    assert {row["kind"] for row in found["log"]} == {"train", "val", "scalars"}
-    assert {"best_val_loss.pth", "last.pth"} < set(found["files"])
+    assert outcome["end"][0] == "stopped"
+    assert outcome["end"][3] == ["early_stopping: val/loss has not improved on 0.0723875 (epoch 2) in 1 validation"]
+    assert {row["kind"] for row in outcome["log"]} == {"train", "val", "scalars"}
+    assert {"best_val_loss.pth", "last.pth"} < set(outcome["files"])

@@ -1,4 +1,4 @@
-"""Compiled functions with listeners that look around while they run."""
+"""Tests of the lookup of the running listener in generated functions."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from hookbus.dispatch.compiling import Listener, compile_point
 from hookbus.lifecycle import POINTS, Point
 
 
-def no_recovery(*_: Any) -> bool:
+def propagate(*_: Any) -> bool:
     return True
 
 
 def compiled(listeners: list[Listener], point: Point | None = None, **options: Any) -> Callable[..., None]:
-    settings: dict[str, Any] = {"run": None, "fill": {}, "names": {}, "recover": no_recovery, **options}
+    settings: dict[str, Any] = {"run": None, "fill": {}, "names": {}, "recover": propagate, **options}
     return compile_point(point or POINTS["after_train_iter"], listeners, Clock(), **settings)
 
 
-def test_the_listener_that_failed_is_found_from_the_traceback() -> None:
+def test_failing_listener_is_found_from_the_traceback() -> None:
     def fail() -> None:
         raise ValueError
 
-    there = [Listener("a", None, "after_train_iter", list, ()), Listener("b", None, "after_train_iter", fail, ())]
-    found: list[Listener | None] = []
+    listeners = [Listener("a", None, "after_train_iter", list, ()), Listener("b", None, "after_train_iter", fail, ())]
+    raisers: list[Listener | None] = []
 
     def recover(error: Exception, raiser: Listener, *_: Any) -> bool:
-        found.append(failed(error))
+        raisers.append(failed(error))
         return False
 
-    compiled(there, recover=recover)()
-    assert found == [there[1]]
+    compiled(listeners, recover=recover)()
+    assert raisers == [listeners[1]]
     assert failed(ValueError()) is None
 
 
-def test_the_innermost_running_listener_is_the_one_that_asks() -> None:
+def test_current_listener_is_the_innermost_running_one() -> None:
     seen: list[str | None] = []
 
     def ask() -> None:
-        found = asking()
-        seen.append(found.hook if found else None)
+        listener = asking()
+        seen.append(listener.hook if listener else None)
 
     inner = compiled([Listener("inner", None, "after_train_iter", ask, ())])
 
@@ -57,7 +57,7 @@ def test_the_innermost_running_listener_is_the_one_that_asks() -> None:
     assert seen == [None, "outer", "inner", "outer", None]
 
 
-def test_another_thread_asks_for_itself() -> None:
+def test_current_listener_is_none_in_another_thread() -> None:
     seen: list[Listener | None] = []
 
     def start() -> None:
@@ -69,21 +69,21 @@ def test_another_thread_asks_for_itself() -> None:
     assert seen == [None]
 
 
-def test_events_are_nested_within_one_run_and_not_across_runs() -> None:
+def test_events_are_nested_within_one_run_only() -> None:
     seen: list[tuple[str, bool]] = []
-    ours, theirs = object(), object()
+    run, other_run = object(), object()
 
-    def look(where: str) -> Callable[[], None]:
-        return lambda: seen.append((where, nested(ours)))
+    def record(where: str) -> Callable[[], None]:
+        return lambda: seen.append((where, nested(run)))
 
-    def fire(run: object, where: str, inside: Callable[[], None] = lambda: None) -> Callable[[], None]:
-        both = Listener("a", None, "cleanup", lambda: (look(where)(), inside()), ())
-        return compiled([both], point=POINTS["cleanup"], run=run)
+    def fire(event_run: object, where: str, inside: Callable[[], None] = lambda: None) -> Callable[[], None]:
+        both = Listener("a", None, "cleanup", lambda: (record(where)(), inside()), ())
+        return compiled([both], point=POINTS["cleanup"], run=event_run)
 
-    look("outside")()
-    fire(ours, "alone")()
-    fire(ours, "outer", fire(ours, "inner"))()
-    fire(theirs, "of another run", fire(ours, "inside another run"))()
+    record("outside")()
+    fire(run, "alone")()
+    fire(run, "outer", fire(run, "inner"))()
+    fire(other_run, "of another run", fire(run, "inside another run"))()
     assert seen == [
         ("outside", False),
         ("alone", False),

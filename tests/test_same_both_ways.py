@@ -1,4 +1,4 @@
-"""The same training by the Trainer and by a loop of one's own leaves the same weights, log and files, bit for bit."""
+"""Tests that a training by the Trainer and by a custom loop has bitwise identical results."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ SEED, EPOCHS, ACCUMULATE = 3, 3, 2
 
 
 class Augmented(TensorDataset):
-    """A data set with random augmentation; not one that is known to draw no random numbers."""
+    """Dataset with random augmentation. A subclass, so that it is not assumed to be free of random numbers."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         x, y = super().__getitem__(index)
@@ -66,7 +66,7 @@ def by_trainer(work_dir: Path) -> tuple[nn.Module, Run]:
     return model, trainer.fit()
 
 
-def by_own_loop(work_dir: Path) -> tuple[nn.Module, Run]:
+def by_custom_loop(work_dir: Path) -> tuple[nn.Module, Run]:
     model, optimizer, scheduler, train, val = parts()
 
     def validate() -> dict[str, float]:
@@ -108,33 +108,33 @@ def by_own_loop(work_dir: Path) -> tuple[nn.Module, Run]:
 
 
 def rows(work_dir: Path) -> list[dict[str, Any]]:
-    """The log, without what no two runs share: the time of day."""
+    """Return the rows of the log without the wall-clock time."""
     return [{k: v for k, v in row.items() if k != "time"} for row in read_jsonl(work_dir / "logs" / "metrics.jsonl")]
 
 
 def contents(work_dir: Path) -> Iterator[tuple[str, str]]:
-    """Each checkpoint's name, and a hash of what a resume takes from it."""
+    """Yield the name of each checkpoint and a hash of the state that a resume restores."""
     for path in sorted((work_dir / "checkpoints").glob("*.pth")):
         checkpoint = read_checkpoint(path)
-        kept = {key: checkpoint.get(key) for key in ("state_dict", "optimizer", "scheduler", "grads", "rng")}
+        selected = {key: checkpoint.get(key) for key in ("state_dict", "optimizer", "scheduler", "grads", "rng")}
         clock = {key: value for key, value in checkpoint["loop"]["clock"].items() if "second" not in key}
-        yield path.name, fingerprint({**kept, "clock": clock, "metrics": checkpoint["loop"]["metrics"]})
+        yield path.name, fingerprint({**selected, "clock": clock, "metrics": checkpoint["loop"]["metrics"]})
 
 
-def test_weights_log_and_files_are_equal(tmp_path: Path) -> None:
+def test_trainer_and_custom_loop_have_equal_weights_log_and_files(tmp_path: Path) -> None:
     model, run = by_trainer(tmp_path / "trainer")
-    own_model, own_run = by_own_loop(tmp_path / "own")
+    custom_model, custom_run = by_custom_loop(tmp_path / "own")
 
-    assert fingerprint(model.state_dict()) == fingerprint(own_model.state_dict())
-    assert dict(run.metrics.results) == dict(own_run.metrics.results)
+    assert fingerprint(model.state_dict()) == fingerprint(custom_model.state_dict())
+    assert dict(run.metrics.results) == dict(custom_run.metrics.results)
     assert rows(tmp_path / "trainer") == rows(tmp_path / "own")
     assert list(contents(tmp_path / "trainer")) == list(contents(tmp_path / "own"))
-    assert run.steps_done == own_run.steps_done == 33 // 2
+    assert run.steps_done == custom_run.steps_done == 33 // 2
 
 
-@pytest.mark.parametrize("way", [by_trainer, by_own_loop])
-def test_a_second_time_is_equal_too(tmp_path: Path, way: Any) -> None:
-    first, _ = way(tmp_path / "first")
-    second, _ = way(tmp_path / "second")
+@pytest.mark.parametrize("train_function", [by_trainer, by_custom_loop])
+def test_repeated_training_has_equal_weights(tmp_path: Path, train_function: Any) -> None:
+    first, _ = train_function(tmp_path / "first")
+    second, _ = train_function(tmp_path / "second")
 
     assert fingerprint(first.state_dict()) == fingerprint(second.state_dict())

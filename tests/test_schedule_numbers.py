@@ -1,4 +1,4 @@
-"""The numbers in a schedule: what is refused, and the fields of a config that they may be."""
+"""Tests of the numbers of schedules and of config fields used as numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hookbus import HookConfig, between, every, last, once
 from hookbus.errors import ConfigError
 from hookbus.when import Schedule
 
-# -- what is refused when it is built ------------------------------------------------------------------
+# -- invalid numbers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from hookbus.when import Schedule
         (lambda: once(3, None), "expected an integer >= 1, got None"),
     ],
 )
-def test_a_number_that_is_no_count_is_refused(make: object, message: str) -> None:
+def test_invalid_number_raises(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
 
@@ -58,7 +58,7 @@ class Settings(HookConfig):
     ],
     ids=repr,
 )
-def test_names_of_fields_are_replaced_by_their_values(schedule: Schedule, resolved: Schedule) -> None:
+def test_field_names_are_replaced_by_their_values(schedule: Schedule, resolved: Schedule) -> None:
     assert schedule.resolve(Settings()) == resolved
 
 
@@ -75,13 +75,13 @@ def test_names_of_fields_are_replaced_by_their_values(schedule: Schedule, resolv
     ],
     ids=repr,
 )
-def test_a_field_that_does_not_hold_is_named(schedule: Schedule, message: str) -> None:
+def test_invalid_field_raises_with_its_name(schedule: Schedule, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         schedule.resolve(Settings())
     assert message in str(caught.value)
 
 
-def test_without_a_config_a_name_means_nothing() -> None:
+def test_field_name_without_a_config_raises() -> None:
     assert (every(3) & last).resolve(None) == every(3) & last
     with pytest.raises(ConfigError, match=r"every\('interval'\): no config contains the field 'interval'"):
         (last & every("interval")).resolve(None)

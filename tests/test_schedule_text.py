@@ -1,4 +1,4 @@
-"""Schedules as they are written into a run file."""
+"""Tests of the parser for schedules in run files."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ written = st.recursive(
 
 @settings(deadline=None)
 @given(written)
-def test_what_is_shown_can_be_written_into_a_file(schedule: Schedule) -> None:
+def test_repr_of_a_schedule_can_be_parsed(schedule: Schedule) -> None:
     assert parse(repr(schedule)) == schedule
 
 
-def test_a_schedule_is_read_as_a_person_writes_it() -> None:
+def test_parser_accepts_whitespace_and_operators() -> None:
     assert parse(" every( 100 )&between(1,1000) ") == every(100) & between(1, 1000)
     assert parse("~every(2) | last(unit='epoch')") == ~every(2) | last(unit="epoch")
     assert parse("once()") == once(1)
@@ -82,7 +82,7 @@ def test_a_schedule_is_read_as_a_person_writes_it() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_text_that_is_no_schedule_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_invalid_text_raises_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     message = str(caught.value)
@@ -91,19 +91,19 @@ def test_text_that_is_no_schedule_is_refused_with_the_reason(text: str, reason: 
 
 
 @pytest.mark.parametrize("text", ["every(0)", "between(3, 1)", "once(0)", "every(2, unit='epochs')"])
-def test_text_with_a_wrong_number_is_refused_like_the_schedule_itself(text: str) -> None:
+def test_text_with_an_invalid_number_raises(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text)
 
 
 @settings(deadline=None)
 @given(st.text(alphabet="every(last)&|~ 1234567890,='once between\\\"\n[]{}#:;.*\x00é", max_size=40))
-def test_any_text_gives_a_schedule_or_a_config_error_and_no_warning(text: str) -> None:
-    with warnings.catch_warnings(record=True) as shown:
+def test_any_text_yields_a_schedule_or_config_error_without_warning(text: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = parse(text)
+            schedule = parse(text)
         except ConfigError:
-            found = None
-    assert shown == []
-    assert found is None or parse(repr(found)) == found
+            schedule = None
+    assert caught == []
+    assert schedule is None or parse(repr(schedule)) == schedule

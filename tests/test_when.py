@@ -1,4 +1,4 @@
-"""Schedules as data: what is due, what is never missed, and how they are written."""
+"""Tests of schedules: due numbers, next due numbers and operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]
 
 @dataclass
 class Moment:
-    """An event that stands for the numbers from `first` to `final` of every unit but those that do not count."""
+    """Event that completes the numbers from `first` to `final` in every unit except those in `silent`."""
 
     first: int
     final: int | None = None
@@ -71,7 +71,7 @@ def due_numbers(schedule: Schedule, up_to: int = 12, end: int | None = 12) -> li
     ],
     ids=repr,
 )
-def test_a_schedule_is_due_at_these_numbers_from_one(schedule: Schedule, numbers: list[int]) -> None:
+def test_schedule_is_due_at_the_expected_numbers(schedule: Schedule, numbers: list[int]) -> None:
     assert due_numbers(schedule) == numbers
 
 
@@ -91,37 +91,35 @@ def test_a_schedule_is_due_at_these_numbers_from_one(schedule: Schedule, numbers
     ],
     ids=repr,
 )
-def test_an_event_that_completes_several_numbers_is_due_if_one_of_them_is(
-    schedule: Schedule, first: int, final: int, due: bool
-) -> None:
+def test_event_with_a_range_is_due_if_any_number_is_due(schedule: Schedule, first: int, final: int, due: bool) -> None:
     assert schedule.due(Moment(first, final, end=100)) is due
 
 
-def test_last_asks_for_an_end_that_is_known() -> None:
+def test_last_raises_without_a_limit() -> None:
     with pytest.raises(ConfigError, match="when=last: the run has no known limit. Set `epochs`"):
         last.due(Moment(3, end=None))
 
 
 @pytest.mark.parametrize("schedule", [last, ~last, last & every(2), every(2) | last(unit="epoch")], ids=repr)
-def test_an_end_that_is_asked_for_can_be_looked_for_before(schedule: Schedule) -> None:
+def test_check_end_raises_without_a_limit(schedule: Schedule) -> None:
     schedule.check_end(Moment(1, end=9))
     with pytest.raises(ConfigError, match="the run has no known limit"):
         schedule.check_end(Moment(1, end=None))
 
 
-def test_schedules_that_ask_for_no_end_need_none() -> None:
+def test_check_end_passes_for_schedules_without_last() -> None:
     (every(2) & between(1, 5) | once(3)).check_end(Moment(1, end=None))
 
 
-def test_where_a_unit_does_not_count_nothing_that_counts_in_it_is_due() -> None:
-    cut = Moment(4, end=4, silent={"epoch"})
+def test_schedule_in_an_uncounted_unit_is_not_due() -> None:
+    truncated = Moment(4, end=4, silent={"epoch"})
     for schedule in (every(2, unit="epoch"), between(0, 9, unit="epoch"), once(4, unit="epoch"), last(unit="epoch")):
-        assert not schedule.due(cut)
-        assert not (~schedule).due(cut)
-        assert (schedule | every(4, unit="iter")).due(cut)
+        assert not schedule.due(truncated)
+        assert not (~schedule).due(truncated)
+        assert (schedule | every(4, unit="iter")).due(truncated)
 
 
-# -- the number before which nothing is due ------------------------------------------------------------
+# -- next due number -----------------------------------------------------------------------------------
 
 counts = st.integers(1, 9)
 atoms = st.one_of(
@@ -143,7 +141,7 @@ schedules = st.recursive(
 
 @settings(deadline=None)
 @given(schedules, st.integers(0, 20), st.integers(1, 25))
-def test_nothing_is_due_before_the_number_that_a_schedule_names(schedule: Schedule, number: int, end: int) -> None:
+def test_schedule_is_not_due_before_its_following_number(schedule: Schedule, number: int, end: int) -> None:
     following = schedule.following(number, end)
     assert following > number
     assert all(not schedule.due(Moment(n, end=end)) for n in range(number + 1, min(following, 60)))
@@ -151,13 +149,13 @@ def test_nothing_is_due_before_the_number_that_a_schedule_names(schedule: Schedu
 
 @settings(deadline=None)
 @given(schedules, st.integers(0, 20))
-def test_without_a_known_end_no_number_is_passed_over_either(schedule: Schedule, number: int) -> None:
+def test_following_skips_no_due_number_if_the_limit_is_unknown(schedule: Schedule, number: int) -> None:
     following = schedule.following(number, None)
     moments = [Moment(n, end=end) for n in range(number + 1, min(following, 60)) for end in (n, n + 1)]
     assert not any(map(schedule.due, moments))
 
 
-def test_a_schedule_of_counts_names_its_next_number_exactly() -> None:
+def test_following_returns_the_next_due_number() -> None:
     assert [every(50).following(n, None) for n in (0, 49, 50, 51)] == [50, 50, 100, 100]
     assert [every(10, start=3).following(n, None) for n in (0, 2, 3, 12, 13)] == [3, 3, 13, 13, 23]
     assert [between(5, 7).following(n, None) for n in (0, 4, 5, 6, 7)] == [5, 5, 6, 7, NEVER]
@@ -168,12 +166,12 @@ def test_a_schedule_of_counts_names_its_next_number_exactly() -> None:
     assert (every(50) | once(7)).following(0, None) == 7
 
 
-# -- laws ----------------------------------------------------------------------------------------------
+# -- operators -----------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
 @given(schedules, schedules)
-def test_and_or_not_are_what_they_are_for_sets(a: Schedule, b: Schedule) -> None:
+def test_operators_behave_like_set_operations(a: Schedule, b: Schedule) -> None:
     numbers_a, numbers_b, everything = set(due_numbers(a)), set(due_numbers(b)), set(range(1, 13))
     assert set(due_numbers(a & b)) == numbers_a & numbers_b
     assert set(due_numbers(a | b)) == numbers_a | numbers_b
@@ -181,20 +179,20 @@ def test_and_or_not_are_what_they_are_for_sets(a: Schedule, b: Schedule) -> None
 
 
 @pytest.mark.parametrize("combine", [lambda s: s and last, lambda s: s or last, lambda s: not s])
-def test_python_words_that_would_drop_one_side_are_refused(combine: object) -> None:
+def test_boolean_keywords_raise_for_schedules(combine: object) -> None:
     with pytest.raises(TypeError, match="cannot be combined by `and`, `or` and `not`"):
         combine(every(2))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("other", [5, "every(3)", None])
-def test_a_schedule_is_combined_with_schedules_only(other: object) -> None:
+def test_combining_a_schedule_with_another_type_raises(other: object) -> None:
     with pytest.raises(TypeError):
         every(2) & other  # type: ignore[operator]
     with pytest.raises(TypeError):
         every(2) | other  # type: ignore[operator]
 
 
-def test_a_bare_schedule_without_a_rule_says_so() -> None:
+def test_base_class_raises_without_due() -> None:
     with pytest.raises(TypeError, match="Schedule must implement `due`"):
         Schedule().due(Moment(1))
     assert Schedule().following(4, None) == 5
@@ -204,11 +202,11 @@ def test_a_bare_schedule_without_a_rule_says_so() -> None:
 # -- units ---------------------------------------------------------------------------------------------
 
 
-def test_the_units_of_a_combination_are_those_of_its_parts() -> None:
+def test_units_of_a_combination_are_the_union_of_its_parts() -> None:
     assert (every(2) & between(1, 3, unit="epoch") | ~last(unit="iter")).units() == {None, "epoch", "iter"}
 
 
 @pytest.mark.parametrize("make", [lambda u: every(2, unit=u), lambda u: between(1, 2, unit=u), lambda u: last(unit=u)])
-def test_an_unknown_unit_is_refused_with_near_ones(make: object) -> None:
+def test_unknown_unit_raises_and_suggests_a_unit(make: object) -> None:
     with pytest.raises(ConfigError, match="unknown unit 'epochs'. Did you mean 'epoch'?"):
         make("epochs")  # type: ignore[operator]

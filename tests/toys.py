@@ -1,4 +1,4 @@
-"""Small things to train, and a hook that writes checkpoints: what several test modules need of a training."""
+"""Small models, data and trainers shared by the tests, and a hook that writes checkpoints."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 
 class Saver(Hook):
-    """Writes a checkpoint at a chosen moment.
+    """Hook that requests and writes a checkpoint at a chosen point.
 
     Args:
-        point: where it asks for it: before_epoch, after_train_iter, after_epoch or after_train.
-        iteration: when, by the number of iterations done; None for always.
+        point: before_epoch, after_train_iter, after_epoch or after_train.
+        iteration: Number of completed iterations at which to save. Default: at every event of the point.
     """
 
     def __init__(self, point: str = "after_train_iter", iteration: int | None = None) -> None:
@@ -74,18 +74,18 @@ class Saver(Hook):
 
 
 def net(width: int = 8) -> nn.Sequential:
-    """A small model that draws random numbers in training."""
+    """Return a small model with dropout, which uses random numbers in training."""
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 2))
 
 
 def pairs(batches: int = 3, size: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches for `net`, the same each time."""
+    """Return reproducible batches for `net`."""
     inputs = torch.randn(batches, size, 4, generator=torch.Generator().manual_seed(1))
-    return [(each, (each.sum(1) > 0).long()) for each in inputs]
+    return [(batch, (batch.sum(1) > 0).long()) for batch in inputs]
 
 
 class Augmented(Dataset[tuple[torch.Tensor, int]]):
-    """Samples for `net`, changed at random whenever one is read, from the streams of torch, Python and NumPy."""
+    """Dataset for `net` with random augmentation from the generators of torch, Python and NumPy."""
 
     def __init__(self, count: int = 20) -> None:
         self.inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(2))
@@ -99,10 +99,10 @@ class Augmented(Dataset[tuple[torch.Tensor, int]]):
 
 
 def trainer(*hooks: object, model: nn.Module | None = None, lr: float = 0.1, **options: Any) -> Trainer:
-    """A trainer with exactly these hooks, on the CPU, that trains `net` on `pairs` and writes nothing."""
+    """Return a trainer on the CPU with exactly these hooks. Defaults: `net`, `pairs`, no work directory."""
     torch.manual_seed(0)
     model = net() if model is None else model
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "optimizer": torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
         "loss_fn": nn.functional.cross_entropy,
         "train_loader": pairs(),
@@ -111,11 +111,11 @@ def trainer(*hooks: object, model: nn.Module | None = None, lr: float = 0.1, **o
         "default_hooks": False,
         "device": "cpu",
     }
-    return Trainer(model, **{**given, **options})
+    return Trainer(model, **{**defaults, **options})
 
 
 def train_by_hand(bus: HookBus, run: Run, loader: Any, model: nn.Module, optimizer: Any) -> Iterator[int]:
-    """A loop of one's own; yields after each epoch, before its end is emitted."""
+    """Run a custom training loop. Yields the index of each epoch before its end is emitted."""
     for epoch in run.epochs():
         bus.emit("before_train_epoch")
         for i, (inputs, targets) in run.batches(loader):
@@ -130,7 +130,7 @@ def train_by_hand(bus: HookBus, run: Run, loader: Any, model: nn.Module, optimiz
 
 
 def idle_run(model: nn.Module | None = None, hooks: tuple[object, ...] = (), **options: Any) -> Run:
-    """A run of a custom loop that is not going on."""
+    """Return an inactive run of a custom loop."""
     bus = HookBus(hooks)
     bus.begin(Run(bus, model=model, **options))
     return bus.current

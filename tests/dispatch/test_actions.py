@@ -1,4 +1,4 @@
-"""Steps that hooks replace or wrap."""
+"""Tests of actions: steps of the loop that hooks replace or wrap."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hookbus.dispatch.actions import ACTIONS, ActionSpecs, step_of
 from hookbus.errors import HookFailure, PointError
 
 
-class Around(Hook):
-    """Notes when the step begins and ends inside of it."""
+class Wrapping(Hook):
+    """Wrapper that records the start and the end of the step."""
 
     def __init__(self, seen: list[str], **settings: Any) -> None:
         super().__init__(**settings)
@@ -22,14 +22,14 @@ class Around(Hook):
 
     @hookimpl(wrapper=True)
     def train_step(self, run: Any, batch: Any) -> Generator[None, Any, Any]:
-        self.seen.append(f"{self.name} begins")
+        self.seen.append(f"{self.name} starts")
         result = yield
         self.seen.append(f"{self.name} ends")
         return result
 
 
-class Instead(Hook):
-    """Replaces the step where `answer` is not None."""
+class Replacing(Hook):
+    """Replacement of the step, unless `answer` is None."""
 
     def __init__(self, answer: Any, seen: list[str] | None = None, **settings: Any) -> None:
         super().__init__(**settings)
@@ -49,15 +49,15 @@ def seen() -> list[str]:
     return []
 
 
-def test_the_actions_are_documented_and_take_run_and_batch() -> None:
+def test_actions_are_documented_and_take_run_and_batch() -> None:
     assert ACTIONS == {"train_step": ("batch",), "val_step": ("batch",), "test_step": ("batch",)}
     assert all(getattr(ActionSpecs, name).__doc__ for name in ACTIONS)
 
 
-# -- the loop's own step ---------------------------------------------------------------------------------------
+# -- the step of the loop --------------------------------------------------------------------------------------
 
 
-def test_without_a_hook_that_has_a_say_the_step_is_called_directly() -> None:
+def test_step_is_called_directly_if_no_hook_implements_the_action() -> None:
     bus: Any = HookBus([Hook()])
     bus.action("train_step", double)
     own = bus.table.steps["train_step"]
@@ -65,11 +65,11 @@ def test_without_a_hook_that_has_a_say_the_step_is_called_directly() -> None:
     assert bus.calls.train_step(bus.current, 4) == 8
 
 
-def test_an_action_follows_later_changes_of_membership(seen: list[str]) -> None:
+def test_action_reflects_later_registrations(seen: list[str]) -> None:
     bus: Any = HookBus()
     step = bus.action("train_step", double)
     assert step(3) == 6
-    hook = Instead("replaced")
+    hook = Replacing("replaced")
     bus.register(hook)
     assert step(3) == "replaced"
     bus.unregister(hook)
@@ -81,35 +81,33 @@ def test_an_action_follows_later_changes_of_membership(seen: list[str]) -> None:
     [
         lambda batch: ("got", batch),
         lambda run, batch: ("got", batch),
-        lambda anything, whatever: ("got", whatever),
+        lambda first, second: ("got", second),
         lambda batch, scale=1: ("got", batch),
         lambda batch, *, scale=1: ("got", batch),
     ],
 )
-def test_a_step_takes_the_batch_or_the_run_and_the_batch(step: Callable[..., Any]) -> None:
+def test_step_accepts_batch_or_run_and_batch(step: Callable[..., Any]) -> None:
     assert step_of(step)("the run", 5) == ("got", 5)
 
 
 @pytest.mark.parametrize(("step", "count"), [(lambda: 0, 0), (lambda a, b, c: 0, 3)])
-def test_a_step_that_takes_something_else_is_refused(step: Callable[..., Any], count: int) -> None:
-    with pytest.raises(
-        PointError, match=rf"<lambda>: invalid step, got {count} required parameters"
-    ):
+def test_step_with_other_parameters_raises(step: Callable[..., Any], count: int) -> None:
+    with pytest.raises(PointError, match=rf"<lambda>: invalid step, got {count} required parameters"):
         HookBus().action("train_step", step)
 
 
-def test_an_unknown_action_is_refused_with_near_names() -> None:
+def test_unknown_action_raises_and_suggests_a_name() -> None:
     with pytest.raises(PointError, match="Unknown action 'trian_step'. Did you mean 'train_step'"):
         HookBus().action("trian_step", double)
 
 
-def test_a_bound_method_with_names_of_its_own_is_a_step() -> None:
+def test_bound_method_with_custom_parameter_names_is_a_valid_step() -> None:
     class Loop:
-        def judge(self, _run: Any, examples: int) -> int:
+        def evaluate(self, _run: Any, examples: int) -> int:
             return examples + 1
 
     bus: Any = HookBus()
-    bus.table.steps["val_step"] = Loop().judge
+    bus.table.steps["val_step"] = Loop().evaluate
     bus.on("val_step", name="passes")(lambda batch: None)
     assert bus.calls.val_step(bus.current, 1) == 2
 
@@ -117,62 +115,66 @@ def test_a_bound_method_with_names_of_its_own_is_a_step() -> None:
 # -- replacing and wrapping ------------------------------------------------------------------------------------
 
 
-def test_the_first_answer_that_is_not_none_is_the_result(seen: list[str]) -> None:
+def test_first_result_other_than_none_is_the_result(seen: list[str]) -> None:
     hooks = [
-        Instead(None, seen, name="passes", priority=10),
-        Instead(0, seen, name="answers", priority=20),
-        Instead("never", seen, name="deeper", priority=30),
+        Replacing(None, seen, name="passes", priority=10),
+        Replacing(0, seen, name="answers", priority=20),
+        Replacing("never", seen, name="deeper", priority=30),
     ]
     step = HookBus(hooks).action("train_step", double)
     assert step(3) == 0
     assert seen == ["passes", "answers"]
 
 
-def test_the_loops_own_step_is_the_innermost_one(seen: list[str]) -> None:
-    class Last(Instead):
+def test_step_of_the_loop_runs_innermost(seen: list[str]) -> None:
+    class Last(Replacing):
         @hookimpl(trylast=True)
         def train_step(self, batch: Any) -> Any:
             return super().train_step(batch)
 
-    hooks = [Last(None, seen, name="last"), Last(None, seen, name="lower", priority=90), Instead(None, seen, name="a")]
+    hooks = [
+        Last(None, seen, name="last"),
+        Last(None, seen, name="lower", priority=90),
+        Replacing(None, seen, name="a"),
+    ]
     assert HookBus(hooks).action("train_step", double)(3) == 6
     assert seen == ["a", "last", "lower"]
 
 
-def test_small_numbers_are_outermost_and_equal_ones_nest_in_the_order_of_registration(seen: list[str]) -> None:
-    numbers = {"a": 50, "b": 10, "c": 90, "d": 50}
-    bus = HookBus([Around(seen, name=name, priority=number) for name, number in numbers.items()])
+def test_lower_priorities_run_outermost_and_ties_nest_in_registration_order(seen: list[str]) -> None:
+    priorities = {"a": 50, "b": 10, "c": 90, "d": 50}
+    bus = HookBus([Wrapping(seen, name=name, priority=priority) for name, priority in priorities.items()])
     assert bus.action("train_step", double)(3) == 6
-    assert [each[0] for each in seen] == ["b", "a", "d", "c", "c", "d", "a", "b"]
+    assert [entry[0] for entry in seen] == ["b", "a", "d", "c", "c", "d", "a", "b"]
 
 
-def test_equal_replacements_are_asked_in_the_order_of_registration(seen: list[str]) -> None:
-    bus = HookBus([Instead(None, seen, name=name) for name in "abc"])
+def test_replacements_of_equal_priority_run_in_registration_order(seen: list[str]) -> None:
+    bus = HookBus([Replacing(None, seen, name=name) for name in "abc"])
     bus.action("train_step", double)(3)
     assert seen == ["a", "b", "c"]
 
 
-def test_a_priority_given_at_registration_counts_here_too(seen: list[str]) -> None:
-    bus = HookBus([Instead(None, seen, name="a")])
-    bus.register(Instead(None, seen, name="b"), priority=3)
+def test_registration_priority_applies_to_actions(seen: list[str]) -> None:
+    bus = HookBus([Replacing(None, seen, name="a")])
+    bus.register(Replacing(None, seen, name="b"), priority=3)
     bus.action("train_step", double)(3)
     assert seen == ["b", "a"]
 
 
-def test_tryfirst_and_trylast_win_over_numbers(seen: list[str]) -> None:
-    class First(Instead):
+def test_tryfirst_and_trylast_take_precedence_over_priority(seen: list[str]) -> None:
+    class First(Replacing):
         @hookimpl(tryfirst=True)
         def train_step(self, batch: Any) -> Any:
             return super().train_step(batch)
 
-    class Last(Instead):
+    class Last(Replacing):
         @hookimpl(trylast=True)
         def train_step(self, batch: Any) -> Any:
             return super().train_step(batch)
 
     hooks = [
         Last(None, seen, name="last", priority=0),
-        Instead(None, seen, name="middle", priority=50),
+        Replacing(None, seen, name="middle", priority=50),
         First(None, seen, name="second", priority=100),
         First(None, seen, name="first", priority=99),
     ]
@@ -180,7 +182,7 @@ def test_tryfirst_and_trylast_win_over_numbers(seen: list[str]) -> None:
     assert seen == ["first", "second", "middle", "last"]
 
 
-def test_a_wrapper_changes_the_result_and_sees_the_failure_of_the_step() -> None:
+def test_wrapper_can_change_the_result_and_catch_exceptions() -> None:
     class Retry(Hook):
         @hookimpl(wrapper=True)
         def train_step(self, batch: Any) -> Generator[None, Any, Any]:
@@ -200,7 +202,7 @@ def test_a_wrapper_changes_the_result_and_sees_the_failure_of_the_step() -> None
     assert action(10) == "skipped"
 
 
-def test_second_spellings_of_arguments_work_in_actions() -> None:
+def test_argument_aliases_work_in_actions() -> None:
     class Spelled(Hook):
         def train_step(self, data_batch: Any, runner: Any) -> Any:
             return (data_batch, runner)
@@ -209,7 +211,7 @@ def test_second_spellings_of_arguments_work_in_actions() -> None:
     assert bus.action("train_step", double)(3) == (3, bus.current)
 
 
-def test_plain_plugins_and_functions_have_a_say_too() -> None:
+def test_plain_plugins_and_functions_can_implement_actions() -> None:
     class Plain:
         @hookimpl
         def val_step(self, batch: Any) -> Any:
@@ -225,7 +227,7 @@ def test_plain_plugins_and_functions_have_a_say_too() -> None:
 
 
 class FailingStep(Hook):
-    observer = True  # an action has no result without the step, so a failure goes on all the same
+    observer = True  # exceptions propagate all the same, because an action without a step has no result
 
     def __init__(self, error: Exception, **settings: Any) -> None:
         super().__init__(**settings)
@@ -235,7 +237,7 @@ class FailingStep(Hook):
         raise self.error
 
 
-class FailingAround(FailingStep):
+class FailingWrapper(FailingStep):
     @hookimpl(wrapper=True)
     def train_step(self, batch: Any) -> Generator[None, Any, Any]:
         yield
@@ -246,40 +248,40 @@ def notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
-@pytest.mark.parametrize("hook", [FailingStep, FailingAround])
-def test_the_failure_of_a_hook_in_an_action_names_the_hook(hook: type[FailingStep], seen: list[str]) -> None:
+@pytest.mark.parametrize("hook", [FailingStep, FailingWrapper])
+def test_exception_in_an_action_has_a_note_with_the_hook(hook: type[FailingStep], seen: list[str]) -> None:
     error = ValueError("mine")
-    bus = HookBus([Around(seen, name="around", priority=0), hook(error, name="failing")])
+    bus = HookBus([Wrapping(seen, name="around", priority=0), hook(error, name="failing")])
     with pytest.raises(ValueError, match="mine") as caught:
         bus.action("train_step", double)(3)
     assert caught.value is error
     assert notes(error) == [f"raised by hook 'failing' (module {__name__}) at train_step, epoch 1, iteration 1"]
 
 
-def test_of_two_instances_of_one_class_the_one_that_failed_is_named(seen: list[str]) -> None:
+def test_note_names_the_failing_instance_of_a_class(seen: list[str]) -> None:
     hooks = [FailingStep(ValueError("a"), name="a", priority=10), FailingStep(ValueError("b"), name="b", priority=90)]
     with pytest.raises(ValueError, match="a") as caught:
         HookBus(hooks).action("train_step", double)(3)
     assert "raised by hook 'a'" in notes(caught.value)[0]
 
 
-def test_the_failure_of_the_loops_own_step_is_nobodys(seen: list[str]) -> None:
+def test_exception_of_the_step_of_the_loop_has_no_note(seen: list[str]) -> None:
     error = ValueError("of the loop")
 
     def step(batch: int) -> int:
         raise error
 
     with pytest.raises(ValueError, match="of the loop"):
-        HookBus([Around(seen), Instead(None)]).action("train_step", step)(3)
+        HookBus([Wrapping(seen), Replacing(None)]).action("train_step", step)(3)
     assert notes(error) == []
 
 
-def test_stop_iteration_of_a_hook_is_a_failure() -> None:
+def test_stop_iteration_of_a_hook_raises_hook_failure() -> None:
     with pytest.raises(HookFailure, match="StopIteration raised by hook 'failing_step'"):
         HookBus([FailingStep(StopIteration())]).action("train_step", double)(3)
 
 
-def test_an_interrupt_passes() -> None:
+def test_keyboard_interrupt_propagates() -> None:
     class Interrupted(Hook):
         def train_step(self) -> Any:
             raise KeyboardInterrupt
@@ -288,10 +290,10 @@ def test_an_interrupt_passes() -> None:
         HookBus([Interrupted()]).action("train_step", double)(3)
 
 
-# -- who asks --------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------------------
 
 
-def test_a_request_in_an_action_is_the_hooks() -> None:
+def test_request_within_an_action_is_attributed_to_the_hook() -> None:
     class Stop(Hook):
         def train_step(self, run: Any) -> Any:
             run.request_stop("enough")
@@ -309,7 +311,7 @@ def test_a_request_in_an_action_is_the_hooks() -> None:
     assert sorted(request.by for request in bus.current.queue.waiting) == ["plain", "stop"]
 
 
-def test_a_request_from_a_thread_of_a_hook_is_the_hooks() -> None:
+def test_request_from_a_thread_of_a_hook_is_attributed_to_the_hook() -> None:
     class Background(Hook):
         def train_step(self, run: Any) -> Any:
             thread = threading.Thread(target=self.work, args=(run,))

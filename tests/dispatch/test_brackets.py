@@ -1,4 +1,4 @@
-"""Pairs balance: what a loop of one's own leaves out is opened and closed for it, and nothing is fired twice."""
+"""Tests of the automatic nesting of before/after points in custom loops."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def epoch_of(*inside: str, after: tuple[str, ...] = ()) -> list[str]:
 # -- minimal loops ---------------------------------------------------------------------------------------------
 
 
-def test_a_run_in_which_nothing_happens_has_no_training(bus: Any) -> None:
+def test_run_without_events_has_no_training(bus: Any) -> None:
     with bus.run():
         pass
     assert bus.fired == ["before_run", "after_run", "cleanup"]
 
 
-def test_a_loop_that_fires_only_the_training_epoch_gets_the_brackets_around_it(bus: Any) -> None:
+def test_loop_with_train_epochs_only_gets_the_enclosing_points(bus: Any) -> None:
     with bus.run(epochs=2) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
@@ -53,7 +53,7 @@ def test_a_loop_that_fires_only_the_training_epoch_gets_the_brackets_around_it(b
     assert run.epochs_done == 2
 
 
-def test_a_loop_that_fires_only_iterations_has_no_epochs(bus: Any) -> None:
+def test_loop_with_iterations_only_has_no_epochs(bus: Any) -> None:
     with bus.run() as run:
         for _ in range(2):
             bus.emit("after_train_iter")
@@ -62,13 +62,13 @@ def test_a_loop_that_fires_only_iterations_has_no_epochs(bus: Any) -> None:
 
 
 @pytest.mark.parametrize("point", ["before_train_iter", "after_forward", "after_backward", "after_train_iter"])
-def test_training_begins_before_its_first_event_whichever_that_is(bus: Any, point: str) -> None:
+def test_training_starts_before_its_first_event(bus: Any, point: str) -> None:
     with bus.run():
         bus.emit(point)
     assert bus.fired == [*BEGIN, point, *END]
 
 
-def test_a_loop_that_never_ends_its_epochs_has_them_ended_when_the_next_one_begins(bus: Any) -> None:
+def test_open_epoch_is_closed_when_the_next_epoch_starts(bus: Any) -> None:
     with bus.run() as run:
         for _ in range(2):
             bus.emit("before_train_epoch")
@@ -84,7 +84,7 @@ FULL = [*BEGIN, *epoch_of(*ITERATION), *epoch_of(*ITERATION), *END]
 
 
 @pytest.mark.parametrize(
-    "left_out",
+    "omitted",
     [
         set(),
         {"before_run", "after_run"},
@@ -99,19 +99,19 @@ FULL = [*BEGIN, *epoch_of(*ITERATION), *epoch_of(*ITERATION), *END]
     ],
     ids=lambda points: "-".join(sorted(points)) or "nothing",
 )
-@pytest.mark.parametrize("asks", [False, True])
-def test_whatever_a_loop_leaves_out_the_events_are_the_same(bus: Any, left_out: set[str], asks: bool) -> None:
+@pytest.mark.parametrize("checks_stop", [False, True])
+def test_omitted_points_are_emitted_automatically(bus: Any, omitted: set[str], checks_stop: bool) -> None:
     with bus.run(epochs=2) as run:
         for point in FULL[:-1]:
-            if point not in left_out:
+            if point not in omitted:
                 bus.emit(point)
-            if asks and point == "after_train_epoch" and "after_train_epoch" not in left_out:
+            if checks_stop and point == "after_train_epoch" and "after_train_epoch" not in omitted:
                 assert not run.should_stop
     assert bus.fired == FULL
     assert (run.epochs_done, run.iters_done) == (2, 2)
 
 
-def test_training_that_was_begun_twice_begins_once(bus: Any) -> None:
+def test_before_train_is_emitted_once(bus: Any) -> None:
     with bus.run():
         bus.emit("before_train_iter")
         bus.emit("before_train")
@@ -119,7 +119,7 @@ def test_training_that_was_begun_twice_begins_once(bus: Any) -> None:
     assert bus.fired == [*BEGIN, "before_train_iter", *END]
 
 
-def test_the_end_of_the_run_is_told_on_leaving_when_the_outcome_is_known(bus: Any) -> None:
+def test_after_run_is_emitted_on_exit_with_the_outcome(bus: Any) -> None:
     outcomes: list[str] = []
     bus.on("after_run")(lambda run: outcomes.append(run.outcome))
     with bus.run() as run:
@@ -135,13 +135,13 @@ def test_the_end_of_the_run_is_told_on_leaving_when_the_outcome_is_known(bus: An
     ("name", "before"),
     [("train", []), ("epoch", []), ("train_epoch", []), ("epoch", ["before_epoch", "after_epoch"])],
 )
-def test_an_end_without_a_beginning_is_an_error(bus: Any, name: str, before: list[str]) -> None:
+def test_after_point_without_before_point_raises(bus: Any, name: str, before: list[str]) -> None:
     message = f"after_{name}: emitted without before_{name}. Emit before_{name} first"
     with pytest.raises(PointError, match=message), bus.run():
         emit(bus, *before, f"after_{name}")
 
 
-def test_outside_of_a_run_events_are_fired_as_they_come(bus: Any) -> None:
+def test_events_outside_of_a_run_are_emitted_unchanged(bus: Any) -> None:
     for point in ("after_epoch", "before_train_epoch", "after_run", "before_run"):
         bus.emit(point)
     assert bus.fired == ["after_epoch", "before_train_epoch", "after_run", "before_run"]
@@ -150,7 +150,7 @@ def test_outside_of_a_run_events_are_fired_as_they_come(bus: Any) -> None:
 # -- epochs are closed lazily ------------------------------------------------------------------------------------
 
 
-def test_a_loop_with_ranges_of_its_own_closes_the_epoch_by_asking_whether_to_stop(bus: Any) -> None:
+def test_should_stop_closes_the_epoch_of_a_custom_loop(bus: Any) -> None:
     with bus.run(epochs=2) as run:
         for _ in range(2):
             bus.emit("before_train_epoch")
@@ -164,7 +164,7 @@ def test_a_loop_with_ranges_of_its_own_closes_the_epoch_by_asking_whether_to_sto
     assert bus.fired == [*BEGIN, *epoch, "log_text", *epoch, "log_text", *END]
 
 
-def test_run_epochs_closes_the_epoch_before_the_next_one_begins(bus: Any) -> None:
+def test_run_epochs_closes_an_epoch_before_the_next_one_starts(bus: Any) -> None:
     with bus.run(epochs=2) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
@@ -174,7 +174,7 @@ def test_run_epochs_closes_the_epoch_before_the_next_one_begins(bus: Any) -> Non
     assert bus.fired == [*BEGIN, *epoch, *epoch, *END]
 
 
-def test_a_stop_is_agreed_at_the_end_of_the_epoch_that_the_question_closes(bus: Any) -> None:
+def test_stop_request_in_after_epoch_takes_effect_in_should_stop(bus: Any) -> None:
     bus.on("after_epoch")(lambda run: run.request_stop("enough"))
     with bus.run(epochs=5) as run:
         for _ in range(5):
@@ -189,7 +189,7 @@ def test_a_stop_is_agreed_at_the_end_of_the_epoch_that_the_question_closes(bus: 
 # -- validations -------------------------------------------------------------------------------------------------
 
 
-def test_a_validation_after_the_training_part_belongs_to_its_epoch(bus: Any) -> None:
+def test_validation_after_the_training_part_is_within_the_epoch(bus: Any) -> None:
     with bus.run(epochs=1) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
@@ -199,7 +199,7 @@ def test_a_validation_after_the_training_part_belongs_to_its_epoch(bus: Any) -> 
     assert bus.fired == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
 
 
-def test_a_validation_may_lie_in_the_middle_of_an_epoch(bus: Any) -> None:
+def test_validation_within_an_epoch_does_not_close_it(bus: Any) -> None:
     with bus.run() as run:
         bus.emit("before_train_epoch")
         bus.emit("after_train_iter")
@@ -211,7 +211,7 @@ def test_a_validation_may_lie_in_the_middle_of_an_epoch(bus: Any) -> None:
     assert run.iters_done == 2
 
 
-def test_the_epoch_of_a_validation_alone_gets_the_validation_around_it(bus: Any) -> None:
+def test_val_epoch_alone_is_enclosed_by_a_validation(bus: Any) -> None:
     with bus.run():
         for _ in range(2):
             bus.emit("before_val_epoch")
@@ -219,7 +219,7 @@ def test_the_epoch_of_a_validation_alone_gets_the_validation_around_it(bus: Any)
     assert bus.fired == ["before_run", *VALIDATION, *VALIDATION, "after_run", "cleanup"]
 
 
-def test_several_loaders_lie_in_one_validation_that_the_loop_opens(bus: Any) -> None:
+def test_multiple_loaders_share_an_explicit_validation(bus: Any) -> None:
     loaders = ["before_val_epoch", "after_val_epoch", "before_val_epoch", "after_val_epoch"]
     with bus.run():
         for point in ("before_val", *loaders, "after_val"):
@@ -227,7 +227,7 @@ def test_several_loaders_lie_in_one_validation_that_the_loop_opens(bus: Any) -> 
     assert bus.fired == ["before_run", "before_val", *loaders, "after_val", "after_run", "cleanup"]
 
 
-def test_a_validation_without_the_epoch_pair_is_left_as_it_is(bus: Any) -> None:
+def test_validation_without_val_epoch_is_unchanged(bus: Any) -> None:
     with bus.run():
         bus.emit("before_val")
         bus.emit("before_val_iter")
@@ -236,13 +236,13 @@ def test_a_validation_without_the_epoch_pair_is_left_as_it_is(bus: Any) -> None:
     assert bus.fired[1:-2] == ["before_val", "before_val_iter", "after_val_iter", "after_val"]
 
 
-def test_results_alone_are_taken_as_they_are(bus: Any) -> None:
+def test_results_without_before_points_are_stored(bus: Any) -> None:
     with bus.run() as run:
         bus.emit("after_val_epoch", metrics={"accuracy": 0.5})
     assert dict(run.metrics.results) == {"val/accuracy": 0.5}
 
 
-def test_what_is_open_of_a_validation_is_closed_on_leaving(bus: Any) -> None:
+def test_open_validation_is_closed_on_exit(bus: Any) -> None:
     with bus.run():
         bus.emit("before_train_epoch")
         bus.emit("before_val")
@@ -251,7 +251,7 @@ def test_what_is_open_of_a_validation_is_closed_on_leaving(bus: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["val", "test"])
-def test_an_outer_end_closes_what_is_open_inside(bus: Any, mode: str) -> None:
+def test_outer_after_point_closes_open_inner_points(bus: Any, mode: str) -> None:
     with bus.run():
         bus.emit(f"before_{mode}")
         bus.emit(f"before_{mode}_epoch")
@@ -259,7 +259,7 @@ def test_an_outer_end_closes_what_is_open_inside(bus: Any, mode: str) -> None:
         assert bus.fired[1:] == [f"before_{mode}", f"before_{mode}_epoch", f"after_{mode}_epoch", f"after_{mode}"]
 
 
-# -- validations that were asked for -----------------------------------------------------------------------------
+# -- requested validations ---------------------------------------------------------------------------------------
 
 
 def silent(run: Any) -> Mapping[str, float]:
@@ -277,7 +277,7 @@ def logging(run: Any) -> None:
     run.log(accuracy=1.0)
 
 
-def whole(run: Any) -> None:
+def complete(run: Any) -> None:
     run.bus.emit("before_val")
     run.bus.emit("before_val_epoch")
     iterating(run)
@@ -285,25 +285,25 @@ def whole(run: Any) -> None:
     run.bus.emit("after_val")
 
 
-def finding(run: Any) -> None:
+def reporting(run: Any) -> None:
     run.bus.emit("before_val_epoch")
     run.bus.emit("after_val_epoch", metrics={"accuracy": 0.75})
 
 
-@pytest.mark.parametrize("validate", [silent, iterating, logging, whole, finding])
-def test_a_validation_has_its_events_once_whatever_the_function_fires_itself(bus: Any, validate: Any) -> None:
+@pytest.mark.parametrize("validate", [silent, iterating, logging, complete, reporting])
+def test_validation_events_are_emitted_once_for_any_validate_function(bus: Any, validate: Any) -> None:
     with bus.run(epochs=1, validate=validate) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             run.request_validation()
             bus.emit("after_train_epoch")
-    brackets = [point for point in bus.fired if not point.endswith("_iter")]
-    assert brackets == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
+    points = [point for point in bus.fired if not point.endswith("_iter")]
+    assert points == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
     assert dict(run.metrics.results) == {"val/accuracy": 0.75}
     assert dict(bus.arguments("after_val")[0]["metrics"]) == {"val/accuracy": 0.75}
 
 
-def test_a_function_may_validate_on_several_loaders(bus: Any) -> None:
+def test_validate_function_may_use_multiple_loaders(bus: Any) -> None:
     def validate() -> None:
         for name in ("clean", "noisy"):
             bus.emit("before_val_epoch", dataloader_name=name)
@@ -316,10 +316,10 @@ def test_a_function_may_validate_on_several_loaders(bus: Any) -> None:
     pair = ["before_val_epoch", "after_val_epoch"]
     assert bus.fired == [*BEGIN, *ITERATION, "before_val", *pair, *pair, "after_val", *END]
     assert dict(run.metrics.results) == {"val/clean/accuracy": 0.5, "val/noisy/accuracy": 0.5}
-    assert [each["dataloader_name"] for each in bus.arguments("after_val_epoch")] == ["clean", "noisy"]
+    assert [event["dataloader_name"] for event in bus.arguments("after_val_epoch")] == ["clean", "noisy"]
 
 
-def test_a_validation_that_fails_leaves_nothing_open(bus: Any) -> None:
+def test_failed_validation_leaves_no_open_points(bus: Any) -> None:
     failing = [True]
 
     def validate() -> None:
@@ -339,13 +339,13 @@ def test_a_validation_that_fails_leaves_nothing_open(bus: Any) -> None:
 # -- ends --------------------------------------------------------------------------------------------------------
 
 
-def test_after_an_exception_only_the_end_follows(bus: Any) -> None:
+def test_only_final_points_are_emitted_after_an_exception(bus: Any) -> None:
     with pytest.raises(ZeroDivisionError), bus.run():
         fail(bus, "before_train_epoch", "before_val_epoch")
     assert bus.fired == [*BEGIN, *epoch_of()[:2], *VALIDATION[:2], "on_exception", "after_run", "cleanup"]
 
 
-def test_a_loop_that_is_left_early_has_everything_closed(bus: Any) -> None:
+def test_early_exit_of_the_loop_closes_all_points(bus: Any) -> None:
     with bus.run(epochs=3) as run:
         for epoch in run.epochs():
             bus.emit("before_train_epoch")
@@ -356,7 +356,7 @@ def test_a_loop_that_is_left_early_has_everything_closed(bus: Any) -> None:
     assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
 
 
-def test_a_batch_loop_that_is_left_early_ends_its_epoch_as_the_loop_says(bus: Any) -> None:
+def test_early_exit_of_the_batch_loop_completes_the_epoch(bus: Any) -> None:
     with bus.run(epochs=2) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
@@ -367,7 +367,7 @@ def test_a_batch_loop_that_is_left_early_ends_its_epoch_as_the_loop_says(bus: An
     assert (run.epochs_done, run.iters_done) == (2, 2)
 
 
-def test_a_stop_in_the_middle_of_an_epoch_closes_it_without_counting_it(bus: Any) -> None:
+def test_stop_within_an_epoch_closes_it_without_counting_it(bus: Any) -> None:
     bus.on("after_train_iter")(lambda run: run.request_stop("enough") if run.iters_done == 5 else None)
     with bus.run(epochs=3) as run:
         for _ in run.epochs():
@@ -379,7 +379,7 @@ def test_a_stop_in_the_middle_of_an_epoch_closes_it_without_counting_it(bus: Any
     assert (run.epochs_done, run.epoch_complete, run.iters_done) == (1, False, 5)
 
 
-# -- several runs on one bus -------------------------------------------------------------------------------------
+# -- multiple runs on one bus -------------------------------------------------------------------------------------
 
 
 def train(bus: Any, epochs: int, **options: Any) -> Any:
@@ -391,7 +391,7 @@ def train(bus: Any, epochs: int, **options: Any) -> Any:
     return run
 
 
-def test_a_second_run_goes_on_where_the_first_one_was(bus: Any) -> None:
+def test_second_run_continues_the_first_run(bus: Any) -> None:
     train(bus, 2)
     bus.events.clear()
     run = train(bus, 3)
@@ -400,14 +400,14 @@ def test_a_second_run_goes_on_where_the_first_one_was(bus: Any) -> None:
     assert bus.arguments("before_epoch")[0]["epoch"] == 2
 
 
-def test_a_fresh_run_begins_at_zero(bus: Any) -> None:
+def test_fresh_run_starts_at_zero(bus: Any) -> None:
     first = train(bus, 2)
     second = train(bus, 1, fresh=True)
     assert (second.epochs_done, second.iters_done) == (1, 1)
     assert first.epochs_done == 2
 
 
-def test_a_run_that_failed_leaves_nothing_open_for_the_next_one(bus: Any) -> None:
+def test_failed_run_leaves_no_open_points_for_the_next_run(bus: Any) -> None:
     with pytest.raises(ZeroDivisionError), bus.run(epochs=2):
         fail(bus, "before_train_epoch")
     bus.events.clear()

@@ -1,4 +1,4 @@
-"""What is verified before a hook is registered: each refusal says who, what and what would be right."""
+"""Tests of the validation of plugins before registration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ plain_mark = pluggy.HookimplMarker("hookbus")
 
 
 def refusal(plugin: object, name: str = "mine") -> str:
-    """The message with which a bus refuses a plugin; the bus is as it was before."""
+    """Return the error message for an invalid plugin, and check that the bus is unchanged."""
     bus = HookBus([Bystander()])
     before, callers = bus.explain(), implementations(bus)
     with pytest.raises(RegistrationError) as caught:
@@ -27,7 +27,7 @@ def refusal(plugin: object, name: str = "mine") -> str:
     assert bus.explain() == before
     assert implementations(bus) == callers
     assert list(bus.hooks) == ["bystander"]
-    assert [each for each, _ in bus.pm.list_name_plugin()] == ["bystander"]
+    assert [name for name, _ in bus.pm.list_name_plugin()] == ["bystander"]
     bus.register(Bystander(), name)
     return str(caught.value)
 
@@ -40,11 +40,11 @@ class Bystander(Hook):
     def after_train_iter(self, run: Any) -> None: ...
 
 
-def hook_with(name: str, function: Callable[..., Any]) -> Hook:
+def make_hook(name: str, function: Callable[..., Any]) -> Hook:
     return type("Made", (Hook,), {name: function})()
 
 
-def called_with(plugin: object, point: str = "after_train_iter", **arguments: Any) -> None:
+def emit_to(plugin: object, point: str = "after_train_iter", **arguments: Any) -> None:
     HookBus([plugin]).fire(point, **arguments)
 
 
@@ -60,35 +60,38 @@ def called_with(plugin: object, point: str = "after_train_iter", **arguments: An
         ("after_trainning", "after_training"),
     ],
 )
-def test_a_misspelt_point_is_refused_with_the_right_name_and_the_way_to_declare_ones_own(name: str, near: str) -> None:
-    message = refusal(hook_with(name, lambda self, run: None))
+def test_misspelled_point_raises_with_a_suggestion_and_bus_declare(name: str, near: str) -> None:
+    message = refusal(make_hook(name, lambda self, run: None))
     assert message.startswith(f"hook 'mine' (module {__name__}) cannot be registered: ")
     assert f"unknown point {name}. Did you mean" in message
     assert repr(near) in message
     assert f"bus.declare({name!r}, args=(...))" in message
 
 
-def test_a_name_without_prefix_that_is_near_a_point_and_takes_only_its_arguments_is_refused() -> None:
-    message = refusal(hook_with("log_scalar", lambda self, values, step: None))
-    assert "log_scalar is similar to the point log_scalars. Define log_scalars(run, values, step), or rename the" in message
+def test_name_similar_to_a_point_with_only_its_arguments_raises() -> None:
+    message = refusal(make_hook("log_scalar", lambda self, values, step: None))
+    assert (
+        "log_scalar is similar to the point log_scalars. Define log_scalars(run, values, step), or rename the"
+        in message
+    )
     assert "clean_up is similar to the point cleanup. Define cleanup(run)" in refusal(
-        hook_with("clean_up", lambda self: None)
+        make_hook("clean_up", lambda self: None)
     )
 
 
 @pytest.mark.parametrize("name", ["log_scalar", "train_iter", "trainstep", "log_image"])
-def test_a_helper_that_merely_looks_like_a_point_is_left_alone(name: str) -> None:
-    hook = hook_with(name, lambda self, writer, values, step: None)
+def test_helper_similar_to_a_point_with_other_arguments_is_ignored(name: str) -> None:
+    hook = make_hook(name, lambda self, writer, values, step: None)
     assert HookBus([hook]).explain().points == {}
 
 
-def test_a_static_helper_is_judged_by_all_of_its_arguments() -> None:
-    hook = hook_with("log_scalar", staticmethod(lambda writer, values: None))
+def test_static_helper_is_checked_by_all_of_its_arguments() -> None:
+    hook = make_hook("log_scalar", staticmethod(lambda writer, values: None))
     assert HookBus([hook]).explain().points == {}
-    assert "is similar to the point" in refusal(hook_with("log_scalar", staticmethod(lambda values: None)))
+    assert "is similar to the point" in refusal(make_hook("log_scalar", staticmethod(lambda values: None)))
 
 
-def test_private_methods_and_attributes_that_are_no_methods_are_left_alone() -> None:
+def test_private_methods_and_attributes_are_ignored() -> None:
     class Careful(Hook):
         before_train_count = 3
         after_train = None
@@ -98,15 +101,15 @@ def test_private_methods_and_attributes_that_are_no_methods_are_left_alone() -> 
     assert HookBus([Careful()]).explain().points == {}
 
 
-def test_a_callback_of_another_trainer_is_told_the_point_with_its_arguments() -> None:
-    message = refusal(hook_with("on_train_batch_end", lambda self, trainer, pl_module, outputs, batch, batch_idx: None))
+def test_callback_of_another_framework_raises_with_the_matching_point() -> None:
+    message = refusal(make_hook("on_train_batch_end", lambda self, trainer, pl_module, outputs, batch, batch_idx: None))
     assert message.endswith(
         "on_train_batch_end is a callback of Lightning and Keras. Define "
         "after_train_iter(run, step, batch_idx, batch, model, outputs, loss) instead."
     )
 
 
-def test_a_marked_function_of_any_plugin_must_be_a_point() -> None:
+def test_marked_function_must_be_a_point() -> None:
     class Plain:
         @plain_mark
         def render(self, run: Any) -> None: ...
@@ -114,7 +117,7 @@ def test_a_marked_function_of_any_plugin_must_be_a_point() -> None:
     assert "unknown point render. Available: after_backward, " in refusal(Plain())
 
 
-def test_a_spelling_under_two_names_of_one_point_is_refused() -> None:
+def test_two_methods_for_one_point_raise() -> None:
     class Twice(Hook):
         def before_step(self, run: Any) -> None: ...
         def before_train_iter(self, run: Any) -> None: ...
@@ -155,33 +158,31 @@ SIGNATURES: list[tuple[str, Callable[..., Any], str]] = [
 
 
 @pytest.mark.parametrize(("function", "message"), [s[1:] for s in SIGNATURES], ids=[s[0] for s in SIGNATURES])
-def test_a_signature_that_cannot_be_called_is_quoted_beside_the_right_one(
-    function: Callable[..., Any], message: str
-) -> None:
-    assert message in refusal(hook_with("after_train_iter", function))
+def test_invalid_signature_is_shown_with_the_expected_one(function: Callable[..., Any], message: str) -> None:
+    assert message in refusal(make_hook("after_train_iter", function))
 
 
-async def later(self: Any, run: Any) -> None: ...
+async def async_listener(self: Any, run: Any) -> None: ...
 
 
-async def stream(self: Any, run: Any) -> Any:
+async def async_generator_listener(self: Any, run: Any) -> Any:
     yield
 
 
-def generate(self: Any, run: Any) -> Any:
+def generator_listener(self: Any, run: Any) -> Any:
     yield
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (later, "after_train_iter: async functions are not supported. Define it as a synchronous method."),
-        (stream, "after_train_iter: async functions are not supported"),
-        (generate, "after_train_iter: generator functions are not supported. Remove the yield."),
+        (async_listener, "after_train_iter: async functions are not supported. Define it as a synchronous method."),
+        (async_generator_listener, "after_train_iter: async functions are not supported"),
+        (generator_listener, "after_train_iter: generator functions are not supported. Remove the yield."),
     ],
 )
-def test_a_function_that_would_do_nothing_when_called_is_refused(function: Callable[..., Any], message: str) -> None:
-    assert message in refusal(hook_with("after_train_iter", function))
+def test_async_and_generator_listeners_raise(function: Callable[..., Any], message: str) -> None:
+    assert message in refusal(make_hook("after_train_iter", function))
 
 
 @pytest.mark.parametrize(
@@ -193,18 +194,18 @@ def test_a_function_that_would_do_nothing_when_called_is_refused(function: Calla
         (plain_mark(hookwrapper=True), "old-style wrappers are not supported. Use @hookimpl(wrapper=True)."),
     ],
 )
-def test_options_of_actions_are_refused_at_points_with_the_reason(mark: Callable[..., Any], message: str) -> None:
+def test_options_of_actions_raise_at_points(mark: Callable[..., Any], message: str) -> None:
     def after_train_iter(self: Any, run: Any) -> Any:
         yield
 
-    assert message in refusal(hook_with("after_train_iter", mark(after_train_iter)))
+    assert message in refusal(make_hook("after_train_iter", mark(after_train_iter)))
 
 
 @pytest.mark.parametrize("point", ["before_train", "after_run", "log_scalars", "cleanup", "before_val"])
-def test_when_is_refused_where_nothing_is_counted(point: str) -> None:
+def test_when_raises_at_points_without_a_unit(point: str) -> None:
     marked = hookimpl(when=every(2))(lambda self, run: None)
     message = f"{point}: {point} does not support schedules. Remove when=."
-    assert message in refusal(hook_with(point, marked))
+    assert message in refusal(make_hook(point, marked))
 
 
 @pytest.mark.parametrize(
@@ -212,31 +213,34 @@ def test_when_is_refused_where_nothing_is_counted(point: str) -> None:
     [
         (lambda self, run, batch=3: None, "actions pass every argument. Remove the default of 'batch'"),
         (lambda self, run, **rest: None, "train_step(run, **rest): **rest is not supported. Name the arguments"),
-        (lambda self, run, loss: None, "train_step(run, loss): unknown argument 'loss'. Available: batch, run. Use any arguments of train_step(run"),
+        (
+            lambda self, run, loss: None,
+            "unknown argument 'loss'. Available: batch, run. Use any arguments of train_step(run",
+        ),
         (hookimpl(when=every(2))(lambda self, run: None), "train_step does not support schedules"),
-        (generate, "train_step: generator functions are not supported. Mark it with @hookimpl(wrapper=True)"),
+        (generator_listener, "train_step: generator functions are not supported. Mark it with @hookimpl(wrapper=True)"),
         (hookimpl(wrapper=True)(lambda self, run: None), "train_step: marked as a wrapper, but contains no yield"),
     ],
 )
-def test_an_action_that_cannot_be_called_is_refused(function: Callable[..., Any], message: str) -> None:
-    assert message in refusal(hook_with("train_step", function))
+def test_invalid_action_implementation_raises(function: Callable[..., Any], message: str) -> None:
+    assert message in refusal(make_hook("train_step", function))
 
 
-# -- what is accepted ----------------------------------------------------------------------------------------
+# -- valid plugins -------------------------------------------------------------------------------------------
 
 
-def test_defaults_on_arguments_of_the_point_are_always_filled() -> None:
+def test_defaults_of_point_arguments_are_overridden() -> None:
     seen: list[object] = []
 
     class Defaults(Hook):
         def after_train_iter(self, loss: object = "default", batch: object = "default") -> None:
             seen.extend([loss, batch])
 
-    called_with(Defaults(), batch=1)
+    emit_to(Defaults(), batch=1)
     assert seen == [None, 1]
 
 
-def test_double_star_receives_every_argument_that_was_not_named() -> None:
+def test_kwargs_receive_the_remaining_arguments() -> None:
     seen: list[dict[str, Any]] = []
 
     class Rest(Hook):
@@ -248,7 +252,7 @@ def test_double_star_receives_every_argument_that_was_not_named() -> None:
     assert seen == [{"run": bus.current, "epoch": 4, "metrics": {"a": 1}}]
 
 
-def test_second_spellings_of_arguments_positional_only_ones_and_any_order_are_fine() -> None:
+def test_argument_aliases_and_positional_only_arguments_are_valid() -> None:
     seen: list[object] = []
 
     class Spelled(Hook):
@@ -260,7 +264,7 @@ def test_second_spellings_of_arguments_positional_only_ones_and_any_order_are_fi
     assert seen == ["b", 7, bus.current]
 
 
-def test_static_class_and_instance_functions_listen() -> None:
+def test_static_class_and_instance_functions_are_called() -> None:
     seen: list[object] = []
 
     class Forms(Hook):
@@ -282,7 +286,7 @@ def test_static_class_and_instance_functions_listen() -> None:
     assert seen == [("static", 3), ("Forms", 3), ("instance", 3)]
 
 
-def test_a_mark_counts_whether_it_is_inside_or_outside_of_staticmethod() -> None:
+def test_marker_may_be_inside_or_outside_of_staticmethod() -> None:
     class Inside(Hook):
         @staticmethod
         @hookimpl(when=every(2))
@@ -298,7 +302,7 @@ def test_a_mark_counts_whether_it_is_inside_or_outside_of_staticmethod() -> None
         assert row.when == "every(2)"
 
 
-def test_decorated_methods_listen_by_the_signature_that_they_wrap() -> None:
+def test_decorated_methods_use_the_wrapped_signature() -> None:
     seen: list[object] = []
 
     def logged(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -324,26 +328,26 @@ def test_decorated_methods_listen_by_the_signature_that_they_wrap() -> None:
     assert seen == [(1, False), 2]
 
 
-@pytest.mark.parametrize("made", [functools.lru_cache(lambda run: None), functools.partial(print), len])
-def test_a_callable_that_is_no_function_is_refused_at_a_point_rather_than_left_out(made: Any) -> None:
+@pytest.mark.parametrize("value", [functools.lru_cache(lambda run: None), functools.partial(print), len])
+def test_callable_object_at_a_point_raises(value: Any) -> None:
     class Attribute(Hook):
         def __init__(self) -> None:
             super().__init__()
-            self.after_train = made
+            self.after_train = value
 
-    kind = type(made).__name__
+    kind = type(value).__name__
     expected = f"after_train: expected a method, got a {kind}. Define a method after_train that calls it."
     assert expected in refusal(Attribute())
 
 
-def test_a_subclass_may_switch_a_listener_off() -> None:
+def test_subclass_can_disable_a_listener() -> None:
     class Quiet(Bystander):
         after_train_iter = None  # type: ignore[assignment]
 
     assert HookBus([Quiet()]).explain().points == {}
 
 
-def test_marked_functions_of_plain_objects_and_modules_listen_and_unmarked_ones_do_not() -> None:
+def test_only_marked_functions_of_objects_and_modules_are_called() -> None:
     seen: list[str] = []
     module = types.ModuleType("loose_module")
 
@@ -366,24 +370,24 @@ def test_marked_functions_of_plain_objects_and_modules_listen_and_unmarked_ones_
     assert seen == ["module", "plain"]
 
 
-def test_an_object_that_listens_at_nothing_is_refused_unless_it_is_a_hook() -> None:
+def test_plugin_without_implementations_raises_unless_it_is_a_hook() -> None:
     HookBus([Hook()])
     message = refusal(object())
     assert "it implements no point or action. Subclass hookbus.Hook, or mark its functions with @hookimpl." in message
 
 
-def test_nothing_of_a_plugin_is_run_when_it_is_registered() -> None:
+def test_registration_does_not_execute_code_of_the_plugin() -> None:
     class Explosive:
         @property
         def before_train(self) -> None:
-            raise AssertionError("a property was read")
+            raise AssertionError("a property was evaluated")
 
         @functools.cached_property
         def after_train(self) -> None:
-            raise AssertionError("a cached property was read")
+            raise AssertionError("a cached property was evaluated")
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(name) if name.startswith("__") else AssertionError(f"{name} was asked for")
+            raise AttributeError(name) if name.startswith("__") else AssertionError(f"{name} was read")
 
         def __eq__(self, other: object) -> bool:
             raise AssertionError("it was compared")
@@ -399,7 +403,7 @@ def test_nothing_of_a_plugin_is_run_when_it_is_registered() -> None:
     class ExplosiveHook(Hook):
         @property
         def after_train(self) -> None:
-            raise AssertionError("a property was read")
+            raise AssertionError("a property was evaluated")
 
     bus = HookBus()
     bus.register(Explosive(), "a")
@@ -411,10 +415,10 @@ def test_nothing_of_a_plugin_is_run_when_it_is_registered() -> None:
     assert list(bus.hooks) == ["b"]
 
 
-# -- who -----------------------------------------------------------------------------------------------------
+# -- instances -----------------------------------------------------------------------------------------------
 
 
-def test_a_class_is_refused_in_place_of_an_instance() -> None:
+def test_class_instead_of_an_instance_raises() -> None:
     assert "expected an instance, got the class Bystander. Register Bystander(...)." in refusal(Bystander)
     with pytest.raises(RegistrationError, match="got the class Bystander"):
         HookBus([Bystander])
@@ -422,12 +426,14 @@ def test_a_class_is_refused_in_place_of_an_instance() -> None:
         HookBus().pm.register(Bystander, "named")
 
 
-def test_the_same_object_and_a_name_that_is_taken_are_refused() -> None:
+def test_duplicate_objects_and_names_raise() -> None:
     hook = Bystander()
     bus = HookBus([hook])
     with pytest.raises(RegistrationError, match=r"hook 'again' \(.*\) .*: the object is already registered"):
         bus.register(hook, "again")
-    with pytest.raises(RegistrationError, match=r"a hook with this name is already registered \(.*\). Set another `name`"):
+    with pytest.raises(
+        RegistrationError, match=r"a hook with this name is already registered \(.*\). Set another `name`"
+    ):
         bus.register(Bystander())
     assert list(bus.hooks) == ["bystander"]
     bus.register(Bystander(name="second"))
@@ -435,8 +441,8 @@ def test_the_same_object_and_a_name_that_is_taken_are_refused() -> None:
     assert list(bus.hooks) == ["bystander", "second", "third"]
 
 
-def test_a_refusal_names_the_package_that_the_hook_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = hook_with("after_trian", lambda self, run: None)
+def test_registration_error_names_the_package_of_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = make_hook("after_trian", lambda self, run: None)
     type(bad).__module__ = "pluggy._manager"
     version = sys.modules["importlib.metadata"].version("pluggy")
     assert f"hook 'mine' (pluggy {version}) cannot be registered" in refusal(bad)
@@ -446,7 +452,7 @@ def test_a_refusal_names_the_package_that_the_hook_comes_from(monkeypatch: pytes
     assert "hook 'mine' (module loose_module) cannot be registered" in refusal(bad)
 
 
-def test_schedules_and_priorities_are_resolved_at_registration() -> None:
+def test_schedules_and_priorities_are_validated_at_registration() -> None:
     class Settings(HookConfig):
         interval: int = 0
 
@@ -460,14 +466,14 @@ def test_schedules_and_priorities_are_resolved_at_registration() -> None:
     assert "after_train_iter: every('interval'), interval=0: expected an integer >= 1, got 0" in message
     marked = hookimpl(priority="LOW")(lambda self, run: None)  # type: ignore[call-overload]
     assert "invalid priority, got 'LOW'. Pass an integer such as Priority.LOW or 70." in refusal(
-        hook_with("after_train_iter", marked)
+        make_hook("after_train_iter", marked)
     )
     with pytest.raises(RegistrationError, match="invalid priority, got 'HIGH'"):
         HookBus().register(Bystander(), priority="HIGH")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", ["ema", {"type": "ema"}])
-def test_settings_in_the_place_of_a_hook_are_told_how_they_become_one(settings: Any) -> None:
+def test_settings_instead_of_a_hook_raise_and_suggest_build_hook(settings: Any) -> None:
     assert refusal(settings).endswith(
         f"expected a hook, got settings. Build the hook with hookbus.build_hook({settings!r})."
     )

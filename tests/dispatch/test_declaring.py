@@ -1,4 +1,4 @@
-"""Points of one's own, and those that are declared by a class."""
+"""Tests of custom points, declared by name or by a spec class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def seen() -> list[str]:
     return []
 
 
-def test_a_declared_point_is_fired_by_the_function_that_declared_it_or_by_emit(seen: list[str]) -> None:
+def test_declared_point_is_emitted_by_its_function_or_by_emit(seen: list[str]) -> None:
     bus: Any = HookBus()
-    after_render = bus.declare("after_render", args=("image",), doc="A picture was drawn.")
-    assert (after_render.__name__, after_render.__doc__) == ("after_render", "A picture was drawn.")
+    after_render = bus.declare("after_render", args=("image",), doc="An image was drawn.")
+    assert (after_render.__name__, after_render.__doc__) == ("after_render", "An image was drawn.")
 
     class Render(Hook):
         def after_render(self, run: Any, image: str) -> None:
@@ -34,7 +34,7 @@ def test_a_declared_point_is_fired_by_the_function_that_declared_it_or_by_emit(s
         after_render(imgae="three")
 
 
-def test_everything_holds_for_declared_points_too(seen: list[str]) -> None:
+def test_declared_points_support_schedules_and_validation(seen: list[str]) -> None:
     bus: Any = HookBus()
     before, after = bus.declare("before_draw"), bus.declare("after_draw", unit="iter")
 
@@ -55,11 +55,11 @@ def test_everything_holds_for_declared_points_too(seen: list[str]) -> None:
         bus.emit("after_train_iter")
     assert seen == ["before a", "before b", "before a", "before b", "after b", "after a"]
 
-    class Misspelt(Hook):
+    class Misspelled(Hook):
         def after_drwa(self) -> None: ...
 
     with pytest.raises(RegistrationError, match="unknown point after_drwa. Did you mean 'after_draw'"):
-        bus.register(Misspelt())
+        bus.register(Misspelled())
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,7 @@ def test_everything_holds_for_declared_points_too(seen: list[str]) -> None:
         ("after_render", {"unit": "iters"}, "after_render: unknown unit 'iters'. Did you mean 'iter'?"),
     ],
 )
-def test_a_point_that_cannot_be_declared_leaves_nothing_behind(
-    name: str, options: dict[str, Any], message: str
-) -> None:
+def test_invalid_declaration_does_not_modify_the_bus(name: str, options: dict[str, Any], message: str) -> None:
     bus: Any = HookBus()
     before = dict(bus.points)
     with pytest.raises(PointError) as caught:
@@ -87,29 +85,31 @@ def test_a_point_that_cannot_be_declared_leaves_nothing_behind(
 class Drawing:
     @hookspec(unit="epoch")
     def after_draw(self, image: str | None = None, *, tag: str = "") -> None:
-        """A picture was drawn."""
+        """An image was drawn."""
 
     def after_erase(self, run: Any, image: str) -> None: ...
 
 
-def test_a_method_of_a_spec_class_declares_its_point_and_gives_a_function_like_itself() -> None:
+def test_spec_method_declares_its_point_and_returns_a_typed_function() -> None:
     bus, seen = HookBus(), []
     after_draw, after_erase = bus.declare(Drawing.after_draw), bus.declare(Drawing.after_erase)
     bus.on("after_draw", when=every(1))(lambda image, tag: seen.append((image, tag)))
     bus.on("after_erase", name="erase")(lambda image: seen.append(image))
-    assert (after_draw.__name__, after_draw.__doc__) == ("after_draw", "A picture was drawn.")
+    assert (after_draw.__name__, after_draw.__doc__) == ("after_draw", "An image was drawn.")
     assert bus.points["after_draw"].unit == "epoch"
     after_draw("one", tag="a")
     after_draw()
     cast(Any, after_erase)("two")
     assert seen == [("one", "a"), (None, None), "two"]
-    with pytest.raises(PointError, match=r"after_draw\(run, image, tag\): expected at most 2 positional arguments, got 3"):
+    with pytest.raises(
+        PointError, match=r"after_draw\(run, image, tag\): expected at most 2 positional arguments, got 3"
+    ):
         cast(Any, after_draw)(1, 2, 3)
 
 
-def test_a_method_may_say_again_what_is_declared_but_nothing_else() -> None:
+def test_spec_method_may_be_declared_again_only_if_it_is_identical() -> None:
     class Other:
-        def after_draw(self, picture: Any = None) -> None: ...
+        def after_draw(self, figure: Any = None) -> None: ...
 
     bus = HookBus()
     bus.declare_from(Drawing)
@@ -126,7 +126,7 @@ class Rendering:
     def after_epoch(self, image): ...  # type: ignore[no-untyped-def]
 
 
-def test_a_spec_class_declares_the_points_that_are_not_there_yet(seen: list[str]) -> None:
+def test_spec_class_declares_only_new_points(seen: list[str]) -> None:
     bus: Any = HookBus()
     bus.declare_from(Rendering)
     bus.declare_from(Rendering)
@@ -139,7 +139,7 @@ def test_a_spec_class_declares_the_points_that_are_not_there_yet(seen: list[str]
     assert seen == ["1 x", "3 x"]
 
 
-def test_a_spec_class_with_a_reserved_name_is_refused() -> None:
+def test_spec_class_with_a_reserved_name_raises() -> None:
     class Spec:
         def train_step(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""When anything is due at a point: one comparison per unit, and the answer of looking at every event."""
+"""Tests of the evaluation of schedules: the counters must not skip a due event."""
 
 from __future__ import annotations
 
@@ -41,49 +41,51 @@ def listener(schedule: Schedule) -> tuple[Listener, Schedule]:
 
 
 @given(st.lists(schedules, min_size=1, max_size=4), st.lists(st.lists(st.booleans(), max_size=14), max_size=3))
-def test_skipping_what_the_comparisons_skip_misses_nothing(made: list[Schedule], epochs: list[list[bool]]) -> None:
-    """Each epoch is a list of iterations, which make an update or do not."""
+def test_counters_skip_only_events_without_due_schedules(
+    listener_schedules: list[Schedule], epochs: list[list[bool]]
+) -> None:
+    """Each epoch is a list of iterations, True if the optimizer steps."""
     clock = Clock()
     clock.counts_iterations = False
     clock.max_iters = sum(map(len, epochs))
-    due = Due(AFTER_ITER, clock, [listener(each) for each in made])
+    due = Due(AFTER_ITER, clock, [listener(schedule) for schedule in listener_schedules])
     names = {f"_counter_{i}": counter for i, counter in enumerate(due.counters)}
     tests = [counter.test(name) for name, counter in names.items()]
     moment = PointMoment(clock, AFTER_ITER)
     for epoch in epochs:
         clock.begin_epoch()
-        for updates in epoch:
+        for steps in epoch:
             clock.begin_iter(None)
-            if updates:
+            if steps:
                 clock.count_step()
             clock.end_iter(None)
-            expected = [each.due(moment) for each in made]
-            looked_at = any(eval(test, {"_clock": clock, **names}) for test in tests)
-            assert (due.now() if looked_at else [False] * len(made)) == expected
+            expected = [schedule.due(moment) for schedule in listener_schedules]
+            evaluate = any(eval(test, {"_clock": clock, **names}) for test in tests)
+            assert (due.now() if evaluate else [False] * len(listener_schedules)) == expected
         clock.end_epoch()
 
 
 def test_listeners_of_one_unit_share_a_counter() -> None:
-    made = [every(3), every(5, unit="iter"), every(2, unit="batch"), every(3) | every(4, unit="step")]
-    assert len(Due(AFTER_ITER, Clock(), [listener(each) for each in made]).counters) == 3
+    listener_schedules = [every(3), every(5, unit="iter"), every(2, unit="batch"), every(3) | every(4, unit="step")]
+    assert len(Due(AFTER_ITER, Clock(), [listener(schedule) for schedule in listener_schedules]).counters) == 3
 
 
-def test_equal_schedules_are_asked_once() -> None:
-    asked: list[str] = []
+def test_equal_schedules_are_evaluated_once() -> None:
+    evaluated: list[str] = []
 
-    class Asked(Schedule):
+    class Recording(Schedule):
         def __eq__(self, other: object) -> bool:
-            return isinstance(other, Asked)
+            return isinstance(other, Recording)
 
         def due(self, moment: object) -> bool:
-            asked.append("due")
+            evaluated.append("due")
             return True
 
     clock = Clock()
     clock.end_iter(None)
-    made = [Asked(), every(3), Asked()]
-    assert Due(AFTER_ITER, clock, [listener(each) for each in made]).now() == [True, False, True]
-    assert asked == ["due"]
+    listener_schedules = [Recording(), every(3), Recording()]
+    assert Due(AFTER_ITER, clock, [listener(schedule) for schedule in listener_schedules]).now() == [True, False, True]
+    assert evaluated == ["due"]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +98,11 @@ def test_equal_schedules_are_asked_once() -> None:
         (None, "True"),
     ],
 )
-def test_the_comparison_is_with_what_the_clock_counts(unit: str, source: str) -> None:
+def test_counter_source_compares_the_attribute_of_the_clock(unit: str, source: str) -> None:
     assert Counter(PointMoment(Clock(), AFTER_ITER), unit, [every(3)]).test("c") == source  # type: ignore[arg-type]
 
 
-def test_a_schedule_that_does_not_hold_names_hook_and_point() -> None:
+def test_invalid_schedule_raises_with_hook_and_point() -> None:
     clock = Clock()
     clock.end_iter(None)
     with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last: the run has no known limit"):

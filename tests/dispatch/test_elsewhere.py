@@ -1,4 +1,4 @@
-"""Names of other trainers, against the page that lists them."""
+"""Tests of the callback names of other frameworks against the documentation page."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 SECTIONS = {"Lightning": "Lightning", "Hugging Face": "Hugging Face Trainer", "Keras": "Keras"}
 
 
-def rows(trainer: str) -> dict[str, str]:
-    """The names and points of those rows of a table of the page in which they stand one for one."""
+def rows(framework: str) -> dict[str, str]:
+    """Return the callbacks and points of the rows of a table in which they correspond one to one."""
     sections = PAGE.read_text().split("\n## ")
-    text = next(part for part in sections if part.startswith(f"{SECTIONS[trainer]}\n"))
-    found: dict[str, str] = {}
-    for theirs, ours in re.findall(r"^\| ((?:`on_\w+`(?:, )?)+) \| ((?:`\w+`(?:, )?)+) \|$", text, flags=re.MULTILINE):
-        found.update(zip(re.findall(r"\w+", theirs), re.findall(r"\w+", ours), strict=True))
-    return found
+    text = next(part for part in sections if part.startswith(f"{SECTIONS[framework]}\n"))
+    points: dict[str, str] = {}
+    row = re.compile(r"^\| ((?:`on_\w+`(?:, )?)+) \| ((?:`\w+`(?:, )?)+) \|$", flags=re.MULTILINE)
+    for callbacks, names in row.findall(text):
+        points.update(zip(re.findall(r"\w+", callbacks), re.findall(r"\w+", names), strict=True))
+    return points
 
 
-@pytest.mark.parametrize("trainer", NAMES)
-def test_are_those_of_the_page(trainer: str) -> None:
-    listed = rows(trainer)
+@pytest.mark.parametrize("framework", NAMES)
+def test_framework_aliases_match_the_documentation_page(framework: str) -> None:
+    listed = rows(framework)
     assert len(listed) >= 6
-    assert {name: NAMES[trainer].get(name, name) for name in listed} == listed
+    assert {name: NAMES[framework].get(name, name) for name in listed} == listed
 
 
-def test_stand_for_points_that_there_are() -> None:
+def test_framework_aliases_refer_to_existing_points() -> None:
     assert {point for names in NAMES.values() for point in names.values()} <= set(POINTS)
     assert not {name for names in NAMES.values() for name in names} & set(POINTS)
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "expected"),
     [
         ("on_train_batch_end", ("Lightning and Keras", "after_train_iter")),
         ("on_epoch_end", ("Hugging Face and Keras", "after_epoch")),
@@ -45,5 +46,5 @@ def test_stand_for_points_that_there_are() -> None:
         ("on_fire", None),
     ],
 )
-def test_are_told_with_whose_they_are(name: str, found: tuple[str, str] | None) -> None:
-    assert named_elsewhere(name) == found
+def test_lookup_returns_the_frameworks_and_the_point(name: str, expected: tuple[str, str] | None) -> None:
+    assert named_elsewhere(name) == expected

@@ -1,4 +1,4 @@
-"""What stands behind `bus.emit`: names are checked, and what the run knows is filled in."""
+"""Tests of `bus.emit`: argument checks and defaults."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hookbus.testing import RecordingBus
 ARGUMENTS = [(point, name) for point in POINTS.values() for name in point.args]
 
 
-@pytest.mark.parametrize("listening", [True, False])
+@pytest.mark.parametrize("has_listeners", [True, False])
 @pytest.mark.parametrize(
-    ("point", "wrong", "message"),
+    ("point", "unknown", "message"),
     [
         ("after_train_iter", "losss", "after_train_iter: unknown argument 'losss'. Did you mean 'loss'? Signature: "),
         ("before_epoch", "loss", "before_epoch: unknown argument 'loss'. Available: epoch, model. Signature: "),
@@ -26,12 +26,10 @@ ARGUMENTS = [(point, name) for point in POINTS.values() for name in point.args]
         ("before_epoch", "data_batch", "before_epoch: unknown argument 'batch'."),
     ],
 )
-def test_an_argument_that_the_point_does_not_have_is_refused(
-    listening: bool, point: str, wrong: str, message: str
-) -> None:
-    bus: Any = RecordingBus() if listening else HookBus()
+def test_unknown_argument_raises(has_listeners: bool, point: str, unknown: str, message: str) -> None:
+    bus: Any = RecordingBus() if has_listeners else HookBus()
     with pytest.raises(PointError) as caught:
-        bus.emit(point, **{wrong: 1})
+        bus.emit(point, **{unknown: 1})
     assert message in str(caught.value)
 
 
@@ -46,7 +44,7 @@ def test_every_argument_of_every_point_reaches_the_listeners(point: Point, name:
     assert arguments[name] == value
 
 
-def test_second_spellings_are_accepted_and_the_run_may_be_named() -> None:
+def test_argument_aliases_and_the_run_are_accepted() -> None:
     bus: Any = RecordingBus()
     bus.emit("after_train_iter", data_batch=[1], run=bus.current, outputs={"loss": 0.25})
     bus.emit("after_train_iter", runner=bus.current, data_batch=[2], batch_idx=9)
@@ -55,14 +53,14 @@ def test_second_spellings_are_accepted_and_the_run_may_be_named() -> None:
     assert (second["batch"], second["batch_idx"]) == ([2], 9)
 
 
-def test_an_alias_fires_the_point_it_stands_for() -> None:
+def test_alias_emits_its_point() -> None:
     bus: Any = RecordingBus()
     for alias in ("before_training", "before_step", "after_step", "after_training"):
         bus.emit(alias)
     assert bus.fired == ["before_train", "before_train_iter", "after_train_iter", "after_train"]
 
 
-def test_arguments_that_nobody_gave_and_nobody_knows_are_none() -> None:
+def test_omitted_arguments_without_default_are_none() -> None:
     bus: Any = RecordingBus()
     bus.emit("after_train_iter")
     bus.emit("log_images", tag="x")
@@ -72,7 +70,7 @@ def test_arguments_that_nobody_gave_and_nobody_knows_are_none() -> None:
     assert bus.arguments("log_images") == [{"tag": "x", "images": None, "step": 1, "caption": None}]
 
 
-def test_a_point_that_was_not_declared_is_an_error_with_near_names() -> None:
+def test_undeclared_point_raises_and_suggests_a_name() -> None:
     bus: Any = HookBus()
     with pytest.raises(PointError, match="Unknown point 'after_epohc'. Did you mean 'after_epoch'"):
         bus.emit("after_epohc")
@@ -80,7 +78,7 @@ def test_a_point_that_was_not_declared_is_an_error_with_near_names() -> None:
         bus.emit("epoch_edn")
 
 
-def test_a_declared_point_may_have_arguments_of_any_name() -> None:
+def test_declared_point_may_have_arguments_of_any_name() -> None:
     bus: Any = HookBus()
     seen: list[Any] = []
     fire = bus.declare("after_render", args=("point", "rest", "call", "known", "loss"))
@@ -93,12 +91,12 @@ def test_a_declared_point_may_have_arguments_of_any_name() -> None:
 
 
 @pytest.mark.parametrize("point", ["before_run", "before_train", "before_epoch"])
-@pytest.mark.parametrize("wrong", ["bacth", "loss"])
-def test_wrong_arguments_of_an_event_that_the_run_has_fired_already_are_an_error_too(point: str, wrong: str) -> None:
+@pytest.mark.parametrize("unknown", ["bacth", "loss"])
+def test_unknown_arguments_raise_if_the_point_was_emitted_automatically(point: str, unknown: str) -> None:
     bus: Any = RecordingBus()
     with bus.run(epochs=1):
         bus.emit("before_train_epoch")
         fired = list(bus.fired)
-        with pytest.raises(PointError, match=f"{point}: unknown argument '{wrong}'"):
-            bus.emit(point, **{wrong: 1.0})
+        with pytest.raises(PointError, match=f"{point}: unknown argument '{unknown}'"):
+            bus.emit(point, **{unknown: 1.0})
         assert bus.fired == fired

@@ -1,4 +1,4 @@
-"""In what order, and why."""
+"""Tests of `bus.explain()`."""
 
 from __future__ import annotations
 
@@ -46,30 +46,30 @@ def bus() -> HookBus:
     return bus
 
 
-def test_each_listener_is_shown_in_time_order_with_the_source_of_its_number() -> None:
-    found = bus().explain()
-    assert found.order == "nested"
-    assert list(found.points) == ["before_epoch", "after_train_iter", "after_epoch", "after_train"]
-    assert found.points["after_epoch"] == [
+def test_listeners_are_shown_in_execution_order_with_priority_source() -> None:
+    explanation = bus().explain()
+    assert explanation.order == "nested"
+    assert list(explanation.points) == ["before_epoch", "after_train_iter", "after_epoch", "after_train"]
+    assert explanation.points["after_epoch"] == [
         Row("mine", PACKAGE, 50, "default"),
         Row("ema", PACKAGE, 40, "class EMA"),
         Row("logger", PACKAGE, 20, "config", "every(5)", ("(eval: absent)",), ("ema", "(ghost: absent)")),
     ]
-    assert found.points["before_epoch"] == [Row("ema", PACKAGE, 3, "@hookimpl")]
-    assert found.points["after_train_iter"] == [Row("ema", PACKAGE, 40, "class EMA", "every(2) & should_trigger")]
-    assert [(row.hook, row.priority, row.source) for row in found.points["after_train"]] == [
+    assert explanation.points["before_epoch"] == [Row("ema", PACKAGE, 3, "@hookimpl")]
+    assert explanation.points["after_train_iter"] == [Row("ema", PACKAGE, 40, "class EMA", "every(2) & should_trigger")]
+    assert [(row.hook, row.priority, row.source) for row in explanation.points["after_train"]] == [
         ("eval", 50, "class Eval"),
         ("other", 7, "register(priority=)"),
     ]
 
 
-def test_a_listener_that_is_never_due_is_shown_as_such() -> None:
+def test_listener_that_is_never_due_is_shown_as_never() -> None:
     bus = HookBus()
     bus.on("after_epoch", name="mine", when=every(None, unit="epoch"))(lambda: None)
     assert bus.explain().points["after_epoch"] == [Row("mine", PACKAGE, 50, "default", "never")]
 
 
-def test_it_reads_as_a_list() -> None:
+def test_explanation_is_printed_as_a_list() -> None:
     assert str(bus().explain()).splitlines() == [
         "order: nested",
         "before_epoch",
@@ -86,22 +86,22 @@ def test_it_reads_as_a_list() -> None:
     ]
 
 
-def test_what_it_shows_is_what_happens() -> None:
+def test_explanation_matches_the_execution_order() -> None:
     called: list[str] = []
     ascending: Any = HookBus(order="ascending")
     for name, number in (("a", 50), ("b", 10), ("c", 90)):
-        ascending.on("after_epoch", name=name, priority=number)(noting(called, name))
+        ascending.on("after_epoch", name=name, priority=number)(recording(called, name))
     ascending.fire("after_epoch")
-    found = ascending.explain()
-    assert found.order == "ascending"
-    assert called == [row.hook for row in found.points["after_epoch"]] == ["b", "a", "c"]
+    explanation = ascending.explain()
+    assert explanation.order == "ascending"
+    assert called == [row.hook for row in explanation.points["after_epoch"]] == ["b", "a", "c"]
 
 
-def noting(called: list[str], name: str) -> Any:
+def recording(called: list[str], name: str) -> Any:
     return lambda: called.append(name)
 
 
-def test_asking_changes_nothing() -> None:
-    there = bus()
-    assert there.explain() == there.explain()
+def test_explain_does_not_modify_the_bus() -> None:
+    explained = bus()
+    assert explained.explain() == explained.explain()
     assert HookBus().explain().points == {}

@@ -1,4 +1,4 @@
-"""What becomes of a hook that fails: who is told, who goes on, what is left in the end."""
+"""Tests of the handling of exceptions of hooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULE = f"module {__name__}"
 
 
 class Failing(Hook):
-    """Raises what `fails(run)` returns, if anything."""
+    """Hook that raises the exception returned by `fails(run)`, if any."""
 
     def __init__(self, fails: Callable[[Any], BaseException | None], **settings: Any) -> None:
         super().__init__(**settings)
@@ -36,12 +36,12 @@ class Failing(Hook):
         self.called.append("cleanup")
 
 
-class Watching(Failing):
+class Observing(Failing):
     observer = True
 
 
-class Noting(Hook):
-    """Listens after the failing hook in registration order, at before and after points alike."""
+class Recorder(Hook):
+    """Hook that records its events and runs after the failing hook at `after_*` points."""
 
     priority = 0
 
@@ -87,29 +87,31 @@ def iterate(bus: Any, iterations: int, epochs: int = 1) -> None:
 
 
 @contextmanager
-def warned(*expected: str) -> Iterator[None]:
-    """Exactly these warnings, by parts of their texts, in order."""
-    with warnings.catch_warnings(record=True) as shown:
+def expect_warnings(*expected: str) -> Iterator[None]:
+    """Check that exactly these warnings are issued, in order; `expected` are parts of their messages."""
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         yield
-    assert [each.category for each in shown] == [HookWarning] * len(expected), [str(each.message) for each in shown]
-    for each, text in zip(shown, expected, strict=True):
-        assert text in str(each.message)
+    assert [entry.category for entry in caught_warnings] == [HookWarning] * len(expected), [
+        str(entry.message) for entry in caught_warnings
+    ]
+    for entry, text in zip(caught_warnings, expected, strict=True):
+        assert text in str(entry.message)
 
 
 # -- raise -----------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_goes_on_as_it_is_with_a_note_of_who_where_and_when() -> None:
+def test_exception_propagates_with_a_note_of_hook_point_and_position() -> None:
     error = KeyError("mine")
-    bus: Any = HookBus([Failing(lambda run: error if run.iters_done == 5 else None), noting := Noting()])
+    bus: Any = HookBus([Failing(lambda run: error if run.iters_done == 5 else None), recorder := Recorder()])
     with pytest.raises(KeyError) as caught, bus.run():
         iterate(bus, 3, epochs=2)
     assert caught.value is error
     where = "at after_train_iter, epoch 2, iteration 5"
     assert error.__notes__ == [f"raised by hook 'failing' ({MODULE}) {where}"]
     assert "raise error" in "".join(traceback.format_exception(error))
-    assert noting.called == [
+    assert recorder.called == [
         *("iter 0", "iter 1", "iter 2", "iter 3"),
         "exception 'mine'",
         "after_run failed",
@@ -117,7 +119,7 @@ def test_a_failure_goes_on_as_it_is_with_a_note_of_who_where_and_when() -> None:
     ]
 
 
-def test_stop_iteration_is_a_failure_like_any_other() -> None:
+def test_stop_iteration_raises_hook_failure() -> None:
     bus: Any = HookBus([Failing(always(StopIteration("done")))])
     with pytest.raises(HookFailure, match="StopIteration raised by hook 'failing' .* at after_train_iter") as caught:
         iterate(bus, 1)
@@ -125,7 +127,7 @@ def test_stop_iteration_is_a_failure_like_any_other() -> None:
     assert caught.value.__cause__.value == "done"
 
 
-def test_stop_iteration_in_a_generator_of_the_loop_does_not_end_it_silently() -> None:
+def test_stop_iteration_does_not_end_a_generator_silently() -> None:
     bus: Any = HookBus([Failing(always(StopIteration()))])
 
     def batches() -> Iterator[int]:
@@ -137,9 +139,9 @@ def test_stop_iteration_in_a_generator_of_the_loop_does_not_end_it_silently() ->
         list(batches())
 
 
-@pytest.mark.parametrize("hook", [Failing, Watching])
+@pytest.mark.parametrize("hook", [Failing, Observing])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_interrupts_pass_whatever_the_policy_is(hook: type[Failing], error: BaseException) -> None:
+def test_interrupts_propagate_under_every_policy(hook: type[Failing], error: BaseException) -> None:
     bus: Any = HookBus([hook(always(error), on_error="disable")])
     with pytest.raises(type(error)) as caught:
         iterate(bus, 1)
@@ -149,7 +151,7 @@ def test_interrupts_pass_whatever_the_policy_is(hook: type[Failing], error: Base
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
 @pytest.mark.parametrize("point", ["after_run", "cleanup"])
-def test_an_interrupt_at_the_end_reaches_the_others_and_then_leaves(point: str, error: BaseException) -> None:
+def test_interrupt_at_the_end_propagates_after_all_listeners_ran(point: str, error: BaseException) -> None:
     called: list[str] = []
     bus: Any = HookBus()
 
@@ -175,57 +177,56 @@ def test_an_interrupt_at_the_end_reaches_the_others_and_then_leaves(point: str, 
 # -- warn and disable ------------------------------------------------------------------------------------------
 
 
-def test_an_observer_warns_once_and_the_others_are_still_called() -> None:
-    bus: Any = HookBus([watching := Watching(at_iterations(1, 3)), noting := Noting()])
+def test_observer_failure_warns_once_and_other_hooks_are_called() -> None:
+    bus: Any = HookBus([observing := Observing(at_iterations(1, 3)), recorder := Recorder()])
     with (
-        warned(
-            f"hook 'watching' ({MODULE}) failed at after_train_iter: ValueError: at 1. Training continues.",
-            f"hook 'watching' ({MODULE}) failed 2 times; its results are incomplete. "
-            "First failure: ValueError: at 1",
+        expect_warnings(
+            f"hook 'observing' ({MODULE}) failed at after_train_iter: ValueError: at 1. Training continues.",
+            f"hook 'observing' ({MODULE}) failed 2 times; its results are incomplete. First failure: ValueError: at 1",
         ),
         bus.run(),
     ):
         iterate(bus, 4)
-    assert noting.called == ["iter 0", "iter 1", "iter 2", "iter 3", "after_run finished", "cleanup"]
-    assert watching.called.count("after_train_iter") == 4
+    assert recorder.called == ["iter 0", "iter 1", "iter 2", "iter 3", "after_run finished", "cleanup"]
+    assert observing.called.count("after_train_iter") == 4
 
 
-def test_a_configuration_that_does_not_hold_ends_the_run_of_an_observer_too_unless_it_says_otherwise() -> None:
+def test_config_error_of_an_observer_ends_the_run_unless_configured() -> None:
     wrong = ConfigError(["targets: there is no layer 7."])
-    bus: Any = HookBus([Watching(always(wrong))])
+    bus: Any = HookBus([Observing(always(wrong))])
     with pytest.raises(ConfigError, match="no layer 7"), bus.run():
         iterate(bus, 1)
-    told: Any = HookBus([Watching(always(wrong), on_error="warn")])
-    with warned("no layer 7. Training continues."), told.run():
-        iterate(told, 1)
+    configured: Any = HookBus([Observing(always(wrong), on_error="warn")])
+    with expect_warnings("no layer 7. Training continues."), configured.run():
+        iterate(configured, 1)
 
 
-def test_one_failure_is_told_once() -> None:
-    bus: Any = HookBus([Watching(at_iterations(2))])
-    with warned("failed at after_train_iter: ValueError: at 2. Training continues."), bus.run():
+def test_single_failure_is_reported_once() -> None:
+    bus: Any = HookBus([Observing(at_iterations(2))])
+    with expect_warnings("failed at after_train_iter: ValueError: at 2. Training continues."), bus.run():
         iterate(bus, 9)
 
 
-def test_three_failures_in_a_row_disable_the_whole_hook_but_its_cleanup() -> None:
-    bus: Any = HookBus([watching := Watching(at_iterations(2, 3, 4, 5)), noting := Noting()])
+def test_three_consecutive_failures_disable_all_but_cleanup() -> None:
+    bus: Any = HookBus([observing := Observing(at_iterations(2, 3, 4, 5)), recorder := Recorder()])
     with (
-        warned("Training continues", "failed 3 times, disabled since epoch 1, iteration 4; its results"),
+        expect_warnings("Training continues", "failed 3 times, disabled since epoch 1, iteration 4; its results"),
         bus.run(),
     ):
         iterate(bus, 6)
-    assert watching.called == ["before_train_iter", "after_train_iter"] * 4 + ["cleanup"]
-    assert noting.called.count("iter 5") == 1
+    assert observing.called == ["before_train_iter", "after_train_iter"] * 4 + ["cleanup"]
+    assert recorder.called.count("iter 5") == 1
 
 
-def test_a_success_in_between_begins_the_count_again() -> None:
-    bus: Any = HookBus([watching := Watching(at_iterations(1, 2, 4, 5, 7, 8))])
-    with warned("Training continues", "failed 6 times; its results"), bus.run():
+def test_success_resets_the_count_of_consecutive_failures() -> None:
+    bus: Any = HookBus([observing := Observing(at_iterations(1, 2, 4, 5, 7, 8))])
+    with expect_warnings("Training continues", "failed 6 times; its results"), bus.run():
         iterate(bus, 9)
-    assert watching.called.count("after_train_iter") == 9
+    assert observing.called.count("after_train_iter") == 9
 
 
-def test_failures_in_a_row_are_those_of_one_listener() -> None:
-    class Half(Hook):
+def test_consecutive_failures_are_counted_per_listener() -> None:
+    class HalfFailing(Hook):
         observer = True
         called = 0
 
@@ -235,29 +236,34 @@ def test_failures_in_a_row_are_those_of_one_listener() -> None:
         def after_train_iter(self) -> None:
             self.called += 1
 
-    bus: Any = HookBus([half := Half()])
-    with warned("Training continues", "failed 3 times, disabled since epoch 1, iteration 3"), bus.run():
+    bus: Any = HookBus([half := HalfFailing()])
+    with expect_warnings("Training continues", "failed 3 times, disabled since epoch 1, iteration 3"), bus.run():
         iterate(bus, 6)
     assert half.called == 2
 
 
-def test_a_hook_may_be_disabled_at_its_first_failure() -> None:
+def test_on_error_disable_disables_at_the_first_failure() -> None:
     bus: Any = HookBus([hook := Failing(at_iterations(2, 3), on_error="disable")])
-    with warned("ValueError: at 2. The hook is disabled.", "failed 1 times, disabled since epoch 1, iteration 2"), bus.run():
+    with (
+        expect_warnings(
+            "ValueError: at 2. The hook is disabled.", "failed 1 times, disabled since epoch 1, iteration 2"
+        ),
+        bus.run(),
+    ):
         iterate(bus, 5)
     assert hook.called == ["before_train_iter", "after_train_iter"] * 2 + ["cleanup"]
 
 
-def test_the_file_decides_over_the_class() -> None:
-    bus: Any = HookBus([Watching(always(ValueError("no")), on_error="raise")])
+def test_on_error_of_the_config_overrides_the_class() -> None:
+    bus: Any = HookBus([Observing(always(ValueError("no")), on_error="raise")])
     with pytest.raises(ValueError, match="no"):
         iterate(bus, 1)
     bus = HookBus([Failing(always(ValueError("no")), on_error="warn")])
-    with warned("failed at after_train_iter: ValueError: no. Training continues."):
+    with expect_warnings("failed at after_train_iter: ValueError: no. Training continues."):
         iterate(bus, 2)
 
 
-def test_a_plugin_that_is_no_hook_raises() -> None:
+def test_failure_of_a_plain_plugin_raises() -> None:
     bus: Any = HookBus()
 
     @bus.on("before_train")
@@ -269,68 +275,68 @@ def test_a_plugin_that_is_no_hook_raises() -> None:
     assert f"raised by hook '{__name__}.{fail.__qualname__}'" in caught.value.__notes__[0]
 
 
-def test_stop_iteration_of_an_observer_is_counted_like_other_failures() -> None:
-    bus: Any = HookBus([Watching(at_iterations())])
-    bus.register(Watching(always(StopIteration()), name="stops"))
-    with warned(f"hook 'stops' ({MODULE}) failed at after_train_iter: StopIteration. Training"):
+def test_stop_iteration_of_an_observer_is_counted_as_a_failure() -> None:
+    bus: Any = HookBus([Observing(at_iterations())])
+    bus.register(Observing(always(StopIteration()), name="stops"))
+    with expect_warnings(f"hook 'stops' ({MODULE}) failed at after_train_iter: StopIteration. Training"):
         iterate(bus, 1)
 
 
-def test_a_should_trigger_that_fails_is_a_failure_of_its_hook() -> None:
-    class Asked(Watching):
+def test_exception_in_should_trigger_is_attributed_to_its_hook() -> None:
+    class FailingTrigger(Observing):
         def should_trigger(self, step: int) -> bool:
-            raise ValueError("no answer")
+            raise ValueError("undecided")
 
-    bus: Any = HookBus([Asked(at_iterations()), noting := Noting()])
-    with warned(f"hook 'asked' ({MODULE}) failed at before_train_iter: ValueError: no answer"):
+    bus: Any = HookBus([FailingTrigger(at_iterations()), recorder := Recorder()])
+    with expect_warnings(f"hook 'failing_trigger' ({MODULE}) failed at before_train_iter: ValueError: undecided"):
         iterate(bus, 1)
-    assert noting.called == ["iter 0"]
+    assert recorder.called == ["iter 0"]
 
 
-def test_nothing_is_put_around_a_listener_before_its_hook_has_failed() -> None:
-    bus: Any = HookBus([watching := Watching(at_iterations(1))])
+def test_listener_is_not_wrapped_before_its_hook_has_failed() -> None:
+    bus: Any = HookBus([observing := Observing(at_iterations(1))])
 
-    def call_of(point: str) -> object:
+    def get_call(point: str) -> object:
         return bus.table.listeners(point, bus.current)[0].call
 
-    assert call_of("after_train_iter") == watching.after_train_iter
-    with warned("Training continues"):
+    assert get_call("after_train_iter") == observing.after_train_iter
+    with expect_warnings("Training continues"):
         iterate(bus, 2)
-    assert call_of("after_train_iter") != watching.after_train_iter
+    assert get_call("after_train_iter") != observing.after_train_iter
 
 
-def test_each_run_counts_and_warns_anew() -> None:
-    bus: Any = HookBus([watching := Watching(always(ValueError()))])
+def test_failure_counts_are_reset_for_each_run() -> None:
+    bus: Any = HookBus([observing := Observing(always(ValueError()))])
     for _ in range(2):
-        with warned("ValueError. Training continues.", "failed 3 times, disabled since epoch"), bus.run():
+        with expect_warnings("ValueError. Training continues.", "failed 3 times, disabled since epoch"), bus.run():
             iterate(bus, 5)
-    assert watching.called.count("after_train_iter") == 6
+    assert observing.called.count("after_train_iter") == 6
 
 
-def test_a_hook_that_comes_under_the_name_of_a_disabled_one_is_not_disabled() -> None:
-    bus: Any = HookBus([Watching(always(ValueError()), name="same")])
-    with warned("Training continues"):
+def test_new_hook_with_the_name_of_a_disabled_hook_is_enabled() -> None:
+    bus: Any = HookBus([Observing(always(ValueError()), name="same")])
+    with expect_warnings("Training continues"):
         iterate(bus, 4)
     bus.unregister("same")
-    bus.register(fresh := Watching(at_iterations(), name="same"))
+    bus.register(fresh := Observing(at_iterations(), name="same"))
     iterate(bus, 1)
     assert fresh.called == ["before_train_iter", "after_train_iter"]
 
 
-def test_a_disabled_hook_has_no_say_in_actions_either() -> None:
-    class Doubling(Watching):
+def test_disabled_hook_does_not_take_part_in_actions() -> None:
+    class Doubling(Observing):
         def train_step(self, batch: int) -> int:
             return 2 * batch
 
     bus: Any = HookBus([Doubling(at_iterations(1), on_error="disable")])
     step = bus.action("train_step", lambda batch: batch)
     assert step(3) == 6
-    with warned("The hook is disabled"):
+    with expect_warnings("The hook is disabled"):
         iterate(bus, 1)
     assert step(3) == 3
 
 
-# -- events inside events --------------------------------------------------------------------------------------
+# -- nested events ---------------------------------------------------------------------------------------------
 
 
 class Recording(Hook):
@@ -345,7 +351,7 @@ class Strict(Hook):
         raise ValueError("strict")
 
 
-def test_an_observer_does_not_swallow_the_failure_of_a_hook_that_it_called() -> None:
+def test_observer_does_not_suppress_the_failure_of_a_nested_event() -> None:
     bus: Any = HookBus([Recording(), Strict()])
     with pytest.raises(ValueError, match="strict") as caught:
         iterate(bus, 1)
@@ -355,35 +361,35 @@ def test_an_observer_does_not_swallow_the_failure_of_a_hook_that_it_called() -> 
     assert outer.startswith("raised by hook 'recording'")
 
 
-def test_a_stop_iteration_inside_goes_on_as_well() -> None:
+def test_stop_iteration_of_a_nested_event_propagates() -> None:
     bus: Any = HookBus([Recording()])
     bus.on("log_scalars")(lambda: next(iter(())))
     with pytest.raises(HookFailure):
         iterate(bus, 1)
 
 
-def test_an_exception_that_is_raised_again_and_again_is_counted_like_new_ones() -> None:
-    class Background(Watching):
-        """Raises the one exception that a thread of its own has met, whenever it is called."""
+def test_repeatedly_raised_exception_object_is_counted_each_time() -> None:
+    class Background(Observing):
+        """Hook that raises the same exception object, such as that of a background thread, in every call."""
 
-    bus: Any = HookBus([background := Background(always(OSError("connection lost"))), noting := Noting()])
-    with warned("OSError: connection lost. Training continues", "failed 3 times, disabled since"), bus.run():
+    bus: Any = HookBus([background := Background(always(OSError("connection lost"))), recorder := Recorder()])
+    with expect_warnings("OSError: connection lost. Training continues", "failed 3 times, disabled since"), bus.run():
         iterate(bus, 5)
     assert background.called.count("after_train_iter") == 3
-    assert noting.called.count("iter 4") == 1
+    assert recorder.called.count("iter 4") == 1
 
 
-def test_a_failure_inside_that_only_warns_is_not_one_of_the_hook_outside() -> None:
+def test_warning_of_a_nested_event_is_not_attributed_to_the_outer_hook() -> None:
     bus: Any = HookBus([Recording(), Strict(on_error="warn")])
-    with warned(f"hook 'strict' ({MODULE}) failed at log_scalars: ValueError: strict"):
+    with expect_warnings(f"hook 'strict' ({MODULE}) failed at log_scalars: ValueError: strict"):
         iterate(bus, 2)
 
 
-# -- points that reach all -------------------------------------------------------------------------------------
+# -- points that call all listeners ----------------------------------------------------------------------------
 
 
-class Ending(Noting):
-    """Fails at the points that reach every listener."""
+class Ending(Recorder):
+    """Hook that fails at the points that call every listener."""
 
     def after_run(self, run: Any) -> None:
         super().after_run(run)
@@ -394,14 +400,14 @@ class Ending(Noting):
         raise KeyError(f"cleanup of {self.name}")
 
 
-class EndingOnException(Noting):
+class EndingOnException(Recorder):
     def on_exception(self, exception: BaseException) -> None:
         super().on_exception(exception)
         raise TypeError(f"on_exception of {self.name}")
 
 
 @pytest.mark.parametrize("point", ["on_exception", "after_run", "cleanup"])
-def test_all_listeners_are_reached_and_a_single_failure_is_raised_as_it_is(point: str) -> None:
+def test_all_listeners_are_called_and_a_single_exception_is_unchanged(point: str) -> None:
     bus: Any = HookBus()
     called: list[str] = []
     error = ValueError("second")
@@ -424,26 +430,26 @@ def test_all_listeners_are_reached_and_a_single_failure_is_raised_as_it_is(point
         bus.emit(point)
 
 
-def test_several_failures_are_raised_together() -> None:
-    bus: Any = HookBus([Ending(name="a"), Ending(name="b"), noting := Noting()])
+def test_multiple_exceptions_are_raised_as_a_group() -> None:
+    bus: Any = HookBus([Ending(name="a"), Ending(name="b"), recorder := Recorder()])
     with pytest.raises(ExceptionGroup, match="2 hooks failed at after_run") as caught:
         bus.emit("after_run")
-    assert [str(each) for each in caught.value.exceptions] == ["after_run of b", "after_run of a"]
+    assert [str(entry) for entry in caught.value.exceptions] == ["after_run of b", "after_run of a"]
     assert "at after_run" in caught.value.exceptions[0].__notes__[0]
-    assert noting.called == ["after_run running"]
+    assert recorder.called == ["after_run running"]
 
 
-def test_after_run_and_cleanup_follow_a_failure_and_everything_is_told() -> None:
-    bus: Any = HookBus([Ending(), noting := Noting()])
+def test_after_run_and_cleanup_follow_a_failure_and_all_are_reported() -> None:
+    bus: Any = HookBus([Ending(), recorder := Recorder()])
     with pytest.raises(BaseExceptionGroup, match="hooks failed at the end of the run") as caught, bus.run() as run:
         iterate(bus, 1)
-    assert [type(each) for each in caught.value.exceptions] == [ValueError, KeyError]
-    assert noting.called == ["iter 0", "after_run finished", "cleanup"]
+    assert [type(entry) for entry in caught.value.exceptions] == [ValueError, KeyError]
+    assert recorder.called == ["iter 0", "after_run finished", "cleanup"]
     assert run.outcome == "failed"
 
 
-def test_the_error_of_the_training_stays_the_main_one_with_the_others_noted_on_it() -> None:
-    bus: Any = HookBus([Ending(name="ending"), EndingOnException(name="failing"), noting := Noting()])
+def test_training_exception_is_raised_with_later_exceptions_as_notes() -> None:
+    bus: Any = HookBus([Ending(name="ending"), EndingOnException(name="failing"), recorder := Recorder()])
     error = RuntimeError("training")
     bus.on("after_train_epoch")(fail_with(error))
     with pytest.raises(RuntimeError, match="training") as caught, bus.run() as run:
@@ -455,30 +461,30 @@ def test_the_error_of_the_training_stays_the_main_one_with_the_others_noted_on_i
         "also raised: KeyError: 'cleanup of ending'",
     ]
     assert "raised by hook 'ending'" in error.__notes__[2]
-    assert noting.called == ["iter 0", "exception training", "after_run failed", "cleanup"]
+    assert recorder.called == ["iter 0", "exception training", "after_run failed", "cleanup"]
     assert run.exception is error
 
 
-def test_observers_that_fail_at_the_end_only_warn() -> None:
+def test_observer_failure_at_the_end_only_warns() -> None:
     class Watch(Ending):
         observer = True
 
     bus: Any = HookBus([Watch()])
-    with warned("failed at after_run: ValueError", "failed 2 times"), bus.run() as run:
+    with expect_warnings("failed at after_run: ValueError", "failed 2 times"), bus.run() as run:
         pass
     assert run.outcome == "finished"
 
 
-def ended(bus: Any, ending: Callable[[Any], None]) -> list[str]:
-    bus.register(noting := Noting())
+def run_until(bus: Any, ending: Callable[[Any], None]) -> list[str]:
+    bus.register(recorder := Recorder())
     try:
         with bus.run(epochs=3) as run:
             for _ in run.epochs():
                 iterate(bus, 1)
                 ending(run)
     except (ValueError, KeyboardInterrupt) as error:
-        noting.called.append(f"left by {type(error).__name__}")
-    return [each for each in noting.called if "iter" not in each]
+        recorder.called.append(f"raised {type(error).__name__}")
+    return [entry for entry in recorder.called if "iter" not in entry]
 
 
 def fail(run: Any) -> None:
@@ -494,10 +500,10 @@ def interrupt(run: Any) -> None:
     [
         (lambda run: None, ["after_run finished", "cleanup"]),
         (lambda run: run.request_stop("enough"), ["after_run stopped", "cleanup"]),
-        (fail, ["exception no", "after_run failed", "cleanup", "left by ValueError"]),
-        (interrupt, ["exception ", "after_run interrupted", "cleanup", "left by KeyboardInterrupt"]),
+        (fail, ["exception no", "after_run failed", "cleanup", "raised ValueError"]),
+        (interrupt, ["exception ", "after_run interrupted", "cleanup", "raised KeyboardInterrupt"]),
     ],
     ids=["normal end", "stop", "exception", "interrupt"],
 )
-def test_the_end_is_told_exactly_once_with_the_outcome(ending: Callable[[Any], None], called: list[str]) -> None:
-    assert ended(HookBus(), ending) == called
+def test_after_run_is_emitted_exactly_once_with_the_outcome(ending: Callable[[Any], None], called: list[str]) -> None:
+    assert run_until(HookBus(), ending) == called

@@ -1,4 +1,4 @@
-"""From an implementation to a listener: where its number and its schedule come from."""
+"""Tests of the conversion of implementations to listeners: priority and schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Settings(HookConfig):
 
 
 class Scheduled(Hook):
-    """Listens at points of every unit; one of them has a schedule of its own."""
+    """Hook with listeners at points of every unit, one of which is scheduled."""
 
     Config = Settings
 
@@ -35,14 +35,14 @@ def schedules(hook: object) -> dict[str, str]:
     return {point: rows[0].when for point, rows in HookBus([hook]).explain().points.items()}
 
 
-def made(when: object) -> Hook:
+def make_hook(when: object) -> Hook:
     def after_train_iter(self: Any, run: Any) -> None: ...
 
     marked = hookimpl(when=when)(after_train_iter)  # type: ignore[call-overload]
     return type("Made", (Hook,), {"Config": Settings, "after_train_iter": marked})()
 
 
-# -- numbers -------------------------------------------------------------------------------------------------
+# -- priorities -------------------------------------------------------------------------------------------------
 
 
 class Low(Hook):
@@ -59,48 +59,48 @@ class Plain:
     def before_train(self, run: Any) -> None: ...
 
 
-def numbers(hook: object, **options: Any) -> dict[str, tuple[int, str]]:
+def priorities(hook: object, **options: Any) -> dict[str, tuple[int, str]]:
     bus = HookBus()
     bus.register(hook, **options)
     return {point: (rows[0].priority, rows[0].source) for point, rows in bus.explain().points.items()}
 
 
-def test_the_number_is_the_listeners_else_its_classs_else_fifty() -> None:
-    assert numbers(Low()) == {"before_train": (70, "class Low"), "after_train": (15, "@hookimpl")}
-    assert numbers(Plain()) == {"before_train": (50, "default")}
+def test_priority_is_that_of_the_listener_or_its_class_or_fifty() -> None:
+    assert priorities(Low()) == {"before_train": (70, "class Low"), "after_train": (15, "@hookimpl")}
+    assert priorities(Plain()) == {"before_train": (50, "default")}
 
 
-def test_what_the_user_says_wins_over_what_the_author_said() -> None:
-    assert numbers(Low(priority=33)) == {"before_train": (33, "config"), "after_train": (33, "config")}
-    assert numbers(Low({"priority": "HIGHEST"}))["after_train"] == (0, "config")
-    assert numbers(Low(priority=33), priority=7)["after_train"] == (7, "register(priority=)")
-    assert numbers(Plain(), priority=Priority.LOWEST) == {"before_train": (100, "register(priority=)")}
+def test_priority_of_the_user_overrides_that_of_the_author() -> None:
+    assert priorities(Low(priority=33)) == {"before_train": (33, "config"), "after_train": (33, "config")}
+    assert priorities(Low({"priority": "HIGHEST"}))["after_train"] == (0, "config")
+    assert priorities(Low(priority=33), priority=7)["after_train"] == (7, "register(priority=)")
+    assert priorities(Plain(), priority=Priority.LOWEST) == {"before_train": (100, "register(priority=)")}
 
 
 # -- schedules -----------------------------------------------------------------------------------------------
 
 
-def test_names_of_fields_in_a_schedule_mean_the_hooks_settings() -> None:
+def test_field_names_in_a_schedule_are_resolved_to_settings() -> None:
     assert schedules(Scheduled())["after_train_iter"] == "every(4)"
     assert schedules(Scheduled(interval=9))["after_train_iter"] == "every(9)"
 
 
-def test_a_schedule_may_be_a_function_of_the_settings() -> None:
-    hook = made(lambda config: every(config.interval, unit="batch" if config.by_epoch else "iter"))
+def test_schedule_may_be_a_function_of_the_settings() -> None:
+    hook = make_hook(lambda config: every(config.interval, unit="batch" if config.by_epoch else "iter"))
     assert schedules(hook) == {"after_train_iter": "every(4, unit='iter')"}
 
 
-def test_the_files_when_replaces_the_schedule_of_the_scheduled_listeners_only() -> None:
-    found = schedules(Scheduled(when="every(7) & last"))
-    assert found.pop("after_train_iter") == "(every(7) & last)"
-    assert set(found.values()) == {""}
+def test_when_setting_replaces_the_schedule_of_scheduled_listeners_only() -> None:
+    whens = schedules(Scheduled(when="every(7) & last"))
+    assert whens.pop("after_train_iter") == "(every(7) & last)"
+    assert set(whens.values()) == {""}
 
 
-def test_the_files_when_may_name_settings_too() -> None:
+def test_when_setting_may_contain_field_names() -> None:
     assert schedules(Scheduled(when="between(2, 'interval')"))["after_train_iter"] == "between(2, 4)"
 
 
-def test_when_in_a_file_is_an_error_where_there_is_nothing_to_replace() -> None:
+def test_when_setting_raises_without_a_scheduled_listener() -> None:
     class Unscheduled(Hook):
         def after_train_iter(self, run: Any) -> None: ...
 
@@ -108,7 +108,7 @@ def test_when_in_a_file_is_an_error_where_there_is_nothing_to_replace() -> None:
         HookBus([Unscheduled(when="every(3)")])
 
 
-def test_frequency_gates_the_per_iteration_points_of_a_hook_beside_its_own_schedule() -> None:
+def test_frequency_is_combined_with_the_schedule_at_per_iteration_points() -> None:
     assert schedules(Scheduled(frequency=3)) == {
         "before_train": "",
         "before_epoch": "",
@@ -119,33 +119,33 @@ def test_frequency_gates_the_per_iteration_points_of_a_hook_beside_its_own_sched
     }
 
 
-def test_frequency_gates_the_epoch_points_of_a_hook_whose_unit_is_the_epoch() -> None:
+def test_frequency_applies_to_epoch_points_if_the_unit_is_epoch() -> None:
     class ByEpoch(Scheduled):
         unit = "epoch"
 
-    found = schedules(ByEpoch(frequency=2))
-    assert found["before_epoch"] == "every(2)"
-    assert found["after_train_iter"] == "every(4)"
-    assert found["after_forward"] == ""
+    whens = schedules(ByEpoch(frequency=2))
+    assert whens["before_epoch"] == "every(2)"
+    assert whens["after_train_iter"] == "every(4)"
+    assert whens["after_forward"] == ""
 
 
-def test_frequency_gates_the_optimizer_points_of_a_hook_whose_unit_is_the_step() -> None:
+def test_frequency_applies_to_optimizer_points_if_the_unit_is_step() -> None:
     class ByStep(Scheduled):
         unit = "step"
 
-    found = schedules(ByStep(frequency=2))
-    assert found["after_optimizer_step"] == "every(2)"
-    assert found["after_train_iter"] == "every(4)"
-    assert found["after_forward"] == ""
+    whens = schedules(ByStep(frequency=2))
+    assert whens["after_optimizer_step"] == "every(2)"
+    assert whens["after_train_iter"] == "every(4)"
+    assert whens["after_forward"] == ""
 
 
-def test_should_trigger_is_asked_at_per_iteration_points_with_the_index_from_zero() -> None:
-    asked: list[tuple[str, int]] = []
+def test_should_trigger_receives_the_index_at_per_iteration_points() -> None:
+    indices: list[tuple[str, int]] = []
     called: list[str] = []
 
-    class Asked(Hook):
+    class Triggered(Hook):
         def should_trigger(self, step: int) -> bool:
-            asked.append(("", step))
+            indices.append(("", step))
             return step % 3 == 1
 
         def before_train_iter(self, run: Any) -> None:
@@ -157,12 +157,12 @@ def test_should_trigger_is_asked_at_per_iteration_points_with_the_index_from_zer
         def after_epoch(self, run: Any) -> None:
             called.append("epoch")
 
-    bus = HookBus([Asked(frequency=2)])
-    assert schedules(Asked(frequency=2))["after_val_iter"] == "every(2) & should_trigger"
+    bus = HookBus([Triggered(frequency=2)])
+    assert schedules(Triggered(frequency=2))["after_val_iter"] == "every(2) & should_trigger"
     for _ in range(6):
         bus.fire("before_train_iter")
         bus.fire("after_train_iter")
-    assert asked == [("", 1), ("", 3), ("", 5)]
+    assert indices == [("", 1), ("", 3), ("", 5)]
     assert called == ["train 1"]
     bus.fire("before_val_epoch")
     for _ in range(4):
@@ -172,27 +172,33 @@ def test_should_trigger_is_asked_at_per_iteration_points_with_the_index_from_zer
     assert called == ["train 1", "val 1", "epoch"]
 
 
-def test_a_hook_that_does_not_override_should_trigger_is_never_asked() -> None:
+def test_should_trigger_is_not_called_unless_overridden() -> None:
     assert schedules(Scheduled())["after_forward"] == ""
 
 
 @pytest.mark.parametrize(
     ("hook", "message"),
     [
-        (lambda: made(every("intervall")), "after_train_iter: every('intervall'): Settings has no field 'intervall'."),
-        (lambda: made(lambda config: None), "when=: expected the function to return a schedule, got None. Return every(None)"),
-        (lambda: made(lambda config: 5), "when=: expected the function to return a schedule, got 5"),
+        (
+            lambda: make_hook(every("intervall")),
+            "after_train_iter: every('intervall'): Settings has no field 'intervall'.",
+        ),
+        (
+            lambda: make_hook(lambda config: None),
+            "when=: expected the function to return a schedule, got None. Return every(None)",
+        ),
+        (lambda: make_hook(lambda config: 5), "when=: expected the function to return a schedule, got 5"),
         (lambda: Scheduled(when="every('interva')"), "Settings has no field 'interva'. Did"),
         (lambda: Scheduled(interval=-3), "every('interval'), interval=-3: expected an integer >= 1, got -3"),
     ],
 )
-def test_a_schedule_that_does_not_hold_is_refused_at_registration(hook: Callable[[], Hook], message: str) -> None:
+def test_invalid_schedule_raises_at_registration(hook: Callable[[], Hook], message: str) -> None:
     with pytest.raises(RegistrationError) as caught:
         HookBus([hook()])
     assert message in str(caught.value)
 
 
-def test_a_plugin_without_settings_needs_a_schedule_in_numbers() -> None:
+def test_plugin_without_settings_requires_a_schedule_of_numbers() -> None:
     bus = HookBus()
     with pytest.raises(RegistrationError, match=r"every\('interval'\): no config contains the field 'interval'"):
         bus.on("after_train_iter", when=every("interval"))(lambda run: None)

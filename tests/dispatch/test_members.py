@@ -1,4 +1,4 @@
-"""Who is a member: the very object, not one that is equal to it."""
+"""Tests of the registered plugins, which are compared by identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ called: list[str] = []
 
 @dataclass
 class Equal:
-    """Every instance is equal to every other one, none is hashable, and all of them are false."""
+    """Plugin whose instances are equal, not hashable, and false in a boolean context."""
 
     name: str
 
@@ -40,12 +40,12 @@ def bus() -> HookBus:
     return bus
 
 
-def test_equal_objects_are_members_of_their_own(bus: HookBus) -> None:
+def test_equal_objects_are_registered_separately(bus: HookBus) -> None:
     bus.fire("before_train")
     assert called == ["a", "b", "c"]
 
 
-def test_the_one_that_leaves_is_the_one_that_was_meant(bus: HookBus) -> None:
+def test_unregister_compares_by_identity(bus: HookBus) -> None:
     second = bus.hooks["b"]
     bus.unregister(second)
     bus.fire("before_train")
@@ -55,7 +55,7 @@ def test_the_one_that_leaves_is_the_one_that_was_meant(bus: HookBus) -> None:
         bus.unregister(Equal("a"))
 
 
-def test_pluggys_manager_answers_with_the_plugins_themselves(bus: HookBus) -> None:
+def test_plugin_manager_returns_the_plugins_themselves(bus: HookBus) -> None:
     manager, first = bus.pm, bus.hooks["a"]
     assert manager.get_plugin("a") is first
     assert manager.get_plugin("z") is None
@@ -69,12 +69,12 @@ def test_pluggys_manager_answers_with_the_plugins_themselves(bus: HookBus) -> No
     assert manager.get_hookcallers(Equal("a")) is None
 
 
-def test_pluggys_set_of_plugins_holds_the_plugins() -> None:
+def test_get_plugins_returns_the_registered_plugins() -> None:
     hooks = [Hook(name="a"), Hook(name="b")]
     assert HookBus(hooks).pm.get_plugins() == set(hooks)
 
 
-def test_a_name_and_a_plugin_that_do_not_belong_together_unregister_nothing(bus: HookBus) -> None:
+def test_unregister_with_a_mismatched_name_raises(bus: HookBus) -> None:
     with pytest.raises(HookError, match="'a' is not the name of"):
         bus.pm.unregister(bus.hooks["b"], "a")
     assert list(bus.hooks) == ["a", "b", "c"]
@@ -83,25 +83,25 @@ def test_a_name_and_a_plugin_that_do_not_belong_together_unregister_nothing(bus:
         bus.pm.unregister(Equal("z"))
 
 
-def test_pluggys_own_call_reaches_the_members(bus: HookBus) -> None:
+def test_pluggy_caller_reaches_the_plugins(bus: HookBus) -> None:
     bus.pm.hook.before_train(run=None, model=None, runner=None)
     assert called == ["c", "b", "a"]
 
 
-def test_the_hook_whose_method_is_running_is_found_among_the_callers() -> None:
+def test_hook_is_found_from_the_frames_of_its_callers() -> None:
     bus: Any = HookBus()
-    found: list[str | None] = []
+    names: list[str | None] = []
 
-    class Asking(Hook):
-        def ask(self) -> None:
-            ask()
+    class Looking(Hook):
+        def look(self) -> None:
+            look()
 
-    def ask() -> None:
-        found.append(bus.pm.members.running_in(sys._getframe()))
+    def look() -> None:
+        names.append(bus.pm.members.running_in(sys._getframe()))
 
-    hook, stranger = Asking(name="mine"), Asking(name="stranger")
+    hook, stranger = Looking(name="mine"), Looking(name="stranger")
     bus.register(hook)
-    hook.ask()
-    stranger.ask()
-    ask()
-    assert found == ["mine", None, None]
+    hook.look()
+    stranger.look()
+    look()
+    assert names == ["mine", None, None]

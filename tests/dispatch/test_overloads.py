@@ -1,4 +1,4 @@
-"""The generated type of `bus.emit`."""
+"""Tests of the generated type of `bus.emit`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_file_is_what_the_list_of_points_gives() -> None:
+def test_overloads_file_is_up_to_date() -> None:
     assert generator().emit_text() == TEXT
 
 
-def test_there_is_one_overload_per_point_with_its_aliases_and_its_arguments() -> None:
-    found = {}
+def test_overloads_contain_every_point_with_aliases_and_arguments() -> None:
+    overloads = {}
     for node in ast.walk(ast.parse(TEXT)):
         if isinstance(node, ast.FunctionDef):
             _, point = node.args.posonlyargs
             assert point.annotation is not None
             names = re.findall(r"'(\w+)'", ast.unparse(point.annotation))
-            found[tuple(names)] = tuple(argument.arg for argument in node.args.kwonlyargs)
+            overloads[tuple(names)] = tuple(argument.arg for argument in node.args.kwonlyargs)
     aliases = {point: tuple(alias for alias, name in ALIASES.items() if name == point) for point in POINTS}
-    assert found == {(name, *aliases[name]): point.args for name, point in POINTS.items()}
+    assert overloads == {(name, *aliases[name]): point.args for name, point in POINTS.items()}
 
 
-def test_a_metrics_argument_takes_any_mapping_since_the_bus_gives_the_full_names() -> None:
+def test_metrics_argument_accepts_any_mapping() -> None:
     assert "metrics: Mapping[str, Any] | None = ..." in TEXT
     assert "Metrics" not in TEXT

@@ -1,4 +1,4 @@
-"""What the bus itself does at a point: the clock moves, arguments are filled in, validations are entered and left."""
+"""Tests of the statements of the bus at a point: clock, default arguments, validations, weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookbus.lifecycle import POINTS
 from hookbus.testing import RecordingBus
 
 
-def test_the_run_fills_in_what_it_knows_wherever_a_point_has_it() -> None:
+def test_omitted_arguments_default_to_the_values_of_the_run() -> None:
     bus: Any = RecordingBus()
     model, optimizer = nn.Linear(1, 1), object()
     run = bus.current
@@ -31,24 +31,24 @@ def test_the_run_fills_in_what_it_knows_wherever_a_point_has_it() -> None:
             assert value is known.get(name) or value == known.get(name), (event.point, name)
 
 
-def test_what_the_loop_gives_wins_over_what_the_run_knows() -> None:
+def test_arguments_of_the_loop_override_the_values_of_the_run() -> None:
     bus: Any = RecordingBus()
     bus.current.model = nn.Linear(1, 1)
     bus.emit("after_train_epoch", epoch=40, model="mine", metrics={"a": 1.0})
     assert bus.arguments("after_train_epoch") == [{"epoch": 40, "model": "mine", "metrics": {"a": 1.0}}]
 
 
-def test_the_loss_is_taken_from_the_outputs_where_it_was_not_given() -> None:
+def test_loss_defaults_to_the_loss_of_the_outputs() -> None:
     bus: Any = RecordingBus()
     bus.emit("after_train_iter", outputs={"loss": 0.5})
     bus.emit("after_train_iter", outputs={"loss": 0.5}, loss=0.25)
     bus.emit("after_train_iter", outputs={"score": 1.0})
     bus.emit("after_forward", outputs="no mapping")
-    assert [each["loss"] for each in bus.arguments("after_train_iter")] == [0.5, 0.25, None]
-    assert [each["loss"] for each in bus.arguments("after_forward")] == [None]
+    assert [arguments["loss"] for arguments in bus.arguments("after_train_iter")] == [0.5, 0.25, None]
+    assert [arguments["loss"] for arguments in bus.arguments("after_forward")] == [None]
 
 
-def test_the_step_of_an_iteration_is_the_number_of_updates_made_so_far() -> None:
+def test_step_is_the_number_of_completed_optimizer_steps() -> None:
     bus: Any = RecordingBus()
     for i in range(2):
         bus.emit("before_train_iter", batch_idx=i)
@@ -61,7 +61,7 @@ def test_the_step_of_an_iteration_is_the_number_of_updates_made_so_far() -> None
     ]
 
 
-def test_metrics_are_the_means_of_the_epoch_and_the_latest_results() -> None:
+def test_metrics_contain_epoch_means_and_latest_results() -> None:
     bus: Any = RecordingBus()
     bus.emit("before_epoch")
     bus.emit("before_train_epoch")
@@ -76,20 +76,20 @@ def test_metrics_are_the_means_of_the_epoch_and_the_latest_results() -> None:
     bus.emit("after_val_epoch")
     bus.emit("after_val")
     bus.emit("after_epoch")
-    (trained,), (judged,), (after,), (epoch,) = (
+    (trained,), (evaluated,), (after,), (epoch,) = (
         bus.arguments(point) for point in ("after_train_epoch", "after_val_epoch", "after_val", "after_epoch")
     )
     assert dict(trained["metrics"]) == {"train/loss": 3.0}
-    assert dict(judged["metrics"]) == dict(after["metrics"]) == {"val/accuracy": pytest.approx(0.4, abs=1e-12)}
+    assert dict(evaluated["metrics"]) == dict(after["metrics"]) == {"val/accuracy": pytest.approx(0.4, abs=1e-12)}
     assert dict(epoch["metrics"]) == {"train/loss": 3.0, "val/accuracy": pytest.approx(0.4, abs=1e-12)}
 
 
-def test_metrics_of_a_loop_get_their_full_names_before_any_hook_sees_them() -> None:
+def test_metrics_have_full_names_before_any_hook_is_called() -> None:
     bus: Any = RecordingBus()
     bus.emit("after_val_epoch", metrics={"accuracy": torch.tensor(0.5), "val/f1": 0.25})
     bus.emit("after_val_epoch", metrics={"accuracy": 0.75}, dataloader_name="noisy")
     bus.emit("after_test_epoch", metrics={"accuracy": 1})
-    assert [dict(each["metrics"]) for each in bus.arguments("after_val_epoch")] == [
+    assert [dict(arguments["metrics"]) for arguments in bus.arguments("after_val_epoch")] == [
         {"val/accuracy": 0.5, "val/f1": 0.25},
         {"val/noisy/accuracy": 0.75},
     ]
@@ -97,7 +97,7 @@ def test_metrics_of_a_loop_get_their_full_names_before_any_hook_sees_them() -> N
     assert dict(bus.arguments("after_test")[0]["metrics"]) == {"test/accuracy": 1.0}
 
 
-def test_what_surrounds_a_validation_is_entered_before_its_first_listener_and_left_after_its_last() -> None:
+def test_validation_context_encloses_all_listeners() -> None:
     seen: list[str] = []
     bus: Any = HookBus()
 
@@ -122,7 +122,7 @@ def test_what_surrounds_a_validation_is_entered_before_its_first_listener_and_le
     assert seen == ["enter", "before_val", "after_val", "leave"] * 2
 
 
-def test_a_declared_point_is_filled_by_the_names_of_its_arguments_and_is_no_validation() -> None:
+def test_declared_point_gets_defaults_by_argument_name() -> None:
     bus: Any = RecordingBus()
     seen: list[tuple[Any, ...]] = []
     bus.declare("after_value", args=("metrics", "loss", "step", "image"))
@@ -136,7 +136,7 @@ def test_a_declared_point_is_filled_by_the_names_of_its_arguments_and_is_no_vali
     assert seen == [({"train/loss": 2.0}, None, 1, None), (4.0,)]
 
 
-def test_a_skipped_iteration_is_skipped_once() -> None:
+def test_skip_request_applies_to_one_iteration() -> None:
     bus: Any = HookBus()
     bus.on("before_train_iter")(lambda run: run.request_skip_iter() if run.iter == 1 else None)
     skipped = []
@@ -147,7 +147,7 @@ def test_a_skipped_iteration_is_skipped_once() -> None:
     assert skipped == [False, True, False]
 
 
-def test_points_that_nobody_listens_at_still_move_the_clock() -> None:
+def test_points_without_listeners_advance_the_clock() -> None:
     bus: Any = HookBus()
     run = bus.current
     for point in ("before_epoch", "before_train_epoch", "before_train_iter", "after_train_iter", "after_train_epoch"):
@@ -157,7 +157,7 @@ def test_points_that_nobody_listens_at_still_move_the_clock() -> None:
     assert run.epochs_done == 1
 
 
-def test_weights_are_put_back_after_the_files_of_after_train_and_have_to_be_validated_anew() -> None:
+def test_weights_are_restored_after_the_last_save_and_validated_again() -> None:
     log: list[str] = []
 
     class Saver:
@@ -166,10 +166,10 @@ def test_weights_are_put_back_after_the_files_of_after_train_and_have_to_be_vali
 
         def write(self, run: Any, checkpoint: Any) -> None: ...
 
-    class Asks(Hook):
+    class Requesting(Hook):
         def before_run(self, run: Any) -> None:
             run.provide("saver", Saver())
-            run.weights.put_back(lambda: bool(log.append("put back")) or True)
+            run.weights.put_back(lambda: bool(log.append("restored")) or True)
 
         def after_train(self, run: Any) -> None:
             log.append("after_train")
@@ -178,25 +178,25 @@ def test_weights_are_put_back_after_the_files_of_after_train_and_have_to_be_vali
         def after_run(self, run: Any) -> None:
             log.append(f"after_run, validated at {run.validations.validated_at}")
 
-    bus: Any = HookBus([Asks()])
+    bus: Any = HookBus([Requesting()])
     with bus.run(validate=lambda: {"loss": 1.0}) as run:
         bus.emit("after_train_iter")
         run.validate()
         assert run.validations.validated_at == 1
-    assert log == ["after_train", "saved", "put back", "after_run, validated at -1"]
+    assert log == ["after_train", "saved", "restored", "after_run, validated at -1"]
 
 
-def test_weights_are_not_put_back_after_a_failure() -> None:
+def test_weights_are_not_restored_after_a_failure() -> None:
     log: list[str] = []
 
-    class Fails(Hook):
+    class Failing(Hook):
         def before_run(self, run: Any) -> None:
-            run.weights.put_back(lambda: bool(log.append("put back")) or True)
+            run.weights.put_back(lambda: bool(log.append("restored")) or True)
 
         def after_train_iter(self) -> None:
             raise RuntimeError("broken")
 
-    bus: Any = HookBus([Fails()])
+    bus: Any = HookBus([Failing()])
     with pytest.raises(RuntimeError, match="broken"), bus.run():
         bus.emit("after_train_iter")
     assert log == []

@@ -1,4 +1,4 @@
-"""The compiled tables: the loop's own path, both orders, and who takes part."""
+"""Tests of the dispatch tables: compiled functions, orders and active hooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookbus.testing import RecordingBus
 
 
 class Named(Hook):
-    """Notes its name wherever it listens."""
+    """Hook that records its name at every point."""
 
     called: ClassVar[list[str]] = []
 
@@ -39,7 +39,7 @@ def named(*priorities: tuple[str, int]) -> list[Named]:
     return [Named(name=name, priority=priority) for name, priority in priorities]
 
 
-def test_nested_numbers_are_depths() -> None:
+def test_nested_order_reverses_after_points() -> None:
     bus = HookBus(named(("a", 50), ("b", 10), ("c", 90), ("d", 50)))
     assert order_at(bus, "before_train") == "badc"
     assert order_at(bus, "log_text") == "badc"
@@ -47,24 +47,24 @@ def test_nested_numbers_are_depths() -> None:
     assert order_at(bus, "cleanup") == "cdab"
 
 
-def test_ascending_runs_every_point_from_small_to_large() -> None:
+def test_ascending_order_runs_every_point_by_ascending_priority() -> None:
     bus = HookBus(named(("a", 50), ("b", 10), ("c", 90), ("d", 50)), order="ascending")
     for point in ("before_train", "log_text", "after_train", "cleanup"):
         assert order_at(bus, point) == "badc"
 
 
-def test_there_are_two_orders() -> None:
+def test_unknown_order_raises() -> None:
     with pytest.raises(ConfigError, match="order: invalid value, got 'random'. Set 'nested' or 'ascending'."):
         HookBus(order="random")  # type: ignore[arg-type]
 
 
-def test_equals_keep_the_order_of_registration_however_often_they_are_called() -> None:
+def test_ties_keep_registration_order_across_events() -> None:
     bus = HookBus(named(("a", 50), ("b", 50), ("c", 50)))
     assert {order_at(bus, "before_train") for _ in range(100)} == {"abc"}
     assert {order_at(bus, "after_train") for _ in range(100)} == {"cba"}
 
 
-def test_priority_alone_decides_wherever_a_hook_comes_from() -> None:
+def test_order_depends_on_priority_only_for_every_kind_of_registration() -> None:
     bus: Any = HookBus([Named({"name": "file", "priority": 30})])
     bus.pm.register(Named(name="pluggy", priority=10))
     bus.on("before_train", priority=20, name="code")(lambda: Named.called.append("code"))
@@ -75,7 +75,7 @@ def test_priority_alone_decides_wherever_a_hook_comes_from() -> None:
     assert [(row.hook, row.priority) for row in rows] == [("pluggy", 10), ("code", 20), ("file", 30)]
 
 
-def test_the_loops_own_path_and_emit_call_the_same_listeners_with_the_same_arguments() -> None:
+def test_calls_and_emit_reach_listeners_with_the_same_arguments() -> None:
     by_call: Any = RecordingBus()
     by_emit: Any = RecordingBus()
     batch, outputs = [1, 2], {"loss": 0.5}
@@ -88,7 +88,7 @@ def test_the_loops_own_path_and_emit_call_the_same_listeners_with_the_same_argum
     assert len(by_call.events) == 6
 
 
-def test_where_nobody_listens_and_the_bus_has_nothing_to_do_there_is_nothing_to_call() -> None:
+def test_point_without_listeners_and_statements_compiles_to_none() -> None:
     bus = HookBus()
     assert bus.calls.get("after_forward") is None
     assert bus.calls.get("log_scalars") is None
@@ -97,7 +97,7 @@ def test_where_nobody_listens_and_the_bus_has_nothing_to_do_there_is_nothing_to_
     assert bus.calls.get("after_forward") is not None
 
 
-def test_what_is_called_first_stands_there_compiled_from_then_on() -> None:
+def test_first_call_stores_the_compiled_function() -> None:
     bus, seen = HookBus(), []
     bus.calls.after_forward(loss=1)
     assert bus.calls.after_forward is None
@@ -110,7 +110,7 @@ def test_what_is_called_first_stands_there_compiled_from_then_on() -> None:
     assert bus.calls.after_forward is compiled
 
 
-def test_a_point_of_ones_own_is_called_as_any_other() -> None:
+def test_custom_point_is_called_like_a_built_in_point() -> None:
     bus, seen = HookBus(), []
     bus.declare("after_render", args=("image",))
     bus.on("after_render")(lambda image: seen.append(image))
@@ -118,7 +118,7 @@ def test_a_point_of_ones_own_is_called_as_any_other() -> None:
     assert seen == [4]
 
 
-def test_a_name_that_is_no_point_is_no_attribute() -> None:
+def test_unknown_point_raises_attribute_error() -> None:
     bus = HookBus()
     with pytest.raises(AttributeError, match="after_forwrad"):
         bus.calls.get("after_forwrad")
@@ -126,7 +126,7 @@ def test_a_name_that_is_no_point_is_no_attribute() -> None:
         _ = bus.calls.after_forwrad
 
 
-def test_functions_are_compiled_once_until_members_change() -> None:
+def test_functions_are_compiled_once_until_the_registration_changes() -> None:
     bus = HookBus([Named()])
     first = bus.calls.get("before_train")
     assert bus.calls.get("before_train") is first
@@ -134,7 +134,7 @@ def test_functions_are_compiled_once_until_members_change() -> None:
     assert bus.calls.get("before_train") is not first
 
 
-def test_hooks_of_the_main_rank_take_no_part_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_rank_hook_is_not_called_on_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     class Main(Named):
         ranks = "main"
 
@@ -145,17 +145,19 @@ def test_hooks_of_the_main_rank_take_no_part_on_another(monkeypatch: pytest.Monk
     assert order_at(bus, "before_train") == "a"
 
 
-def test_a_circle_of_wishes_is_an_error_when_the_run_starts() -> None:
-    class Wish(Hook):
+def test_constraint_cycle_raises_when_the_run_starts() -> None:
+    class First(Hook):
         @hookimpl(before="b")
         def after_val(self) -> None: ...
 
-    class Other(Hook):
+    class Second(Hook):
         @hookimpl(before="a")
         def after_val(self) -> None: ...
 
-    bus = HookBus([Wish(name="a"), Other(name="b")])
-    with pytest.raises(OrderError, match="after_val: before=/after= constraints form a cycle: 'b' before 'a' before 'b'"):
+    bus = HookBus([First(name="a"), Second(name="b")])
+    with pytest.raises(
+        OrderError, match="after_val: before=/after= constraints form a cycle: 'b' before 'a' before 'b'"
+    ):
         bus.run().__enter__()
     with pytest.raises(OrderError, match="after_val"):
         bus.explain()

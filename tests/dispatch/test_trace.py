@@ -1,4 +1,4 @@
-"""Looking at what is called, and how long it takes."""
+"""Tests of the measurement and tracing of listeners."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failing(Hook):
         raise ValueError("no")
 
 
-def test_each_call_is_reported_before_it_is_made_and_only_while_somebody_looks() -> None:
+def test_calls_are_reported_only_inside_the_context() -> None:
     seen: list[tuple[str, str]] = []
     bus: Any = HookBus([Working(name="a"), Working(name="b", priority=10)])
     bus.fire("before_train")
@@ -40,8 +40,8 @@ def test_each_call_is_reported_before_it_is_made_and_only_while_somebody_looks()
     ]
 
 
-def test_times_are_kept_by_hook_and_point_also_of_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = itertools.accumulate(itertools.count(1))  # 1 3 6 10 15 21 28 36: calls take 2, 4, 6 and 8 of them
+def test_times_are_recorded_for_failing_calls_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.accumulate(itertools.count(1))  # 1 3 6 10 15 21 28 36: the calls take 2, 4, 6 and 8 ticks
     monkeypatch.setattr("hookbus.dispatch.trace.perf_counter_ns", lambda: next(ticks))
     bus: Any = HookBus([Working(name="a"), Failing(name="f", priority=90)])
     with timed(bus) as spent:
@@ -52,16 +52,16 @@ def test_times_are_kept_by_hook_and_point_also_of_calls_that_fail(monkeypatch: p
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A clock that goes on by what is added to it."""
+    """Replace the timer by a counter in nanoseconds, which the test increments."""
     now = [0]
     monkeypatch.setattr("hookbus.dispatch.trace.perf_counter_ns", lambda: now[0])
     return now
 
 
-def test_what_one_hook_does_inside_of_another_counts_for_the_inner_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_calls_are_counted_for_the_inner_hook_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now = ticking(monkeypatch)
 
-    class Asking(Hook):
+    class Emitting(Hook):
         def before_train(self, run: Any) -> None:
             now[0] += 5
             run.bus.emit("log_scalars", values={})
@@ -71,16 +71,16 @@ def test_what_one_hook_does_inside_of_another_counts_for_the_inner_one_alone(mon
         def log_scalars(self) -> None:
             now[0] += 30
 
-    bus: Any = HookBus([Asking(), Writing()])
+    bus: Any = HookBus([Emitting(), Writing()])
     with timed(bus) as spent:
         bus.fire("before_train")
         assert spent.pop(("writing", "log_scalars")) == 30
         bus.fire("log_scalars")
-    assert spent == {("asking", "before_train"): 7, ("writing", "log_scalars"): 30}
+    assert spent == {("emitting", "before_train"): 7, ("writing", "log_scalars"): 30}
     assert spent.total == 67
 
 
-def test_what_is_done_for_a_hook_after_the_event_counts_for_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_operations_are_counted_for_their_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     now = ticking(monkeypatch)
 
     class Recording(Hook):
@@ -99,7 +99,7 @@ def test_what_is_done_for_a_hook_after_the_event_counts_for_it_too(monkeypatch: 
     assert bus.table.around_work is None
 
 
-def test_a_hook_may_be_left_alone() -> None:
+def test_excluded_hook_is_not_measured() -> None:
     bus: Any = HookBus([Working(name="a"), working := Working(name="b")])
     with timed(bus, without=["b"]) as spent:
         assert bus.table.listeners("before_train", bus.current)[1].call == working.before_train
@@ -107,17 +107,17 @@ def test_a_hook_may_be_left_alone() -> None:
     assert list(spent) == [("a", "before_train")]
 
 
-def test_a_listener_gets_the_arguments_of_its_point_whatever_they_are_called() -> None:
+def test_measured_listener_receives_arguments_of_any_name() -> None:
     seen: list[dict[str, Any]] = []
     bus: Any = HookBus()
     bus.declare("after_render", args=("key", "call"))
-    bus.on("after_render")(lambda **given: seen.append(given))
+    bus.on("after_render")(lambda **arguments: seen.append(arguments))
     with timed(bus):
         bus.fire("after_render", key=1, call=2)
     assert seen == [{"run": bus.current, "key": 1, "call": 2}]
 
 
-def test_two_may_look_at_once() -> None:
+def test_contexts_can_be_nested() -> None:
     seen: list[str] = []
     bus: Any = HookBus([Working()])
     with traced(bus, lambda hook, point: seen.append("outer")):
@@ -128,7 +128,7 @@ def test_two_may_look_at_once() -> None:
     assert list(spent) == [("working", "before_train")]
 
 
-def test_off_it_costs_nothing_and_an_error_inside_switches_it_off() -> None:
+def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:
     bus: Any = HookBus([working := Working(), Failing(priority=90)])
 
     def call() -> Any:
@@ -143,7 +143,7 @@ def test_off_it_costs_nothing_and_an_error_inside_switches_it_off() -> None:
     assert bus.table.wrap is None
 
 
-def test_a_failure_is_still_attributed_to_its_hook() -> None:
+def test_exception_is_attributed_to_its_hook_while_tracing() -> None:
     bus: Any = HookBus([Failing(name="f")])
     with traced(bus, lambda *_: None), pytest.raises(ValueError, match="no") as caught:
         bus.fire("before_train")
