@@ -18,12 +18,12 @@ MORE = 100
 CELL: Colour = (235, 235, 235)
 
 
-def token_picture(tokens: Sequence[object], right: Sequence[bool | None] | None = None) -> Picture:
+def token_picture(tokens: Sequence[object], correct: Sequence[bool | None] | None = None) -> Picture:
     """Render tokens; tokens that do not fit are replaced by their number.
 
     Args:
         tokens: Words, or token IDs.
-        right: Mark of each token: True underlines it as correct, False crosses it out as incorrect, None adds no mark.
+        correct: Mark of each token: True underlines it as correct, False crosses it out as incorrect, None adds no mark.
 
     Returns:
         The pixels, (H, 320, 3), uint8, with H at most 320.
@@ -37,7 +37,7 @@ def token_picture(tokens: Sequence[object], right: Sequence[bool | None] | None 
         if i == len(corners) - 1 and remaining > 1:
             draw.text(corner, f"… {remaining} more", INK, text_font())
         else:
-            _cell(draw, corner, texts[i], right[i] if right is not None and i < len(right) else None)
+            _cell(draw, corner, texts[i], correct[i] if correct is not None and i < len(correct) else None)
     return np.array(image)
 
 
@@ -63,13 +63,13 @@ def _width(text: str) -> int:
     return min(round(text_font().getlength(text[:MOST])), MOST - 4 * PAD) + 2 * PAD
 
 
-def _cell(draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, right: bool | None) -> None:
+def _cell(draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, correct: bool | None) -> None:
     left, top = corner
     width = _width(text)
     draw.rectangle((left, top, left + width - 1, top + LINE - 1), CELL)
     draw.text((left + PAD, top + 1), shortened(text, width - 2 * PAD + 1), INK, text_font())
-    if right is not None:
-        draw.line((left, top + LINE - 1, left + width - 1, top + LINE - 1), RIGHT if right else WRONG, 2)
+    if correct is not None:
+        draw.line((left, top + LINE - 1, left + width - 1, top + LINE - 1), RIGHT if correct else WRONG, 2)
     # An incorrect token is also crossed out, so that marks are distinguishable without colors.
-    if right is False:
+    if correct is False:
         draw.line((left, top + LINE // 2, left + width - 1, top + LINE // 2), WRONG)
