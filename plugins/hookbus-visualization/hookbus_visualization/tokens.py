@@ -23,7 +23,7 @@ def token_picture(tokens: Sequence[object], correct: Sequence[bool | None] | Non
 
     Args:
         tokens: Words, or token IDs.
-        correct: Mark of each token: True underlines it as correct, False crosses it out as incorrect, None adds no mark.
+        correct: Mark of each token: True underlines the token, False also crosses it out, None adds no mark.
 
     Returns:
         The pixels, (H, 320, 3), uint8, with H at most 320.
