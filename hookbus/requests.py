@@ -227,6 +227,8 @@ def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
         check_plain(checkpoint, "checkpoint")
     is_best = _for(run, name, "a save", lambda: saver.write(run, checkpoint))
     if is_best is not None:
+        if run.work_dir is not None and run.ranks.is_main:
+            run.work_dir.record_checkpoint(path)
         run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
 
 

@@ -17,10 +17,10 @@ from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import Ranks, join
 from hookbus.run import Run
 from hookbus.runs.decisions import begin_together
-from hookbus.runs.ending import agreed_outcome, end, fail, write_status
+from hookbus.runs.ending import agreed_outcome, end, fail, release_directories, write_status
 from hookbus.runs.interrupts import graceful_interrupts
 from hookbus.runs.preconditions import check_hooks
-from hookbus.runs.resuming import go_on_from
+from hookbus.runs.resuming import go_on_from, take_up_recorded_run
 from hookbus.runs.validations import Evaluator
 from hookbus.runs.workdir import WorkDir, checked_resume, claim
 
@@ -140,9 +140,16 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
         The run.
 
     Raises:
+        ConfigError: If the work directory records a run whose checkpoints are not found.
         HookbusError: it cannot begin: a hook cannot do its work in it, or there is nothing to resume from.
         BaseException: what has ended the loop, or a hook at the end of the run.
     """
+    try:
+        if resume == "auto":
+            take_up_recorded_run(run)
+    except BaseException:
+        release_directories(run)
+        raise
     try:
         with run.ranks.together():
             _begin(run)

@@ -12,7 +12,7 @@ from hookbus.checkpoints import files
 from hookbus.checkpoints.reading import check_fit, existing, outline_of, verify_checkpoint
 from hookbus.errors import CheckpointError
 from hookbus.model.layouts import layout_of
-from hookbus.runs.resuming import checkpoints_of
+from hookbus.runs.resuming import check_checkpoints, checkpoints_of
 from hookbus.runs.workdir import read_status, why_unwritable
 from hookbus.state import check_resumable, find_newest, load_weights, read_checkpoint, weights_in
 
@@ -103,6 +103,8 @@ def _check_automatic_resume(trainer: Trainer) -> str:
     directory = checkpoints_directory(trainer) if trainer.resume == "auto" else None
     found = None if directory is None else find_newest(directory)
     if found is None:
+        if directory is not None and trainer.work_dir is not None:
+            check_checkpoints([directory], read_status(Path(trainer.work_dir)), Path(trainer.work_dir))
         return ""
     path, _, troubles = found
     _check_outline(trainer, "resume", path)

@@ -16,7 +16,7 @@ from hookbus.requests import Outcome
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["EXIT_CODES", "agreed_outcome", "end", "fail", "write_status"]
+__all__ = ["EXIT_CODES", "agreed_outcome", "end", "fail", "release_directories", "write_status"]
 
 EXIT_CODES: Mapping[str, int] = {
     "finished": 0,
@@ -59,7 +59,7 @@ def end(run: Run) -> None:
     report = bus.table.failures.report
     _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
     _add(run, _failures_of(bus.pm.release, run.training_data.close, run.validations.close))
-    _add(run, _failures_of(partial(write_status, run), partial(_give_back, run)))
+    _add(run, _failures_of(partial(write_status, run), partial(release_directories, run)))
     run.alive = False
     if run.exception is not None and not failed_before:
         raise run.exception
@@ -85,7 +85,8 @@ def write_status(run: Run) -> None:
     )
 
 
-def _give_back(run: Run) -> None:
+def release_directories(run: Run) -> None:
+    """Unlock the work directory and every other directory that the run has locked."""
     while run.held:
         run.held.popitem()[1]()
     if run.work_dir is not None:

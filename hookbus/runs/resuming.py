@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hookbus.errors import CheckpointError
+from hookbus.checkpoints.files import read_sidecar
+from hookbus.errors import CheckpointError, ConfigError
 from hookbus.runs.ending import write_status
 from hookbus.runs.services import DIRECTORIES
+from hookbus.runs.workdir import CHECKPOINT, STATUS
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["checkpoints_of", "go_on_from"]
+__all__ = ["check_checkpoints", "checkpoints_of", "go_on_from", "take_up_recorded_run"]
+
+
+def take_up_recorded_run(run: Run) -> None:
+    """Prepare an automatic resume, before the run begins and before any file is modified.
+
+    The run takes the ID of the run that the work directory records: files of that run remain its own, also if it
+    restarts from iteration 0. Called on every rank.
+
+    Raises:
+        ConfigError: If the recorded run has committed checkpoints, and none of them is found.
+    """
+    if run.work_dir is not None:
+        run.id = run.ranks.by_main("the recorded run", partial(_checked_run_id, run)) or run.id
+
+
+def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], work_dir: Path) -> None:
+    """Check that checkpoints of a recorded run are found if the run has committed any.
+
+    Args:
+        directories: Directories that are searched.
+        status: Content of `status.json`.
+        work_dir: Work directory that contains `status.json`.
+
+    Raises:
+        ConfigError: If none is found.
+    """
+    searched = list(dict.fromkeys(directories))
+    if status.get(CHECKPOINT) is None or any(
+        _is_of(path, status) for each in searched for path in each.glob("[!.]*.pth")
+    ):
+        return
+    raise ConfigError(
+        [
+            f"resume: {work_dir / STATUS} records a run with {status.get('epochs_done')} epochs and "
+            f"{status.get('iters_done')} iterations that saved {status[CHECKPOINT]}, but no checkpoint of that run was "
+            f"found in {', '.join(map(str, searched))}. Restore that directory or correct `out_dir`, or pass "
+            "`--overwrite` (`overwrite=True`) to remove the recorded run. Nothing was modified."
+        ]
+    )
 
 
 def go_on_from(run: Run, resume: str | Path) -> None:
@@ -31,6 +73,7 @@ def go_on_from(run: Run, resume: str | Path) -> None:
 
     path = _newest_of(run) if resume == "auto" else _verified(run, resume)
     if path is None:
+        _report_restart(run)
         return
     checkpoint = state.read_checkpoint(path, layout=layout_of(run.model), verified=True)
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
@@ -53,6 +96,38 @@ def checkpoints_of(run: Run) -> Path | None:
     if provided is not None:
         return Path(provided)
     return None if run.work_dir is None else run.work_dir.path / DIRECTORIES["checkpoints_dir"]
+
+
+def _checked_run_id(run: Run) -> str:
+    assert run.work_dir is not None
+    if run.work_dir.recorded.get(CHECKPOINT) is not None:
+        check_checkpoints(_searched_directories(run), run.work_dir.recorded, run.work_dir.path)
+    return run.work_dir.recorded_run
+
+
+def _searched_directories(run: Run) -> list[Path]:
+    """Return the checkpoint directory of each hook that writes checkpoints, or of the run if there is none."""
+    hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
+    found = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
+    default = checkpoints_of(run)
+    return found or ([default] if default is not None else [])
+
+
+def _is_of(path: Path, status: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint may be one of the recorded run; a damaged or missing sidecar does not tell."""
+    sidecar = read_sidecar(path)
+    return sidecar is None or sidecar.run in ("", status.get("run"))
+
+
+def _report_restart(run: Run) -> None:
+    """Log that a recorded run restarts because it had not saved any checkpoint."""
+    if run.work_dir is not None and run.work_dir.recorded:
+        run.logger.warning(
+            "resume: the run in %s stopped before it saved a checkpoint (%s iterations are recorded). Training "
+            "restarts from iteration 0, and the log of that run is replaced.",
+            run.work_dir.path,
+            run.work_dir.recorded.get("iters_done", 0),
+        )
 
 
 def _newest_of(run: Run) -> Path | None:

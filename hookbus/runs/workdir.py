@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,9 @@ from hookbus.errors import WorkDirError
 __all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
 
 STATUS = "status.json"
+CHECKPOINT = "checkpoint"
+"""Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one."""
+
 CONFIG = "config.yaml"
 LOCK = ".lock"
 MADE = ".made"
@@ -64,6 +68,7 @@ class WorkDir:
         moved_from: the directory that was asked for, where that one already held a run; else None.
         left: what others have put beside the files of a run that was removed, and is left alone.
         removed: the id of that run; "" where none was removed.
+        recorded: Status of the run that is resumed in the directory; empty for a new run and on other ranks.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class WorkDir:
         moved_from: Path | None = None,
         left: Iterable[Path] = (),
         removed: str = "",
+        recorded: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
         self.removed = removed
@@ -81,6 +87,10 @@ class WorkDir:
         self._made = _made_in(path)
         self._lock = lock
         self._started = time.time()
+        self.recorded: Mapping[str, Any] = recorded or {}
+        self._checkpoint: str | None = self.recorded.get(CHECKPOINT)
+        self._status: dict[str, Any] | None = None
+        self._status_lock = threading.Lock()  # a save on another thread records its checkpoint
 
     def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
         return WorkDir, (self.path,)
@@ -109,12 +119,39 @@ class WorkDir:
             self._made.add(name)
         return True
 
+    @property
+    def recorded_run(self) -> str:
+        """ID of the run that is resumed in the directory; "" for a new run."""
+        return _run_id(self.recorded)
+
     def write_status(self, **fields: Any) -> None:
-        """Say in `status.json` where the run stands."""
+        """Write the state of the run, and its newest checkpoint, to `status.json`."""
+        with self._status_lock:
+            self._status = fields
+            self._write_status(fields)
+
+    def record_checkpoint(self, path: Path) -> None:
+        """Record in `status.json` that the run has committed a checkpoint.
+
+        A run that is killed later is thus not mistaken for one that has no checkpoint to resume from. The file is
+        written for the first checkpoint; the path of a later one is written with the next status.
+
+        Args:
+            path: Path of the checkpoint.
+        """
+        with self._status_lock:
+            is_first = self._checkpoint is None
+            self._checkpoint = str(path.absolute())
+            if is_first and self._status is not None:
+                with suppress(OSError):  # the checkpoint is complete; the next status records it
+                    self._write_status(self._status)
+
+    def _write_status(self, fields: Mapping[str, Any]) -> None:
         now = time.time()
         host = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
-        write_json(self.path / STATUS, {**fields, **times, **host}, fields.get("run", ""))
+        checkpoint = {CHECKPOINT: self._checkpoint}
+        write_json(self.path / STATUS, {**fields, **checkpoint, **times, **host}, fields.get("run", ""))
 
     def write_config(self, text: str, run: str = "") -> None:
         """Write the resolved configuration of the run to `config.yaml`.
@@ -168,12 +205,13 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
         WorkDirError: it cannot be written, or a live run is using it.
     """
     target, lock = _take_free(path, any_run=resume or overwrite)
-    earlier = _run_id(read_status(target)) if resume or overwrite else ""
+    status = read_status(target) if resume or overwrite else {}
+    earlier = _run_id(status)
     removed = earlier if overwrite else ""
     left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
     for directory in (target, target / "checkpoints"):
         remove_leftovers(directory, earlier)
-    return WorkDir(target, lock, None if target == path else path, left, removed)
+    return WorkDir(target, lock, None if target == path else path, left, removed, status if resume else None)
 
 
 def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hookbus import HookBus
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, ConfigError
 from hookbus.run import Run
-from hookbus.runs.workdir import read_status
+from hookbus.runs.workdir import STATUS, claim, read_status
 from tests import toys
 
 if TYPE_CHECKING:
@@ -114,9 +114,98 @@ class TestResume:
             options: dict[str, Any] = {"model": model, "optimizer": optimizer, "work_dir": tmp_path, "resume": "auto"}
             bus.on("after_train_iter")(lambda run, batch_idx: seen.append((run.iter, batch_idx)))
             with bus.run(iterations=iterations, **options) as run:
-                for _ in toys.train_by_hand(bus, run, toys.pairs(), model, optimizer):
+                for _ in toys.run_custom_loop(bus, run, toys.pairs(), model, optimizer):
                     pass
             return seen
 
         assert train(2) == [(0, 0), (1, 1)]
         assert train(5) == [(2, 2), (3, 0), (4, 1)]
+
+
+class TestRecordedRun:
+    """An automatic resume in a work directory whose run has committed checkpoints that are not found."""
+
+    @staticmethod
+    def content(directory: Path) -> dict[str, bytes]:
+        files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+        return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+    @pytest.mark.parametrize("how", ["moved", "empty", "of another run"])
+    def test_is_refused_without_its_checkpoints_and_nothing_is_modified(self, tmp_path: Path, how: str) -> None:
+        work_dir, out_dir = tmp_path / "x", tmp_path / "out"
+        out_dir.mkdir()
+        toys.trainer(Elsewhere(out_dir), iterations=2, work_dir=work_dir, config={"a": 1}).fit()
+        out_dir.rename(tmp_path / "moved")
+        if how == "empty":
+            out_dir.mkdir()
+        if how == "of another run":
+            out_dir.mkdir()
+            toys.trainer(Elsewhere(out_dir), iterations=1).fit()
+        before, events = self.content(work_dir), []
+        training = toys.trainer(Elsewhere(out_dir), iterations=3, work_dir=work_dir, resume="auto")
+        for point in ("before_run", "on_exception", "after_run", "cleanup"):
+            training.bus.on(point, name=point)(lambda: events.append("called"))
+        for _ in range(2):
+            with pytest.raises(
+                ConfigError,
+                match=rf"run with 0 epochs and 2 iterations .* found in {out_dir}\. .*correct `out_dir`.*`--ov",
+            ):
+                training.fit()
+
+        assert self.content(work_dir) == before
+        assert events == []
+        claim(work_dir, resume=True).release()
+
+    def test_is_refused_in_a_loop_of_ones_own(self, tmp_path: Path) -> None:
+        saver = toys.Saver()
+        toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
+        for path in saver.files:
+            path.unlink()
+        before = self.content(tmp_path)
+        with (
+            pytest.raises(ConfigError, match="no checkpoint of that run was found in"),
+            HookBus([toys.Saver()]).run(epochs=1, work_dir=tmp_path, resume="auto"),
+        ):
+            pass
+
+        assert self.content(tmp_path) == before
+
+    def test_is_refused_after_a_kill_and_after_a_failed_resume(self, tmp_path: Path) -> None:
+        """The first commit is recorded at once, and a status of a later attempt does not erase the record."""
+
+        killed: list[bytes] = []
+        training = toys.trainer(toys.Saver("after_train_iter", 1), iterations=2, work_dir=tmp_path)
+        training.bus.on("before_train_iter")(lambda: killed.append((tmp_path / STATUS).read_bytes()))
+        training.fit()
+        assert b'"checkpoint": null' in killed[0]
+        (tmp_path / STATUS).write_bytes(killed[1])
+        training = toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto")
+
+        def fail() -> None:
+            raise RuntimeError("broken hook")
+
+        training.bus.on("before_run")(fail)
+        with pytest.raises(RuntimeError, match="broken hook"):
+            training.fit()
+        assert read_status(tmp_path)["checkpoint"] == str(tmp_path / "checkpoints" / "iter_1.pth")
+        (tmp_path / "checkpoints").rename(tmp_path / "moved")
+        with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
+            toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
+
+    def test_that_saved_nothing_restarts_from_zero_with_a_warning(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = toys.trainer(iterations=2, work_dir=tmp_path).fit()
+        second = toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
+
+        assert (second.iters_done, second.id, read_status(tmp_path)["run"]) == (3, first.id, first.id)
+        assert caplog.messages == [
+            f"resume: the run in {tmp_path} stopped before it saved a checkpoint (2 iterations are recorded). Training "
+            "restarts from iteration 0, and the log of that run is replaced."
+        ]
+
+    def test_can_be_overwritten(self, tmp_path: Path) -> None:
+        toys.trainer(Elsewhere(tmp_path), iterations=2, work_dir=tmp_path / "x").fit()
+        run = toys.trainer(iterations=1, work_dir=tmp_path / "x", overwrite=True).fit()
+
+        assert (run.iters_done, read_status(tmp_path / "x")["checkpoint"]) == (1, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -41,12 +41,14 @@ class Folder:
         run: the id of the run; only what it wrote is ever written over or removed.
         periodic: names of the periodic files of this run that may be removed, the oldest first.
         generation: of the newest file.
+        record: Called with the path of each committed checkpoint, on the thread that wrote it.
     """
 
     path: Path
     run: str = ""
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
+    record: Callable[[Path], object] = lambda path: None
     _has_looked: bool = False
     _own: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # marks of the best files and the last
 

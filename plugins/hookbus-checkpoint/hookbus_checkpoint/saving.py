@@ -76,6 +76,7 @@ class Save:
         """
         try:
             write_checkpoint(self.plan.path, checkpoint, self.generation)
+            self.folder.record(self.plan.path)
             self.folder.finish(self.plan, self.keep)
         except OSError as error:
             sweep(self.folder.path, self.folder.run)

@@ -75,6 +75,8 @@ class Writer:
         """
         run.hold(self._folder.path)
         self._folder.run = run.id
+        if run.work_dir is not None:
+            self._folder.record = run.work_dir.record_checkpoint
         others = run.ranks.by_main("checkpoints of others", self._folder.files_of_others)
         if others:
             raise CheckpointError(
