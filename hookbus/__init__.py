@@ -1,6 +1,6 @@
 """hookbus: an event bus for PyTorch training whose hooks are separately installable plugins.
 
-Importing this imports neither torch nor any plugin; names are loaded when they are first used.
+Importing `hookbus` imports neither torch nor any plugin; public names are loaded on first access.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._imports import import_path as import_path
     from hookbus._imports import imported as imported
@@ -67,7 +68,7 @@ _HOMES = {
     "once": "when",
 }
 _WITH_TORCH = ("Splits", "Trainer", "WriterHook")
-__all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `import *` loads no torch
+__all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m hookbus` is the same as `hookbus`."""
+"""Entry point of `python -m hookbus`, which is equivalent to the `hookbus` command."""
 
 from hookbus.cli import main
 

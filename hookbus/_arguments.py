@@ -1,7 +1,7 @@
-"""What users hand over: whether it can be what it is meant to be. A sentence for each that cannot, and all at once.
+"""Validation of constructor arguments. Errors are collected and raised together.
 
-Each function returns what is wrong with one argument, by its name; "" where it is as it should be. None stands for an
-argument that was left out.
+Each function returns the error message of one argument, or "" if the argument is valid. None denotes an omitted
+argument and is valid unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus._imports import nearest
+from hookbus.errors import ConfigError
 
 __all__ = ["batches", "function", "instance", "one_of", "path", "refuse", "seed", "settings", "truth", "with_method"]
 
@@ -18,69 +19,73 @@ LARGEST_SEED = 2**63
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raise what is wrong, if anything is.
+    """Raise the collected error messages, if any.
 
     Raises:
-        ConfigError: with a line for each problem.
+        ConfigError: If a message is not empty. The error contains one line per message.
     """
-    found = [problem for problem in problems if problem]
-    if found:
-        raise ConfigError(found)
+    messages = [problem for problem in problems if problem]
+    if messages:
+        raise ConfigError(messages)
 
 
 def truth(name: str, value: object) -> str:
-    """A truth value and nothing else: "no" would be true."""
-    return "" if isinstance(value, bool) else f"{name}: {value!r} is neither True nor False."
+    """Check that a value is a bool."""
+    # Truthiness is not enough: the string "no" is true.
+    return "" if isinstance(value, bool) else f"{name}: should be True or False, got {value!r}."
 
 
 def one_of(name: str, value: object, known: Iterable[str]) -> str:
-    """One of some words."""
-    words = list(known)
-    if value in words:
+    """Check that a value is one of the accepted choices."""
+    choices = list(known)
+    if value in choices:
         return ""
-    return f"{name}: {value!r} is none of {', '.join(words)}.{did_you_mean(str(value), words)}"
+    return f"{name}: should be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}"
 
 
 def seed(name: str, value: object) -> str:
-    """A whole number that torch and NumPy take."""
+    """Check that a value is an integer in the range that torch and NumPy accept as a seed, [0, 2**63)."""
     is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < LARGEST_SEED
-    return "" if value is None or is_number else f"{name}: {value!r} is not a whole number from 0 on, below 2**63."
+    return "" if value is None or is_number else f"{name}: should be an integer from 0 to 2**63 - 1, got {value!r}."
 
 
 def function(name: str, value: object, example: str) -> str:
-    """Something to call."""
-    return "" if value is None or callable(value) else f"{name}: {value!r} cannot be called: give {example}."
+    """Check that a value is callable."""
+    return "" if value is None or callable(value) else f"{name}: should be callable, got {value!r}. Pass {example}."
 
 
 def with_method(name: str, value: object, method: str) -> str:
-    """Something with a method."""
-    is_there = value is None or callable(getattr(value, method, None))
-    return "" if is_there else f"{name}: {value!r} has no {method}()."
+    """Check that a value has a method."""
+    is_valid = value is None or callable(getattr(value, method, None))
+    return "" if is_valid else f"{name}: should have a method {method}(), got {value!r}."
 
 
 def instance(name: str, value: object) -> str:
-    """No class: called with what is to be worked on, it would make an instance of it."""
+    """Check that a value is not a class."""
+    # A class is callable as well: the loop would create an instance of it instead of calling the function.
     if not isinstance(value, type):
         return ""
-    return f"{name}: {value.__name__} is a class: give an instance of it, {value.__name__}(...)."
+    return f"{name}: should be an instance, got the class {value.__name__}. Pass {value.__name__}(...)."
 
 
 def batches(name: str, value: object) -> str:
-    """A loader, or a mapping of names to loaders."""
+    """Check that a value is a data loader or a mapping of names to data loaders."""
     if isinstance(value, Mapping):
-        return " ".join(filter(None, (batches(f"{name}.{key}", each) for key, each in value.items())))
-    can_be = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
-    if value is None or (can_be and not isinstance(value, (str, bytes))):
+        return " ".join(filter(None, (batches(f"{name}.{key}", loader) for key, loader in value.items())))
+    is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    if value is None or (is_iterable and not isinstance(value, (str, bytes))):
         return ""
-    return f"{name}: {value!r} gives no batches: give a DataLoader, or anything that can be iterated in every epoch."
+    return (
+        f"{name}: should be iterable in every epoch, got {value!r}. Pass a DataLoader or another iterable of batches."
+    )
 
 
 def path(name: str, value: object) -> str:
-    """A file or a directory."""
-    return "" if value is None or isinstance(value, (str, os.PathLike)) else f"{name}: {value!r} is no path."
+    """Check that a value is a path."""
+    return "" if value is None or isinstance(value, (str, os.PathLike)) else f"{name}: should be a path, got {value!r}."
 
 
 def settings(name: str, value: object) -> str:
-    """A configuration: a mapping, or a pydantic model."""
-    is_one = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
-    return "" if is_one else f"{name}: {value!r} is no mapping of names to values, such as vars(args)."
+    """Check that a value is a configuration: a mapping or a pydantic model."""
+    is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
+    return "" if is_valid else f"{name}: should be a mapping of names to values, such as vars(args), got {value!r}."

@@ -1,4 +1,4 @@
-"""What does `my_module:name` name? The one way in which run files reach code that no package offers."""
+"""Import strings (`my_module:name`), with which run files refer to code that no package publishes."""
 
 from __future__ import annotations
 
@@ -16,36 +16,44 @@ __all__ = ["cause_of", "import_path", "imported", "nearest", "see_library"]
 
 
 def import_path(path: str) -> Any:
-    """Import what a path names. Modules in the current directory are found as well.
+    """Import the object that an import string refers to. The current directory is searched as well.
 
     Args:
         path: `package.module:name`, or `package.module.name`.
 
+    Returns:
+        The imported module, class, function or attribute.
+
     Raises:
-        ImportError: there is no such module or name, or the module cannot be imported; a complete sentence.
+        ImportError: If the module or the name does not exist, or if the module cannot be imported.
     """
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    if "" not in sys.path:  # a console script looks only where it is installed
+    if "" not in sys.path:  # `sys.path[0]` of a console script is its own directory, not the current one
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:
+        target: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a script may call sys.exit at import time
         raise ImportError(f"{path!r} cannot be imported: {cause_of(error)}.") from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise ImportError(f"{path!r} cannot be imported: {module} has no {name!r}.{nearest(part, dir(found))}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(target, part):
+            raise ImportError(f"{path!r} cannot be imported: {module} has no {name!r}.{nearest(part, dir(target))}")
+        target = getattr(target, part)
+    return target
 
 
 def imported(value: object) -> Any:
-    """What a path names, and anything else as it is: validates a setting that may be given as itself or by its path.
+    """Resolve an import string; return any other value unchanged.
+
+    Validator of settings that accept either an object or its import string.
 
     Args:
-        value: a path as `import_path` takes it, or what is meant.
+        value: An import string in the form that `import_path` accepts, or the object itself.
+
+    Returns:
+        The imported object, or `value` if it is not a string.
 
     Raises:
-        ValueError: it cannot be imported; pydantic makes a mistake in the settings of that.
+        ValueError: If the import string cannot be imported. pydantic converts the error to a validation error.
     """
     if not isinstance(value, str):
         return value
@@ -56,16 +64,17 @@ def imported(value: object) -> Any:
 
 
 def cause_of(error: BaseException) -> str:
-    """An error in one line, and where it was raised, unless that is in an installed package."""
+    """Return an error on one line, with the file and line that raised it unless that is an installed package."""
     text = in_one_line(error).rstrip(": .!")
     frames = traceback.extract_tb(error.__traceback__)
+    # The messages of these two errors already name the module or the line.
     if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or _is_installed(frames[-1].filename):
         return text
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """As `did_you_mean`, but silent where nothing is near: for long lists."""
+    """Return the hint of `did_you_mean` if there is a close match, else "". Intended for long lists of names."""
     hint = did_you_mean(name, known)
     return hint if hint.startswith(" Did you mean") else ""
 
@@ -77,19 +86,19 @@ def _is_installed(filename: str) -> bool:
 
 
 def see_library(hook: str, library: str, install: str) -> None:
-    """See that a module that a hook needs can be imported.
+    """Raise if a module that a hook requires cannot be imported.
 
     Args:
-        hook: the name of its class.
-        library: the module.
-        install: what has to be installed for it.
+        hook: Class name of the hook.
+        library: Module name.
+        install: Argument of `pip install` that installs the module.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: If the module cannot be imported.
     """
     try:
         importlib.import_module(library)
     except Exception as error:
         raise ConfigError(
-            [f"{hook} needs {library}, which cannot be imported: {cause_of(error)}. Run: pip install {install}"]
+            [f"{hook}: the required module {library} cannot be imported: {cause_of(error)}. Run: pip install {install}"]
         ) from error

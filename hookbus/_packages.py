@@ -1,4 +1,7 @@
-"""Which distribution does a module come from? Asked only when a message needs it."""
+"""Lookup of distributions, entry points and modules with `importlib.metadata`.
+
+Lookups are lazy: reading the metadata of all installed packages takes much longer than importing hookbus.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,16 @@ __all__ = [
 ]
 
 HOOKS_GROUP = "hookbus.hooks"
-"""The entry-point group in which plugin packages offer their hooks."""
+"""Entry-point group in which plugin packages publish their hooks."""
 MODELS_GROUP = "hookbus.models"
 DATASETS_GROUP = "hookbus.datasets"
-"""The entry-point groups in which they offer what run files build by name."""
+"""Entry-point groups of the models and datasets that run files refer to by name."""
 POINTS_GROUP = "hookbus.points"
-"""The entry-point group in which plugin packages offer points of their own, as spec classes."""
+"""Entry-point group in which plugin packages publish additional points, as spec classes."""
 
 
 def package_of(plugin: object) -> str:
-    """The package of a plugin with its version, "hookbus-ema 0.1.0", else the module that defines it."""
+    """Return the package of a plugin with its version, such as "hookbus-ema 0.1.0", else the module that defines it."""
     return _package_of(module_of(plugin))
 
 
@@ -52,11 +55,12 @@ def _package_of(module: str) -> str:
 
 @functools.cache
 def distribution_of(module: str) -> importlib.metadata.Distribution | None:
-    """The installed distribution that a module belongs to, None for a script or a loose module."""
+    """Return the installed distribution that a module belongs to, None for a script or a loose module."""
     top = module.partition(".")[0]
-    offering = _offering()
-    if top in offering:
-        return offering[top]
+    published = _offering()
+    # Entry points are cheaper to read than the file records of every distribution.
+    if top in published:
+        return published[top]
     names = _distributions().get(top)
     return importlib.metadata.distribution(names[0]) if names else None
 
@@ -67,33 +71,39 @@ def _hook_entries() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
-    """The entry points of a group. A package whose metadata cannot be read costs no other package: see `unreadable`."""
+    """Return the entry points of a group. Packages with unreadable metadata are skipped, see `unreadable`."""
     try:
-        found = list(importlib.metadata.entry_points(group=group))
-    except Exception:  # one malformed file, and Python reads none of them
-        found = [entry for each in _whole() for entry in each.entry_points if entry.group == group]
-    return [entry for entry in found if entry.dist is not None and _name_of(entry.dist)]
+        entries = list(importlib.metadata.entry_points(group=group))
+    except Exception:  # a single malformed file makes importlib.metadata (as of Python 3.13) raise for all packages
+        entries = [entry for distribution in _whole() for entry in distribution.entry_points if entry.group == group]
+    return [entry for entry in entries if entry.dist is not None and _name_of(entry.dist)]
 
 
 def _whole() -> list[importlib.metadata.Distribution]:
-    """The distributions whose metadata can be read, each once: the first on the path."""
+    """Return the distributions with readable metadata, one per name."""
     first: dict[str, importlib.metadata.Distribution] = {}
-    for each in importlib.metadata.distributions():
-        if not _flaw_of(each):
-            first.setdefault(normalized(_name_of(each)), each)
+    for distribution in importlib.metadata.distributions():
+        if not _flaw_of(distribution):
+            # The first distribution on `sys.path` shadows the others, as in an import.
+            first.setdefault(normalized(_name_of(distribution)), distribution)
     return list(first.values())
 
 
 def unreadable() -> dict[str, str]:
-    """The distributions that offer something to hookbus, and whose metadata cannot be read; and why not."""
-    there = [each for each in importlib.metadata.distributions() if "[hookbus." in _entry_text(each)]
-    flaws = {_name_of(each) or str(each.locate_file("")): _flaw_of(each) for each in there}
+    """Return the distributions with hookbus entry points whose metadata cannot be read, with the reason of each."""
+    publishing = [
+        distribution for distribution in importlib.metadata.distributions() if "[hookbus." in _entry_text(distribution)
+    ]
+    flaws = {
+        _name_of(distribution) or str(distribution.locate_file("")): _flaw_of(distribution)
+        for distribution in publishing
+    }
     return {name: flaw for name, flaw in flaws.items() if flaw}
 
 
 def _flaw_of(distribution: importlib.metadata.Distribution) -> str:
     if not _name_of(distribution):
-        return "its METADATA gives no name"
+        return "its METADATA file contains no name"
     try:
         list(distribution.entry_points)
     except Exception:
@@ -116,59 +126,71 @@ def _entry_text(distribution: importlib.metadata.Distribution) -> str:
 
 
 def normalized(name: str) -> str:
-    """The name of a distribution as the index writes it."""
+    """Return the normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @functools.cache
 def _offering() -> dict[str, importlib.metadata.Distribution]:
-    """The distributions that offer hooks, by top-level package."""
-    found = reversed(_hook_entries())
-    return {entry.module.partition(".")[0]: entry.dist for entry in found if entry.dist is not None}
+    """Return the distributions that publish hooks by top-level package."""
+    entries = reversed(_hook_entries())
+    # Reversed, so that the first entry on `sys.path` is stored last and wins.
+    return {entry.module.partition(".")[0]: entry.dist for entry in entries if entry.dist is not None}
 
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """The names of all distributions, by top-level package. Reads the records of each, so it is asked for once."""
+    """Return the names of all distributions by top-level package. Cached, because it reads every file record."""
     return importlib.metadata.packages_distributions()
 
 
 def entry_point_of(cls: type) -> str | None:
-    """The name of the entry point that offers a hook class, None where none does."""
+    """Return the name of the entry point that publishes a hook class, None if there is none."""
     return _entry_points().get(f"{cls.__module__.partition('.')[0]}:{cls.__qualname__}")
 
 
 def class_of_entry(kind: str) -> set[str]:
-    """All names of the hook that `kind` names: its entry point and its class; empty where nobody offers it."""
+    """Return all names of a hook: its entry points and its class. Empty if no package publishes it.
+
+    Args:
+        kind: The name of an entry point or of a hook class.
+    """
     pairs = {(name, key.partition(":")[2]) for key, name in _entry_points().items()}
-    return {each for pair in pairs if kind in pair for each in pair}
+    return {name for pair in pairs if kind in pair for name in pair}
 
 
 @functools.cache
 def _entry_points() -> dict[str, str]:
-    """Entry-point names by top-level package and class."""
+    """Return entry-point names by top-level package and class."""
     parts = ((entry, *parts_of(entry)) for entry in _hook_entries())
     return {f"{module.partition('.')[0]}:{attribute}": entry.name for entry, module, attribute in parts}
 
 
 def parts_of(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """The module and the attribute that an entry point names; empty where it is malformed, so that it loads nothing."""
-    found = entry.pattern.match(entry.value)
-    return (found["module"], found["attr"] or "") if found else ("", "")
+    """Return the module and the attribute that an entry point refers to, or two empty strings if it is malformed."""
+    match = entry.pattern.match(entry.value)
+    return (match["module"], match["attr"] or "") if match else ("", "")
 
 
 def module_of(plugin: object) -> str:
-    """The name of the module that defines a plugin."""
+    """Return the name of the module that defines a plugin."""
     if isinstance(plugin, ModuleType):
         return plugin.__name__
     return str(getattr(plugin, "__module__", None) or type(plugin).__module__)
 
 
 def point_specs(names: Collection[str], module: str = "") -> list[type]:
-    """Import spec classes that declare points of one's own: those of these names, and those of `module`'s package.
+    """Import the spec classes of additional points.
+
+    Args:
+        names: Names of points to import.
+        module: A module; the points that its package publishes are imported as well. Default: none.
+
+    Returns:
+        The spec classes, sorted by the name of their entry point.
 
     Raises:
-        PluginImportError: one cannot be imported.
+        PluginImportError: If a spec class cannot be imported.
     """
     top = module.partition(".")[0]
     entries = entry_points(POINTS_GROUP)
@@ -181,9 +203,9 @@ def _loaded(entry: importlib.metadata.EntryPoint) -> type:
         return entry.load()  # type: ignore[no-any-return]
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         assert entry.dist is not None
         raise PluginImportError(
-            f"{entry.dist.name} {entry.dist.version} offers the point {entry.name!r}, but {entry.value} cannot be "
-            f"imported: {cause_of(error)}. Repair or remove that package."
+            f"{entry.dist.name} {entry.dist.version} publishes the point {entry.name!r}, but {entry.value} cannot be "
+            f"imported: {cause_of(error)}. Repair or remove the package."
         ) from error

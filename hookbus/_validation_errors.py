@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, as sentences for people, with names that come near."""
+"""Conversion of pydantic validation errors to messages with close matches of unknown names."""
 
 from __future__ import annotations
 
@@ -15,27 +15,47 @@ __all__ = ["AS_A_WHOLE", "missing", "mistakes_in", "problems_of"]
 
 
 AS_A_WHOLE = "settings"
-"""What all settings together are called in a message, where each holds and they do not go together."""
+"""Location of an error that concerns a combination of settings instead of one setting."""
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], data: Any) -> list[tuple[str, str]]:
-    """Turn pydantic's errors into (dotted place, sentence) pairs with near names, as `mistakes_in` does."""
-    return [(".".join(map(str, path)) or AS_A_WHOLE, said) for path, said in mistakes_in(error, model, data).items()]
+    """Return pydantic's errors as (dotted location, message) pairs, see `mistakes_in`.
+
+    Args:
+        error: The error that pydantic raised.
+        model: The model that the data were validated against.
+        data: The validated data.
+
+    Returns:
+        One pair per location. The location of an error that concerns several settings is `AS_A_WHOLE`.
+    """
+    return [
+        (".".join(map(str, path)) or AS_A_WHOLE, message) for path, message in mistakes_in(error, model, data).items()
+    ]
 
 
 def mistakes_in(error: ValidationError, model: type[BaseModel], data: Any) -> dict[tuple[Any, ...], str]:
-    """A sentence for each place where pydantic found something. Of a union the branch that got furthest counts.
+    """Return one message per location at which pydantic reported an error.
 
     Args:
-        error: what it found.
-        model: what the data were to be.
-        data: what was validated.
+        error: The error that pydantic raised.
+        model: The model that the data were validated against.
+        data: The validated data.
+
+    Returns:
+        Messages by path in `data`.
     """
-    found: dict[tuple[Any, ...], list[str]] = {}
-    for each in error.errors():
-        path = _path_in(data, each["loc"], missing=each["type"] == "missing")
-        found.setdefault(path, []).append(_sentence(each, model))
-    return {path: _united(said) for path, said in found.items() if not any(_is_inside(other, path) for other in found)}
+    messages: dict[tuple[Any, ...], list[str]] = {}
+    for details in error.errors():
+        path = _path_in(data, details["loc"], missing=details["type"] == "missing")
+        messages.setdefault(path, []).append(_sentence(details, model))
+    # For a union, pydantic reports the errors of every branch. The branch with the deepest location is most likely
+    # the one that the user meant.
+    return {
+        path: _united(texts)
+        for path, texts in messages.items()
+        if not any(_is_inside(other, path) for other in messages)
+    }
 
 
 def _is_inside(path: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -43,68 +63,73 @@ def _is_inside(path: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _path_in(data: Any, loc: tuple[str | int, ...], *, missing: bool) -> tuple[Any, ...]:
-    """A place of pydantic's as a place in the data; it names the branches of unions as well."""
+    """Convert a location of pydantic to a path in the data by dropping the names of union branches."""
     path: tuple[Any, ...] = ()
     for key in loc:
         keys: Any = data if isinstance(data, Mapping) else range(len(data)) if isinstance(data, list) else ()
-        known = next((each for each in keys if str(each) == str(key)), None)  # JSON has texts as keys
-        if known is not None:
-            path, data = (*path, known), data[known]
+        match = next((item for item in keys if str(item) == str(key)), None)  # keys of JSON objects are strings
+        if match is not None:
+            path, data = (*path, match), data[match]
     return (*path, loc[-1]) if missing else path
 
 
 def _united(messages: list[str]) -> str:
-    """`should be A, but it is X.` and `should be B, but it is X.` as one sentence."""
-    parts = [message.removeprefix("should be ").partition(", but it is ") for message in dict.fromkeys(messages)]
+    """Merge the messages of the branches of a union: "should be A, got X." and "should be B, got X."."""
+    parts = [message.removeprefix("should be ").partition(", got ") for message in dict.fromkeys(messages)]
     if len(parts) == 1 or not all(message.startswith("should be ") for message in messages):
         return messages[0]
-    return f"should be {' or '.join(what for what, _, _ in parts)}, but it is {parts[0][2]}"
+    return f"should be {' or '.join(expectation for expectation, _, _ in parts)}, got {parts[0][2]}"
 
 
 def _sentence(error: Any, model: type[BaseModel]) -> str:
-    loc, kind, value = error["loc"], error["type"], error.get("input")
-    if kind == "extra_forbidden":
+    loc, error_type, value = error["loc"], error["type"], error.get("input")
+    if error_type == "extra_forbidden":
         known = _fields_at(model, loc[:-1])
         homes = _homes_of(str(loc[-1]), model)
         belongs = f" It is a key of {' or of '.join(homes)}." if homes else did_you_mean(str(loc[-1]), known)
         return f"unknown key.{belongs}"
-    if kind == "missing":
+    if error_type == "missing":
         known = _fields_at(model, loc[:-1])
         return missing(str(loc[-1]), [key for key in value if key not in known] if isinstance(value, dict) else [])
-    if kind == "import_error":
-        return f"should be a path package.module.name, but {value!r} cannot be imported: {error['ctx']['error']}."
+    if error_type == "import_error":
+        return (
+            f"should be an import string package.module.name, but {value!r} cannot be imported: "
+            f"{error['ctx']['error']}."
+        )
+    # pydantic starts messages with the type of the input. The location already names the setting.
     message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
-    return message if kind == "value_error" or message.endswith(".") else f"{message}, but it is {value!r}."
+    return message if error_type == "value_error" or message.endswith(".") else f"{message}, got {value!r}."
 
 
 def missing(key: str, others: Iterable[Any]) -> str:
-    """What is said of a key that is not there: perhaps it was misspelt.
+    """Return the message for a missing required key, with a hint if an unknown key is a close match.
 
     Args:
-        key: the key.
-        others: the unknown keys that are there.
+        key: The required key.
+        others: The unknown keys of the same section.
     """
     near = difflib.get_close_matches(key, map(str, others), n=1)
-    return "required, but not given." + (f" Is {near[0]!r} a misspelling of it?" if near else "")
+    return "required, but missing." + (f" Is {near[0]!r} a misspelling of it?" if near else "")
 
 
 def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
-    """The keys that are known at a place below a model."""
+    """Return the keys that a model accepts at a path."""
     models = [model]
     for key in path:
-        annotations = [each.model_fields[key].annotation for each in models if key in each.model_fields]
-        models = [found for annotation in annotations for found in _models_in(annotation)] or models
-    return [name for each in models for name in each.model_fields]
+        annotations = [section.model_fields[key].annotation for section in models if key in section.model_fields]
+        models = [nested for annotation in annotations for nested in _models_in(annotation)] or models
+    return [name for section in models for name in section.model_fields]
 
 
 def _homes_of(key: str, model: type[BaseModel]) -> list[str]:
-    """Where a key that is out of place would be known: at the top, or in one of the sections."""
+    """Return the sections that accept a key: the top level and the names of nested sections."""
     sections = {name: _models_in(field.annotation) for name, field in model.model_fields.items()}
-    found = [name for name, inner in sections.items() if any(key in each.model_fields for each in inner)]
-    return (["the top level"] if key in model.model_fields else []) + found
+    matches = [name for name, inner in sections.items() if any(key in section.model_fields for section in inner)]
+    return (["the top level"] if key in model.model_fields else []) + matches
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    # Optional and union annotations contain their models as type arguments.
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for each in get_args(annotation) for found in _models_in(each)]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -1,4 +1,4 @@
-"""The run file: YAML with line numbers, overrides, and pydantic models. All mistakes are reported at once."""
+"""Run files: YAML with line numbers, overrides and pydantic models. All errors are reported together."""
 
 from __future__ import annotations
 
@@ -35,30 +35,43 @@ from hookbus.runs.workdir import checked_resume
 __all__ = ["RunConfig", "load_config", "read_config"]
 
 HOOK_PROBLEM = re.compile(r"\w+: ([^\s:]+): (.*)", re.DOTALL)
-"""How a hook words what is wrong with a setting: `EMAHook: momentum: ...`."""
+"""Pattern of a hook's message about a setting: `EMAHook: momentum: ...`."""
 
 
 class RunConfig(Section):
-    """A run file."""
+    """A validated run file."""
 
     work_dir: str = Field(
-        default="runs/train", min_length=1, description="Where the files of the run go. Also spelt experiment_dir."
+        default="runs/train", min_length=1, description="Output directory of the run. Alias: experiment_dir."
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="What every random stream follows from.")
-    model: Component | None = Field(default=None, description="An entry point of hookbus.models, or a path.")
-    dataset: DatasetConfig | None = Field(default=None, description="An entry point of hookbus.datasets, or a path.")
-    optimizer: Component = Field(default=Component(type="AdamW", lr=0.001), description="Of torch.optim, or a path.")
-    loss: str | Component | None = Field(default="cross_entropy", description="Of torch.nn.functional, or a path.")
-    metrics: list[str] | dict[str, str] | None = Field(default=None, description="What validations measure.")
-    scheduler: SchedulerConfig | None = Field(default=None, description="Of torch.optim.lr_scheduler, or a path.")
-    loader: LoaderConfig = Field(default=LoaderConfig(), description="How batches are loaded.")
-    training: TrainingConfig | None = Field(default=None, description="How long and how training runs.")
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
-    resume: str = Field(default="never", description="never, auto, or a checkpoint.")
-    load_from: LoadFrom | None = Field(default=None, description="Weights to start from: a path, or a mapping.")
-    order: Literal["nested", "ascending"] = Field(default="nested", description="How priorities order the hooks.")
-    default_hooks: bool = Field(default=True, description="Start from the default hooks.")
-    hooks: list[dict[str, Any]] = Field(default=[], description="Hooks, as a list or as a mapping of name to settings.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of all random number generators.")
+    model: Component | None = Field(
+        default=None, description="Model: an entry point of hookbus.models, or an import string."
+    )
+    dataset: DatasetConfig | None = Field(
+        default=None, description="Dataset: an entry point of hookbus.datasets, or an import string."
+    )
+    optimizer: Component = Field(
+        default=Component(type="AdamW", lr=0.001), description="Optimizer: a class of torch.optim, or an import string."
+    )
+    loss: str | Component | None = Field(
+        default="cross_entropy", description="Loss: a function of torch.nn.functional, or an import string."
+    )
+    metrics: list[str] | dict[str, str] | None = Field(default=None, description="Metrics that validations compute.")
+    scheduler: SchedulerConfig | None = Field(
+        default=None, description="Learning-rate scheduler: a class of torch.optim.lr_scheduler, or an import string."
+    )
+    loader: LoaderConfig = Field(default=LoaderConfig(), description="Options of the data loaders.")
+    training: TrainingConfig | None = Field(default=None, description="Limit and options of the training loop.")
+    device: str = Field(default="auto", description="Device: auto, cpu, cuda, cuda:1, ...")
+    resume: str = Field(
+        default="never",
+        description="Checkpoint to resume from: never, auto (the newest of the work directory), or a path.",
+    )
+    load_from: LoadFrom | None = Field(default=None, description="Initial weights: a path, or a mapping.")
+    order: Literal["nested", "ascending"] = Field(default="nested", description="Order of the hooks by priority.")
+    default_hooks: bool = Field(default=True, description="Add the default hooks.")
+    hooks: list[dict[str, Any]] = Field(default=[], description="Hooks: a list, or a mapping of names to settings.")
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
     _places: list[Path] = PrivateAttr(default_factory=list)
@@ -68,14 +81,14 @@ class RunConfig(Section):
     @classmethod
     def _not_a_type_alone(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError(f"should be a mapping, such as {{type: {value}}}, but it is {value!r}.")
+            raise ValueError(f"should be a mapping, such as {{type: {value}}}, got {value!r}.")
         return value
 
     @field_validator("metrics", mode="before")
     @classmethod
     def _not_one_alone(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError(f"should be a list, such as [{value}], or a mapping, but it is {value!r}.")
+            raise ValueError(f"should be a list, such as [{value}], or a mapping, got {value!r}.")
         return value
 
     @field_validator("resume", mode="before")
@@ -89,7 +102,7 @@ class RunConfig(Section):
         if not isinstance(value, (list, Mapping)):
             shown = value if isinstance(value, str) else "logger"
             raise ValueError(
-                f"should be a list, such as [{shown}], or a mapping, such as {{{shown}: {{priority: 50}}}}, but it is "
+                f"should be a list, such as [{shown}], or a mapping, such as {{{shown}: {{priority: 50}}}}, got "
                 f"{value!r}."
             )
         return value
@@ -98,22 +111,30 @@ class RunConfig(Section):
     @classmethod
     def _path_alone(cls, value: object) -> object:
         if not isinstance(value, (str, Mapping, NoneType)):
-            raise ValueError(f"should be a path, or a mapping with path and weights, but it is {value!r}.")
+            raise ValueError(f"should be a path, or a mapping with path and weights, got {value!r}.")
         return {"path": value} if isinstance(value, str) else value
 
     def build_hooks(self) -> list[Any]:
-        """The hooks of the file, in its order; those with `enabled: false` as well, since they replace defaults.
+        """Build the hooks in the order of the file.
+
+        Hooks with `enabled: false` are included, because they replace default hooks.
+
+        Returns:
+            The hooks.
 
         Raises:
-            ConfigError: a hook is unknown or a setting does not hold; all mistakes are listed.
+            ConfigError: If a hook is unknown or a setting is invalid. All errors are listed.
         """
         return [hook for hook, _ in self._built()]
 
     def checked_hooks(self) -> list[Any]:
-        """As `build_hooks`, and what a bus would refuse is a mistake of the file as well.
+        """Build the hooks and validate that a bus accepts them.
+
+        Returns:
+            The hooks, see `build_hooks`.
 
         Raises:
-            ConfigError: as `build_hooks`, or a hook listens in a way that it cannot.
+            ConfigError: If a hook is unknown, a setting is invalid, or a bus would reject the hook.
         """
         built, bus, problems = self._built(), HookBus(), []
         for hook, path in built:
@@ -121,6 +142,7 @@ class RunConfig(Section):
                 bus.register(hook)
             except RegistrationError as error:
                 problems.append(self.problem(path, str(error)))
+        # The caller registers the hooks on its own bus.
         for hook in bus.hooks.values():
             bus.unregister(hook)
         if problems:
@@ -128,33 +150,41 @@ class RunConfig(Section):
         return [hook for hook, _ in built]
 
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
-        """A complete sentence about a place of the run file."""
+        """Return a message with the location of a path in the run file.
+
+        Args:
+            path: Path of the value.
+            message: The message.
+            at_key: Report the location of the key instead of the location of the value.
+        """
         return self._document.problem(path, message, at_key=at_key)
 
     def lacks(self, section: str) -> bool:
-        """Whether the file does not have a section; one with mistakes in it is there."""
+        """Return whether the file does not contain a section. A section with errors counts as present."""
         return getattr(self, section) is None and section not in self._broken
 
     def in_order(self, problems: Iterable[str]) -> list[str]:
-        """Problems in the order of the file, each once."""
+        """Return messages in the order of the file, without duplicates."""
         return in_order(self._document, problems)
 
     def to_yaml(self) -> str:
-        """The resolved configuration as a run file: overrides applied, every default of the core written out.
+        """Serialize the resolved configuration as a run file: overrides applied, every default of the core included.
 
-        `load_config` of it gives an equal configuration.
+        Returns:
+            YAML from which `load_config` creates an equal configuration.
         """
         return _yaml.dump(self.model_dump())
 
     def _built(self) -> list[tuple[Any, Path]]:
-        """The hooks, and where each stands."""
+        """Return the hooks with their paths in the file."""
         built: list[tuple[Any, Path]] = []
         problems: list[str] = []
         for settings, path in zip(self.hooks, self._hook_places(), strict=True):
             try:
                 built += [(hook, path) for hook in _hook_of(settings)]
             except ConfigError as error:
-                problems += [told for each in error.problems for told in self._hook_problem(path, each)]
+                #
+                problems += [message for text in error.problems for message in self._hook_problem(path, text)]
             except PluginError as error:
                 problems.append(self._type_problem(path, str(error)))
         problems += self._names_taken(built)
@@ -163,13 +193,13 @@ class RunConfig(Section):
         return built
 
     def _names_taken(self, built: list[tuple[Any, Path]]) -> list[str]:
-        """What is wrong where two hooks have the same instance name."""
+        """Return a message for each hook whose instance name is already used."""
         problems, names = [], set()
         for hook, path in built:
             if not isinstance(hook, Hook) or not hook.config.enabled:
                 continue
             if hook.name in names:
-                problems.append(self.problem(path, f"a second hook named {hook.name!r}. Give it a name of its own."))
+                problems.append(self.problem(path, f"duplicate hook name {hook.name!r}. Set a unique name."))
             names.add(hook.name)
         return problems
 
@@ -177,34 +207,39 @@ class RunConfig(Section):
         return self._places or [("hooks", i) for i in range(len(self.hooks))]
 
     def _type_problem(self, path: Path, problem: str) -> str:
-        """A sentence about the type of a hook, which may be written as the key of the hook, or as all there is."""
-        written = (*path, "type")
-        is_there = written in self._document.values
-        return self.problem(written if is_there else path, problem, at_key=not is_there)
+        """Return a message about the type of a hook."""
+        # The type may also be the key of a mapping of hooks, or the item of a list.
+        type_path = (*path, "type")
+        is_written = type_path in self._document.values
+        return self.problem(type_path if is_written else path, problem, at_key=not is_written)
 
     def _hook_problem(self, path: Path, problem: str) -> list[str]:
-        """A hook's own sentence with its place in the file; none about a value that could not be read."""
-        found = HOOK_PROBLEM.fullmatch(problem)
-        if found is None:
+        """Add the location in the file to a message of a hook. Empty for values that could not be parsed."""
+        match = HOOK_PROBLEM.fullmatch(problem)
+        if match is None:
             return [self.problem(path, problem)]
-        keys = tuple(int(part) if part.isdigit() else part for part in found[1].split("."))
+        keys = tuple(int(part) if part.isdigit() else part for part in match[1].split("."))
         if keys == (AS_A_WHOLE,) and (*path, *keys) not in self._document.keys:
-            return [self.problem(path, in_yaml_words(found[2]))]
+            return [self.problem(path, in_yaml_words(match[2]))]
+        # The parser has already reported this value.
         if self._document.is_refused((*path, *keys)):
             return []
-        message = in_yaml_words(found[2])
+        message = in_yaml_words(match[2])
         return [self.problem((*path, *keys), message, at_key=message.startswith("unknown key"))]
 
 
 def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
-    """Read and check a run file.
+    """Load and validate a run file.
 
     Args:
-        source: the file, or its content as a mapping, which is not changed.
-        overrides: `a.b=value` sets, `~a.b` deletes, in order.
+        source: Path of the file, or its content as a mapping, which is not modified.
+        overrides: Overrides in order of application: `a.b=value` sets a key, `~a.b` deletes it. Default: none.
+
+    Returns:
+        The validated configuration.
 
     Raises:
-        ConfigError: the file does not hold; all mistakes are listed, each with file, line and column.
+        ConfigError: If the file is invalid. The error lists all problems with file, line and column.
     """
     config, problems = read_config(source, overrides)
     if problems:
@@ -215,23 +250,24 @@ def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: I
 def read_config(
     source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()
 ) -> tuple[RunConfig, list[str]]:
-    """What of a run file holds, and what is wrong with it: for those who look for more mistakes.
+    """Parse a run file without raising on validation errors, so that callers can report further errors.
 
     Args:
-        source, overrides: as for `load_config`.
+        source: Path of the file, or its content as a mapping, see `load_config`.
+        overrides: Overrides, see `load_config`. Default: none.
 
     Returns:
-        The configuration without the sections and hooks that have mistakes, and a sentence for each mistake.
+        The configuration without invalid sections and hooks, and one message per error.
 
     Raises:
-        ConfigError: there is nothing to look at: no file, no YAML, no mapping.
+        ConfigError: If there is no file, no valid YAML, or no mapping at the top level.
     """
     document = document_of(source)
     if isinstance(document.data, Mapping):
         settle_spelling(document)
         document.problems += apply_overrides(document, overrides)
     elif not document.problems:
-        document.problems.append(document.problem((), "a run file is a mapping of keys to values."))
+        document.problems.append(document.problem((), "a run file should be a mapping of keys to values."))
     if not isinstance(document.data, Mapping):
         raise ConfigError(document.problems)
     config, problems = _validated(document)
@@ -246,7 +282,7 @@ def read_config(
 
 
 def _validated(document: Document) -> tuple[RunConfig, list[str]]:
-    """The config, and what is wrong; what has mistakes is left out, so that the rest can be looked at."""
+    """Validate the data of a document; invalid sections and hooks are dropped so that the rest can be validated."""
     data = dict(document.data)
     entries = hook_entries(document)
     if entries is not None:
@@ -254,13 +290,14 @@ def _validated(document: Document) -> tuple[RunConfig, list[str]]:
     problems: list[str] = []
     broken = {path[0] for path in document.refused if path}
     try:
+        # Strict models accept lists for tuples and strings for enums only in JSON mode.
         config = RunConfig.model_validate_json(json.dumps(data))
     except ValidationError as error:
         problems = sentences(RunConfig, document, data, entries, error)
-        places = [each["loc"] for each in error.errors()]
-        wrong = {loc[1] for loc in places if loc[0] == "hooks" and len(loc) > 1}
-        broken |= {loc[0] for loc in places}
-        entries = [entry for i, entry in enumerate(entries or []) if i not in wrong]
+        locations = [details["loc"] for details in error.errors()]
+        invalid = {loc[1] for loc in locations if loc[0] == "hooks" and len(loc) > 1}
+        broken |= {loc[0] for loc in locations}
+        entries = [entry for i, entry in enumerate(entries or []) if i not in invalid]
         sound = {key: value for key, value in data.items() if key not in broken}
         hooks = {"hooks": [entry for entry, _ in entries]}
         config = RunConfig.model_validate_json(json.dumps({**sound, **hooks}))
@@ -270,25 +307,26 @@ def _validated(document: Document) -> tuple[RunConfig, list[str]]:
 
 
 def _as_an_entry(settings: Mapping[str, Any]) -> str:
-    """How `- logger: {interval: 5}` is written; "" for what is nothing like it."""
+    """Return a hint for an entry such as `- logger: {interval: 5}`, or "" for entries of another form."""
     if len(settings) != 1:
         return ""
     (name, inner), *_ = settings.items()
     if not isinstance(inner, (Mapping, NoneType)):
         return ""
-    return f" In a list it is written {{{', '.join(['type: ' + str(name), *(f'{key}: ...' for key in inner or ())])}}}."
+    return f" In a list, write {{{', '.join(['type: ' + str(name), *(f'{key}: ...' for key in inner or ())])}}}."
 
 
 def _hook_of(settings: Mapping[str, Any]) -> list[Any]:
-    """The hook that an entry means; none where it is switched off and not even installed."""
-    kind = settings.get("type")
-    if kind is None:
+    """Build the hook of an entry. Returns an empty list for a disabled hook whose package is not installed."""
+    type_name = settings.get("type")
+    if type_name is None:
         raise ConfigError([f"hook: type: {missing('type', settings)}{_as_an_entry(settings)}"])
-    if not isinstance(kind, str):
-        raise ConfigError([f"hook: type: should be a name, but it is {kind!r}."])
+    if not isinstance(type_name, str):
+        raise ConfigError([f"hook: type: should be a name, got {type_name!r}."])
     try:
         return [build_hook(settings)]
     except PluginNotFound:
-        if settings.get("enabled") is False and package_publishing(kind) is not None:
+        # A run file with `enabled: false` must work without the package.
+        if settings.get("enabled") is False and package_publishing(type_name) is not None:
             return []
         raise

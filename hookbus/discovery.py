@@ -1,11 +1,11 @@
-"""How is my plugin found? Entry points, metadata first.
+"""Plugin discovery through entry points, metadata first.
 
-1. Read the metadata of what is installed: names, packages, versions, requirements. Nothing is imported.
-2. Filter: only what was asked for by name, minus what `HOOKBUS_BLOCK=a,b` names.
-3. Check what the package itself requires of hookbus against the version that is running.
-4. Import, in the order of names.
+1. Read the metadata of the installed packages: names, packages, versions, requirements. Nothing is imported.
+2. Filter: keep the requested names that `HOOKBUS_BLOCK=a,b` does not list.
+3. Check the hookbus version that the package requires against the running version.
+4. Import the plugins in the order of their names.
 
-Being installed registers nothing.
+An installed plugin is never registered automatically.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 BLOCK_VARIABLE = "HOOKBUS_BLOCK"
 BLOCKABLE = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP)
-"""The groups whose offers it can name."""
+"""Entry-point groups that `HOOKBUS_BLOCK` applies to."""
 
 PUBLISHED = {
     "hookbus-checkpoint": {"checkpoint": "CheckpointHook", "preemption": "PreemptionHook"},
@@ -99,19 +99,19 @@ PUBLISHED = {
     },
     "hookbus-wandb": {"wandb": "WandbHook"},
 }
-"""The packages of the hookbus project and the hooks in them, so that a missing one can be named."""
+"""Packages of the hookbus project and their hooks, so that messages can name the package of a missing hook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One entry point of one installed package.
+    """An entry point of an installed package.
 
     Attributes:
-        name: the entry point's name, the short type.
-        class_name: the class it stands for.
-        package: the distribution that offers it.
-        version: that distribution's version.
-        entry: the entry point itself.
+        name: Name of the entry point, the short type in run files.
+        class_name: Name of the class that the entry point refers to.
+        package: Normalized name of the distribution.
+        version: Version of the distribution.
+        entry: The entry point itself.
     """
 
     name: str
@@ -122,104 +122,133 @@ class Offer:
 
     @property
     def full_name(self) -> str:
-        """`package/name`, which tells equal names apart."""
+        """Unambiguous name `package/name`."""
         return f"{self.package}/{self.name}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that names it in a run file or in HOOKBUS_BLOCK."""
+        """All names that a run file or `HOOKBUS_BLOCK` may use."""
         return self.name, self.class_name, self.full_name, f"{self.package}/{self.class_name}"
 
     @property
     def blocked(self) -> bool:
-        """Whether HOOKBUS_BLOCK names it."""
+        """Whether `HOOKBUS_BLOCK` contains one of the names."""
         return any(_canonical(name) in self.names for name in _blocks())
 
 
 def offers(group: str = HOOKS_GROUP) -> list[Offer]:
-    """What installed packages offer in a group, sorted by name. Nothing is imported."""
-    found = set()
+    """Return the entry points of installed packages in a group, sorted by name. Nothing is imported.
+
+    Args:
+        group: Entry-point group. Default: hooks.
+
+    Returns:
+        One entry per entry point and package.
+    """
+    # A set, because a directory that `sys.path` lists twice yields each entry point twice.
+    entries = set()
     for entry in entry_points(group):
         if entry.dist is not None:
-            found.add(Offer(entry.name, parts_of(entry)[1], normalized(entry.dist.name), entry.dist.version, entry))
-    return sorted(found, key=lambda offer: (offer.name, offer.package))
+            entries.add(Offer(entry.name, parts_of(entry)[1], normalized(entry.dist.name), entry.dist.version, entry))
+    return sorted(entries, key=lambda offer: (offer.name, offer.package))
 
 
-def listed_names(there: Iterable[Offer]) -> dict[Offer, str]:
-    """The name that each offer goes by: its short one, or the full one where two packages offer the short one."""
-    known = list(there)
-    times = Counter(offer.name for offer in known)
-    return {offer: offer.name if times[offer.name] == 1 else offer.full_name for offer in known}
+def listed_names(entries: Iterable[Offer]) -> dict[Offer, str]:
+    """Return the name of each entry: its short name, or the full name if multiple packages publish the short name.
+
+    Args:
+        entries: The entries.
+
+    Returns:
+        Names by entry, in the given order.
+    """
+    all_offers = list(entries)
+    counts = Counter(offer.name for offer in all_offers)
+    return {offer: offer.name if counts[offer.name] == 1 else offer.full_name for offer in all_offers}
 
 
 def is_blocked(name: str) -> bool:
-    """Whether HOOKBUS_BLOCK leaves nobody who offers a hook of this name."""
+    """Return whether `HOOKBUS_BLOCK` blocks every installed hook of a name."""
     matching = _matching(name, offers()) if os.environ.get(BLOCK_VARIABLE) else []
     return bool(matching) and all(offer.blocked for offer in matching)
 
 
 def warn_of_unknown_blocks() -> None:
-    """Warn of each name in HOOKBUS_BLOCK that is neither installed nor a hook of this project: it blocks nothing."""
-    given = _blocks()
-    known = [name for group in BLOCKABLE if given for offer in offers(group) for name in offer.names]
-    unknown = [name for name in given if _canonical(name) not in known and package_publishing(name) is None]
+    """Warn about each name in `HOOKBUS_BLOCK` that is neither an installed hook nor a hook of the hookbus project."""
+    blocked = _blocks()
+    known = [name for group in BLOCKABLE if blocked for offer in offers(group) for name in offer.names]
+    unknown = [name for name in blocked if _canonical(name) not in known and package_publishing(name) is None]
     for name in unknown:
-        note = f"{BLOCK_VARIABLE}: {name!r} is no installed hook, so it blocks nothing.{nearest(name, known)}"
-        warnings.warn(note, HookWarning, stacklevel=2)
+        message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and blocks nothing.{nearest(name, known)}"
+        warnings.warn(message, HookWarning, stacklevel=2)
 
 
 def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:
-    """The one offer of this name.
+    """Return the entry of a name.
 
     Args:
-        name: an entry-point name, a class name, or `package/name`.
-        group: the entry-point group.
-        kind: what it is, for messages.
+        name: Name of an entry point, class name, or `package/name`.
+        group: Entry-point group. Default: hooks.
+        kind: Noun for messages. Default: "hook".
+
+    Returns:
+        The only entry that matches and is not blocked.
 
     Raises:
-        PluginNotFound: nobody offers it; the message tells what would have to be installed.
-        PluginClash: two packages offer it.
-        PluginError: HOOKBUS_BLOCK names it.
+        PluginNotFound: If no installed package publishes the name. The message names the package to install.
+        PluginClash: If multiple packages publish the name.
+        PluginError: If `HOOKBUS_BLOCK` blocks the name.
     """
-    there = offers(group)
-    matching = _matching(name, there)
+    installed = offers(group)
+    matching = _matching(name, installed)
     free = [offer for offer in matching if not offer.blocked]
     if not matching:
-        raise PluginNotFound(_not_found(name, kind, there))
+        raise PluginNotFound(_not_found(name, kind, installed))
     if not free:
         raise PluginError(f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}.")
+    # Two entry points of one package may be aliases of the same class.
     if len({(offer.package, offer.entry.value) for offer in free}) > 1:
-        who = " and ".join(f"{offer.package} {offer.version}" for offer in free)
+        packages = " and ".join(f"{offer.package} {offer.version}" for offer in free)
         choices = " or ".join(repr(offer.full_name) for offer in free)
-        raise PluginClash(f"The {kind} {name!r} is offered by {who}. Say which one you mean: {choices}.")
+        raise PluginClash(f"The {kind} {name!r} is published by {packages}. Use one of the full names: {choices}.")
     return free[0]
 
 
 def load(offer: Offer) -> Any:
-    """Import what an offer stands for, after checking what its package requires of hookbus.
+    """Import the object that an entry refers to, after checking the required hookbus version.
+
+    Args:
+        offer: The entry.
+
+    Returns:
+        The imported object.
 
     Raises:
-        PluginVersionError: it requires another version.
-        PluginImportError: it cannot be imported; the cause is in the message.
+        PluginVersionError: If the package requires another version of hookbus.
+        PluginImportError: If the import fails. The message contains the cause.
     """
     check_version(offer)
     try:
         return offer.entry.load()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a module may leave by sys.exit, or by an exception of its own such as pytest's
+    except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         raise PluginImportError(
-            f"{offer.package} {offer.version} offers {offer.name!r}, but {offer.entry.value} cannot be imported: "
-            f"{cause_of(error)}. Repair or remove that package (hookbus doctor shows every broken one)."
+            f"{offer.package} {offer.version} publishes {offer.name!r}, but {offer.entry.value} cannot be imported: "
+            f"{cause_of(error)}. Repair or remove the package (`hookbus doctor` lists all broken packages)."
         ) from error
 
 
 def check_version(offer: Offer) -> None:
-    """See that the package of an offer accepts the running hookbus.
+    """Raise if the package of an entry does not accept the running version of hookbus.
+
+    Args:
+        offer: The entry.
 
     Raises:
-        PluginVersionError: it does not.
+        PluginVersionError: If the package requires another version.
     """
+    # Imported here to keep `import hookbus` and `hookbus hooks` fast.
     from packaging.requirements import InvalidRequirement, Requirement
 
     assert offer.entry.dist is not None
@@ -232,22 +261,26 @@ def check_version(offer: Offer) -> None:
             continue
         if not requirement.specifier.contains(hookbus.__version__, prereleases=True):
             raise PluginVersionError(
-                f"{offer.package} {offer.version} requires hookbus{requirement.specifier}, and this is hookbus "
-                f"{hookbus.__version__}. Run: pip install --upgrade hookbus {offer.package}"
+                f"{offer.package} {offer.version} requires hookbus{requirement.specifier}, but hookbus "
+                f"{hookbus.__version__} is installed. Run: pip install --upgrade hookbus {offer.package}"
             )
 
 
 def package_publishing(name: str) -> str | None:
-    """The package of the hookbus project that has a hook of this name, installed or not; None where none has."""
-    return next((each for each, hooks in PUBLISHED.items() if name in hooks or name in hooks.values()), None)
+    """Return the package of the hookbus project that publishes a hook, installed or not, or None.
+
+    Args:
+        name: Name of the entry point or of the hook class.
+    """
+    return next((package for package, hooks in PUBLISHED.items() if name in hooks or name in hooks.values()), None)
 
 
-def _matching(name: str, there: Iterable[Offer]) -> list[Offer]:
-    return [offer for offer in there if _canonical(name) in offer.names]
+def _matching(name: str, entries: Iterable[Offer]) -> list[Offer]:
+    return [offer for offer in entries if _canonical(name) in offer.names]
 
 
 def _unread() -> str:
-    return "".join(f" What {package} offers cannot be read: {flaw}." for package, flaw in unreadable().items())
+    return "".join(f" The entry points of {package} cannot be read: {flaw}." for package, flaw in unreadable().items())
 
 
 def _blocks() -> list[str]:
@@ -255,20 +288,19 @@ def _blocks() -> list[str]:
 
 
 def _canonical(name: str) -> str:
-    """`Package_Name/name` as offers spell it."""
+    """Return a name with its package part normalized: `Package_Name/name` becomes `package-name/name`."""
     package, slash, rest = name.strip().rpartition("/")
     return f"{normalized(package)}/{rest}" if slash else rest
 
 
-def _not_found(name: str, kind: str, there: Iterable[Offer]) -> str:
+def _not_found(name: str, kind: str, entries: Iterable[Offer]) -> str:
     package = package_publishing(name) if kind == "hook" else None
     if package is not None:
         return f"The hook {name!r} is not installed. Run: pip install {package}"
-    installed = [each for offer in there for each in (offer.name, offer.class_name)]
-    published = [each for hooks in PUBLISHED.values() for pair in hooks.items() for each in pair]
+    installed = [name_ for offer in entries for name_ in (offer.name, offer.class_name)]
+    published = [name_ for hooks in PUBLISHED.values() for pair in hooks.items() for name_ in pair]
     hint = nearest(name, installed) or (nearest(name, published) if kind == "hook" else "")
     return (
-        f"No installed package offers the {kind} {name!r}.{hint or did_you_mean(name, installed)}{_unread()} A package "
-        "that offers it is installed by pip install <package>; one of your own is named by its path, "
-        f"my_module:{name}."
+        f"No installed package publishes the {kind} {name!r}.{hint or did_you_mean(name, installed)}{_unread()} "
+        f"Run pip install for the package that publishes it, or refer to your own class as my_module:{name}."
     )

@@ -1,29 +1,29 @@
-"""Every exception of hookbus, in one tree.
+"""Exception hierarchy of hookbus.
 
     HookbusError
-    ├── PointError              an unknown point, or arguments that a point does not have
-    ├── HookError               something is wrong with a hook
-    │   ├── RegistrationError   a hook was refused; nothing of it was registered
-    │   ├── OrderError          before=/after= wishes that contradict each other
-    │   └── HookFailure         a hook raised StopIteration, which must not be read as "end of data"
-    ├── PluginError             something is wrong with an installed plugin package
-    │   ├── PluginNotFound      a name that no installed package offers
-    │   ├── PluginClash         two packages offer one name
-    │   ├── PluginVersionError  a package that wants another hookbus
+    ├── PointError              an unknown point, or arguments that a point does not accept
+    ├── HookError               an error in a hook
+    │   ├── RegistrationError   a hook was rejected; nothing of it was registered
+    │   ├── OrderError          before=/after= constraints that form a cycle
+    │   └── HookFailure         a hook raised StopIteration, which a loop would read as "end of data"
+    ├── PluginError             an error in an installed plugin package
+    │   ├── PluginNotFound      no installed package publishes the name
+    │   ├── PluginClash         two packages publish the same name
+    │   ├── PluginVersionError  a package that requires another version of hookbus
     │   └── PluginImportError   a package that cannot be imported
-    ├── ConfigError             a run file or a configuration that does not hold; lists all problems
-    ├── RequestError            a request that cannot be met
-    ├── ServiceError            a service that nobody provides (also a LookupError)
-    ├── MetricError             a metric name that means nothing, or several things (also a KeyError)
-    ├── LoopError               a loop that cannot train: no loss, no data, no limit
-    ├── WorkDirError            a work directory in use, or one that cannot be written
-    ├── RankError               processes that have lost each other, or that do different things
-    └── CheckpointError         a checkpoint that cannot be written, found or read
-        └── CheckpointDamaged   bytes that are not the bytes that were saved
+    ├── ConfigError             an invalid run file or configuration; lists all problems
+    ├── RequestError            a request that cannot be fulfilled
+    ├── ServiceError            a service without a provider (also a LookupError)
+    ├── MetricError             an unknown or ambiguous metric name (also a KeyError)
+    ├── LoopError               a loop that cannot train: no loss, no data, or no limit
+    ├── WorkDirError            a work directory that is in use or not writable
+    ├── RankError               ranks that lost their connection or made different collective calls
+    └── CheckpointError         a checkpoint that cannot be written, found or loaded
+        └── CheckpointDamaged   a checkpoint whose checksum does not match
 
-    HookWarning                 the warning category of everything that is reported and goes on
+    HookWarning                 warning category of every error that is reported without ending the run
 
-Messages are sentences: who, what, where, and what would be right.
+Messages have the form `<where>: <what is invalid>, got <value>. <what to do>.`
 """
 
 from __future__ import annotations
@@ -61,39 +61,39 @@ __all__ = [
 
 
 class HookbusError(Exception):
-    """Base of every exception that hookbus raises on purpose."""
+    """Base class of the exceptions that hookbus raises."""
 
 
 class PointError(HookbusError):
-    """An unknown point, or arguments that a point does not have."""
+    """An unknown point, or arguments that a point does not accept."""
 
 
 class HookError(HookbusError):
-    """Something is wrong with a hook."""
+    """An error in a hook."""
 
 
 class RegistrationError(HookError):
-    """A hook was refused. The bus is as it was before."""
+    """A rejected hook. The bus is unchanged."""
 
 
 class OrderError(HookError):
-    """The before=/after= wishes of some listeners contradict each other."""
+    """The before=/after= constraints of some listeners form a cycle."""
 
 
 class HookFailure(HookError, RuntimeError):
-    """A hook raised StopIteration; its own exception is the cause of this one."""
+    """A hook raised StopIteration. The original exception is the `__cause__`."""
 
 
 class PluginError(HookbusError):
-    """Something is wrong with an installed plugin package."""
+    """An error in an installed plugin package."""
 
 
 class PluginNotFound(PluginError):
-    """No installed package offers this name."""
+    """No installed package publishes the requested name."""
 
 
 class PluginClash(PluginError):
-    """Two installed packages offer the same name."""
+    """Two installed packages publish the same name."""
 
 
 class PluginVersionError(PluginError):
@@ -101,14 +101,17 @@ class PluginVersionError(PluginError):
 
 
 class PluginImportError(PluginError):
-    """A plugin package that was asked for cannot be imported."""
+    """A requested plugin package that cannot be imported."""
 
 
 class ConfigError(HookbusError):
-    """A configuration that does not hold.
+    """An invalid configuration.
 
     Args:
-        problems: one sentence per mistake, each complete with its place.
+        problems: One message per error, each with its location.
+
+    Attributes:
+        problems: The messages as a list.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
@@ -117,53 +120,55 @@ class ConfigError(HookbusError):
 
 
 class RequestError(HookbusError):
-    """A request that cannot be met here."""
+    """A request that cannot be fulfilled."""
 
 
 class ServiceError(HookbusError, LookupError):
-    """Nobody provides this service."""
+    """A service without a provider."""
 
 
 class MetricError(HookbusError, KeyError):
-    """A metric name that means nothing here, or more than one thing."""
+    """An unknown or ambiguous metric name."""
 
-    def __str__(self) -> str:  # KeyError would show the repr of the message
+    def __str__(self) -> str:  # `KeyError.__str__` returns the repr of the message
         return str(self.args[0]) if self.args else ""
 
 
 class LoopError(HookbusError):
-    """The loop cannot go on: no loss, no data, or no limit."""
+    """A loop that cannot train: no loss, no data, or no limit."""
 
 
 class WorkDirError(HookbusError):
-    """A work directory that is in use by another run, or that cannot be written."""
+    """A work directory that is in use by another run, or that is not writable."""
 
 
 class RankError(HookbusError):
-    """The processes of a run have lost each other, or do different things."""
+    """Ranks that lost their connection, or that made different collective calls."""
 
 
 class CheckpointError(HookbusError):
-    """A checkpoint that cannot be written, found or read."""
+    """A checkpoint that cannot be written, found or loaded."""
 
 
 class CheckpointDamaged(CheckpointError):
-    """The bytes of a checkpoint are not the bytes that were saved."""
+    """A corrupted checkpoint: the checksum does not match."""
 
 
 class HookWarning(UserWarning):
-    """Something went wrong, was reported, and the run goes on."""
+    """Warning category of errors that are reported without ending the run."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a wrong name: near names, else all of them.
+    """Return the hint that ends a message about an unknown name.
+
+    Close matches have a `difflib` ratio of at least 0.6; at most three are listed.
 
     Args:
-        name: what was written.
-        known: what would have been right.
+        name: The unknown name.
+        known: The accepted names.
 
     Returns:
-        " Did you mean 'patience'?", or " Available: a, b.", or "" when nothing is known.
+        " Did you mean 'patience'?" if there are close matches, else " Available: a, b.", or "" if `known` is empty.
     """
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
@@ -175,20 +180,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error as it stands in a sentence: "ValueError: no such layer"; its kind alone where it has no text."""
+    """Return the type and the message of an error on one line: "ValueError: no such layer"."""
     return _with_kind(error, " ".join(_text_of(error).split()))
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says: torch adds many lines on where it has failed."""
+    """Return the type of an error and the first line of its message."""
+    # torch appends a multi-line C++ stack trace to its messages.
     return _with_kind(error, next(iter(_text_of(error).strip().splitlines()), ""))
 
 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # it must not take the place of what it was to report
-        return f"(its text cannot be had: {type(broken).__name__})"
+    except Exception as broken:  # a broken `__str__` must not replace the error that is reported
+        return f"(message not available: __str__ raised {type(broken).__name__})"
 
 
 def _with_kind(error: BaseException, text: str) -> str:
@@ -196,7 +202,10 @@ def _with_kind(error: BaseException, text: str) -> str:
 
 
 def note_besides(error: BaseException, failures: Iterable[BaseException]) -> None:
-    """Note on an error what else has failed, each in one line, with what is noted on it; groups one by one."""
+    """Add a note to an error for each additional failure, including the notes of that failure.
+
+    Exception groups are flattened.
+    """
     for failure in failures:
         if isinstance(failure, BaseExceptionGroup):
             note_besides(error, failure.exceptions)

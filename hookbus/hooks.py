@@ -1,4 +1,4 @@
-"""Any installed hook class by its name: `from hookbus.hooks import EMAHook`. Found through its entry point."""
+"""Namespace of the installed hook classes: `from hookbus.hooks import EMAHook` loads the class by its entry point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def __getattr__(name: str) -> Any:
 
     try:
         return load(find(name))
-    except PluginError as error:  # an AttributeError would be replaced by "cannot import name", and its text be lost
+    except PluginError as error:  # Python replaces an AttributeError by "cannot import name" and drops its message
         raise ImportError(str(error), name=name) from error
 
 

@@ -1,15 +1,15 @@
-"""Pages of documentation whose code blocks are executed, as a reader would: in the order of the page, in one directory.
+"""Execution of the code blocks of documentation pages: in page order, in one directory, as a reader would run them.
 
-What each language means:
+Languages of code blocks:
 
-* `python` runs, in one namespace per page; a first line `# name.py` also writes it to that file. A module of a package,
-  `# package/name.py`, is only written: what comes below imports it.
-* `py` is other people's code, for packages that are not here: it is compiled.
-* `yaml` is a run file, or a part of one, and has to hold; a first line `# run.yaml` also writes it to that file.
-* `console`: lines after `$` are run, and what stands below has to be what they print; `...` stands for more lines.
-* `bash` is a script for a cluster: bash has to understand it.
-* `toml` and `json` have to be such; JSON may be one value per line.
-* `text` is for people.
+* `python` is executed in one namespace per page. A first line `# name.py` also writes the block to that file. A module
+  of a package, `# package/name.py`, is only written; later blocks import it.
+* `py` is code for packages that are not installed; it is compiled only.
+* `yaml` is a run file or a part of one and must be valid. A first line `# run.yaml` also writes it to that file.
+* `console`: lines after `$` are run, and their output must match the following lines; `...` matches any lines.
+* `bash` is a cluster script; its syntax is checked by bash.
+* `toml` and `json` must be valid; JSON may have one value per line.
+* `text` is not checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hookbus.config import load_config
 from hookbus.discovery import PUBLISHED
 
 ROOT = Path(__file__).parent.parent
-PAGES = [  # those of the sample packages are followed where the packages are installed, in packaging/test_samples.py
+PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, which must be installed
     ROOT / "README.md",
     *sorted(ROOT.glob("docs/*.md")),
     *sorted(ROOT.glob("docs/plugins/*.md")),
@@ -50,12 +50,12 @@ INSTALLABLE = {"hookbus", "hookbus-zoo", *PUBLISHED}
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block of a page.
+    """A fenced block of a page.
 
     Attributes:
-        language: how it is tagged.
-        text: what stands in it.
-        line: of the page, that of the opening fence.
+        language: Language tag.
+        text: Content.
+        line: Line number of the opening fence.
     """
 
     language: str
@@ -64,37 +64,37 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that its first line names."""
-        found = NAME.fullmatch(self.text.partition("\n")[0])
-        return found[1] if found else None
+        """File name in the first line, or None."""
+        match = NAME.fullmatch(self.text.partition("\n")[0])
+        return match[1] if match else None
 
 
 def blocks(page: Path, language: str | None = None) -> list[Block]:
-    """The blocks of a page, in order; all of them, or those in one language."""
+    """Return the blocks of a page in order, optionally of one language only."""
     text = page.read_text(encoding="utf-8")
-    found = [
+    all_blocks = [
         Block(m["language"], textwrap.dedent(m["text"]), text.count("\n", 0, m.start()) + 1)
         for m in FENCE.finditer(text)
     ]
-    return [block for block in found if language in (None, block.language)]
+    return [block for block in all_blocks if language in (None, block.language)]
 
 
 class Reader:
-    """Somebody who types in what a page shows. The current directory is the reader's.
+    """Executes the blocks of a page in the current directory.
 
     Args:
-        page: what is read.
+        page: Path of the page.
     """
 
     def __init__(self, page: Path) -> None:
         self.page = page
-        self.names: dict[str, Any] = {"__name__": "__main__", "Trainer": _AnyTrainer, **_what_everybody_has()}
+        self.names: dict[str, Any] = {"__name__": "__main__", "Trainer": _EllipsisTrainer, **_common_names()}
 
     def follow(self) -> None:
-        """Do everything on the page.
+        """Execute all blocks.
 
         Raises:
-            AssertionError: something is not as the page says.
+            AssertionError: If the output of a command differs from the page.
         """
         for block in blocks(self.page):
             if block.file is not None:
@@ -127,59 +127,59 @@ class Reader:
             json.loads(line)
 
     def do_text(self, block: Block) -> None:
-        """Nothing to do."""
+        """Skip the block."""
 
     def do_console(self, block: Block) -> None:
         for command, shown in _commands(block.text):
             printed = _run(command)
-            assert _looks_like(printed, shown), f"{self.page.name}:{block.line}: {command} printed\n{printed}"
+            assert _matches(printed, shown), f"{self.page.name}:{block.line}: {command} printed\n{printed}"
 
     def _code(self, block: Block) -> Any:
         return compile("\n" * block.line + block.text, str(self.page), "exec")
 
 
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command with the lines that it is said to print."""
+    """Yield each command with its expected output lines."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, *shown = part.rstrip("\n").split("\n")
         yield command, shown
 
 
 def _run(command: str) -> str:
-    """Run a command line, and return what it prints; what cannot be tried here is looked up.
+    """Run a command line and return its output. Commands that cannot run in a test are validated instead.
 
-    What torchrun would start in several processes is run in this one.
+    A `torchrun` command runs as a single process.
     """
     program, *arguments = shlex.split(command)
     if program == "hookbus":
         return CliRunner().invoke(app, arguments, catch_exceptions=False).output
     if program == "torchrun":
-        started = get_args_parser().parse_args(arguments)
-        assert (started.module, started.training_script) == (True, "hookbus")
-        return CliRunner().invoke(app, started.training_script_args, catch_exceptions=False).output
+        options = get_args_parser().parse_args(arguments)
+        assert (options.module, options.training_script) == (True, "hookbus")
+        return CliRunner().invoke(app, options.training_script_args, catch_exceptions=False).output
     if program == "pip":
         assert arguments[0] == "install"
-        packages = {each for each in arguments[1:] if not each.startswith("dist/")}
-        assert packages <= INSTALLABLE, f"{command}: there is no such package"
+        packages = {argument for argument in arguments[1:] if not argument.startswith("dist/")}
+        assert packages <= INSTALLABLE, f"{command}: unknown package"
         return ""
-    if program == "python":  # what it does to a package is tried in packaging/test_samples.py
+    if program == "python":  # packaging/test_samples.py tests its effect on a package
         assert arguments[0] == "-m"
-        assert importlib.util.find_spec(arguments[1]) is not None, f"{command}: there is no such module"
+        assert importlib.util.find_spec(arguments[1]) is not None, f"{command}: unknown module"
         return ""
-    assert program == "make", f"{command}: say in tests/pages.py how this is tried"
+    assert program == "make", f"{command}: add support for this command to tests/pages.py"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert arguments[0] in targets, f"{command}: there is no such target"
+    assert arguments[0] in targets, f"{command}: unknown target"
     return ""
 
 
-def _looks_like(printed: str, shown: list[str]) -> bool:
-    """Whether a page shows what was printed, spaces at the end of lines aside; nothing shown is right for anything."""
+def _matches(printed: str, shown: list[str]) -> bool:
+    """Return whether the output matches a page, ignoring trailing spaces. An empty expectation matches any output."""
     pattern = [r"(?:.*\n)*" if line == "..." else f"{re.escape(line.rstrip())} *\n" for line in shown]
     return not shown or re.fullmatch("".join(pattern), printed.rstrip("\n") + "\n") is not None
 
 
-def _what_everybody_has() -> Mapping[str, Any]:
-    """The names that a page may use without saying where they come from: what a Trainer takes, in its order."""
+def _common_names() -> Mapping[str, Any]:
+    """Return the names that a page may use without defining them: arguments of a Trainer in positional order."""
     model = nn.Linear(4, 2)
     loader = [(torch.randn(4, 4), torch.tensor([0, 1, 0, 1])) for _ in range(3)]
     return {
@@ -192,11 +192,11 @@ def _what_everybody_has() -> Mapping[str, Any]:
     }
 
 
-class _AnyTrainer(Trainer):
-    """A Trainer for pages that write `Trainer(..., hooks=[...])`, where `...` is what every training has."""
+class _EllipsisTrainer(Trainer):
+    """Trainer for pages that write `Trainer(..., hooks=[...])`, in which `...` denotes the common arguments."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        if given == (...,):
-            given = tuple(_what_everybody_has().values())
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        if arguments == (...,):
+            arguments = tuple(_common_names().values())
             options = {"epochs": 2, "metrics": ["accuracy"], **options}
-        super().__init__(*given, **options)
+        super().__init__(*arguments, **options)

@@ -1,4 +1,4 @@
-"""The run file: what it may say, and how its mistakes are told."""
+"""Tests of run files: accepted content and error messages."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ EXAMPLE = """
 """
 
 
-def problems_of(source: Any, *overrides: str) -> list[str]:
+def load_problems(source: Any, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_config(source, overrides)
     return caught.value.problems
 
 
 class TestReading:
-    def test_a_file_means_what_it_says(self, project: Project) -> None:
+    def test_file_is_loaded_with_all_sections(self, project: Project) -> None:
         config = load_config(project.write(EXAMPLE))
         assert config.optimizer.settings == {"lr": 0.001, "momentum": 0.9}
         assert config.training is not None
@@ -57,140 +57,151 @@ class TestReading:
         assert (config.seed, config.order, config.default_hooks, config.resume) == (3, "ascending", False, "auto")
         assert [type(hook).__name__ for hook in config.build_hooks()] == ["ProbeHook", "QuietHook"]
 
-    def test_what_is_not_said_has_its_default(self, project: Project) -> None:
+    def test_missing_keys_have_defaults(self, project: Project) -> None:
         config = load_config(project.write("seed: 0\n"))
         assert config.model_dump() == RunConfig().model_dump()
         assert (config.optimizer.type, config.optimizer.settings) == ("AdamW", {"lr": 0.001})
         assert (config.loss, config.work_dir, config.hooks) == ("cross_entropy", "runs/train", [])
 
-    def test_experiment_dir_is_another_spelling_of_work_dir(self, project: Project) -> None:
+    def test_experiment_dir_is_an_alias_of_work_dir(self, project: Project) -> None:
         assert load_config(project.write("experiment_dir: runs/x\n")).work_dir == "runs/x"
         assert load_config(project.write("experiment_dir: runs/x\n"), ["work_dir=runs/y"]).work_dir == "runs/y"
 
-    def test_a_mapping_is_as_good_as_a_file_and_is_not_changed(self, project: Project) -> None:
-        given = {
+    def test_mapping_is_loaded_like_a_file_and_not_modified(self, project: Project) -> None:
+        source = {
             "experiment_dir": Path("runs/x"),
             "metrics": ("accuracy",),
             "hooks": {"a": {"type": "parts:QuietHook"}},
         }
-        before = copy.deepcopy(given)
-        config = load_config(given, ["hooks.a.priority=3", "seed=4"])
-        assert given == before
+        before = copy.deepcopy(source)
+        config = load_config(source, ["hooks.a.priority=3", "seed=4"])
+        assert source == before
         assert (config.work_dir, config.metrics, config.seed) == ("runs/x", ["accuracy"], 4)
         assert config.hooks == [{"type": "parts:QuietHook", "name": "a", "priority": 3}]
 
-    def test_a_byte_order_mark_and_windows_line_ends_are_no_mistakes(self, project: Project) -> None:
+    def test_byte_order_mark_and_crlf_are_accepted(self, project: Project) -> None:
         (project.path / "run.yaml").write_bytes(b"\xef\xbb\xbfseed: 1\r\ndevice: cpu\r\n")
         assert load_config("run.yaml").device == "cpu"
 
-    def test_a_configuration_cannot_be_changed(self) -> None:
+    def test_configuration_is_frozen(self) -> None:
         with pytest.raises(ValueError, match="frozen"):
             RunConfig().seed = 3  # type: ignore[misc]
 
 
-class TestMistakes:
+class TestErrors:
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
             ("sead: 1", "1:1: sead: unknown key. Did you mean 'seed'?"),
-            ("seed: x", "1:7: seed: should be a valid integer, but it is 'x'."),
-            ("seed: 1.5", "1:7: seed: should be a valid integer, but it is 1.5."),
-            ("seed: '1'", "1:7: seed: should be a valid integer, but it is '1'."),
-            ("seed: true", "1:7: seed: should be a valid integer, but it is true."),
-            ("seed: -1", "1:7: seed: should be greater than or equal to 0, but it is -1."),
-            ("seed: .nan", "1:7: seed: should be a valid integer, but it is nan."),
-            ("seed: !secret x", "1:7: seed: the tag !secret is refused: a run file is plain data."),
-            ("seed:\n  - 1", "2:3: seed: should be a valid integer, but it is [1]."),
-            ("work_dir:", "1:10: work_dir: should be a valid string, but it is null."),
-            ("experiment_dir: 3", "1:17: work_dir: should be a valid string, but it is 3."),
-            ("model: cnn", "1:8: model: should be a mapping, such as {type: cnn}, but it is 'cnn'."),
-            ("model: {width: 3}", "1:8: model.type: required, but not given."),
-            ("model:\n  type: 3", "2:9: model.type: should be a valid string, but it is 3."),
-            ("loss: 5", "1:7: loss: should be a valid string or a mapping, but it is 5."),
-            ("loss: {reduction: sum}", "1:7: loss.type: required, but not given."),
-            ("metrics: 5", "1:10: metrics: should be a list or a mapping, but it is 5."),
-            ("metrics: [1]", "1:11: metrics.0: should be a valid string, but it is 1."),
-            ("training: {epochs: 0}", "1:20: training.epochs: should be greater than or equal to 1, but it is 0."),
-            ("training: {epochs: 1, iterations: 1}", "1:11: training: give one limit, either epochs or iterations."),
-            ("training: {}", "1:11: training: give one limit, either epochs or iterations."),
+            ("seed: x", "1:7: seed: should be a valid integer, got 'x'."),
+            ("seed: 1.5", "1:7: seed: should be a valid integer, got 1.5."),
+            ("seed: '1'", "1:7: seed: should be a valid integer, got '1'."),
+            ("seed: true", "1:7: seed: should be a valid integer, got true."),
+            ("seed: -1", "1:7: seed: should be greater than or equal to 0, got -1."),
+            ("seed: .nan", "1:7: seed: should be a valid integer, got nan."),
+            (
+                "seed: !secret x",
+                "1:7: seed: unsupported tag !secret. A run file contains plain YAML only; remove the tag.",
+            ),
+            ("seed:\n  - 1", "2:3: seed: should be a valid integer, got [1]."),
+            ("work_dir:", "1:10: work_dir: should be a valid string, got null."),
+            ("experiment_dir: 3", "1:17: work_dir: should be a valid string, got 3."),
+            ("model: cnn", "1:8: model: should be a mapping, such as {type: cnn}, got 'cnn'."),
+            ("model: {width: 3}", "1:8: model.type: required, but missing."),
+            ("model:\n  type: 3", "2:9: model.type: should be a valid string, got 3."),
+            ("loss: 5", "1:7: loss: should be a valid string or a mapping, got 5."),
+            ("loss: {reduction: sum}", "1:7: loss.type: required, but missing."),
+            ("metrics: 5", "1:10: metrics: should be a list or a mapping, got 5."),
+            ("metrics: [1]", "1:11: metrics.0: should be a valid string, got 1."),
+            ("training: {epochs: 0}", "1:20: training.epochs: should be greater than or equal to 1, got 0."),
+            (
+                "training: {epochs: 1, iterations: 1}",
+                "1:11: training: exactly one limit is required. Set either epochs or iterations.",
+            ),
+            ("training: {}", "1:11: training: exactly one limit is required. Set either epochs or iterations."),
             ("training: {seed: 1}", "1:12: training.seed: unknown key. It is a key of the top level."),
             ("epochs: 1", "1:1: epochs: unknown key. It is a key of training."),
             ("training: {epoch: 1}", "1:12: training.epoch: unknown key. Did you mean 'epochs'?"),
-            ("order: nestd", "1:8: order: should be 'nested' or 'ascending', but it is 'nestd'."),
-            ("order: 2", "1:8: order: should be 'nested' or 'ascending', but it is 2."),
-            ("resume: true", "1:9: resume: should be auto, never or the path of a checkpoint, but it is true."),
-            ("resume: ''", "1:9: resume: should be auto, never or the path of a checkpoint, but it is ''."),
-            ('work_dir: "\\0"', "1:11: work_dir: the character U+0000 cannot stand here: no file name has it."),
+            ("order: nestd", "1:8: order: should be 'nested' or 'ascending', got 'nestd'."),
+            ("order: 2", "1:8: order: should be 'nested' or 'ascending', got 2."),
+            ("resume: true", "1:9: resume: should be auto, never or the path of a checkpoint, got true."),
+            ("resume: ''", "1:9: resume: should be auto, never or the path of a checkpoint, got ''."),
+            ('work_dir: "\\0"', "1:11: work_dir: invalid character U+0000, which no file name can contain. Remove it."),
             (
                 'experiment_dir: "\\0"',
-                "1:17: experiment_dir: the character U+0000 cannot stand here: no file name has it.",
+                "1:17: experiment_dir: invalid character U+0000, which no file name can contain. Remove it.",
             ),
-            ('work_dir: "\\ud800"', "1:11: work_dir: the character U+D800 cannot stand here: no file name has it."),
-            ('"\\0": 1', "1:1: the character U+0000 cannot stand here: no file name has it."),
-            ("work_dir: ''", "1:11: work_dir: should have at least 1 character, but it is ''."),
-            ("load_from: ''", "1:12: load_from: should have at least 1 character, but it is ''."),
-            ("optimizer: Adam", "1:12: optimizer: should be a mapping, such as {type: Adam}, but it is 'Adam'."),
-            ("metrics: acc", "1:10: metrics: should be a list, such as [acc], or a mapping, but it is 'acc'."),
-            ("load_from: 3", "1:12: load_from: should be a path, or a mapping with path and weights, but it is 3."),
+            (
+                'work_dir: "\\ud800"',
+                "1:11: work_dir: invalid character U+D800, which no file name can contain. Remove it.",
+            ),
+            ('"\\0": 1', "1:1: invalid character U+0000, which no file name can contain. Remove it."),
+            ("work_dir: ''", "1:11: work_dir: should have at least 1 character, got ''."),
+            ("load_from: ''", "1:12: load_from: should have at least 1 character, got ''."),
+            ("optimizer: Adam", "1:12: optimizer: should be a mapping, such as {type: Adam}, got 'Adam'."),
+            ("metrics: acc", "1:10: metrics: should be a list, such as [acc], or a mapping, got 'acc'."),
+            ("load_from: 3", "1:12: load_from: should be a path, or a mapping with path and weights, got 3."),
             ("load_from: {path: x, weight: raw}", "1:22: load_from.weight: unknown key. Did you mean 'weights'?"),
             (
                 "hooks: 5",
-                "1:8: hooks: should be a list, such as [logger], or a mapping, such as {logger: {priority: 50}}, but "
-                "it is 5.",
+                "1:8: hooks: should be a list, such as [logger], or a mapping, such as {logger: {priority: 50}}, "
+                "got 5.",
             ),
             (
                 "hooks: ema",
-                "1:8: hooks: should be a list, such as [ema], or a mapping, such as {ema: {priority: 50}}, but "
-                "it is 'ema'.",
+                "1:8: hooks: should be a list, such as [ema], or a mapping, such as {ema: {priority: 50}}, "
+                "got 'ema'.",
             ),
-            ("hooks: [5]", "1:9: hooks.0: should be a mapping, but it is 5."),
-            ("hooks:\n  -", "2:4: hooks.0: should be a mapping, but it is null."),
-            ("hooks: [{interval: 2}]", "1:9: hooks.0.type: required, but not given."),
+            ("hooks: [5]", "1:9: hooks.0: should be a mapping, got 5."),
+            ("hooks:\n  -", "2:4: hooks.0: should be a mapping, got null."),
+            ("hooks: [{interval: 2}]", "1:9: hooks.0.type: required, but missing."),
             (
                 "hooks: [{ema: {momentum: 0.9}}]",
-                "1:9: hooks.0.type: required, but not given. In a list it is written {type: ema, momentum: ...}.",
+                "1:9: hooks.0.type: required, but missing. In a list, write {type: ema, momentum: ...}.",
             ),
-            ("hooks: [{typ: a}]", "1:9: hooks.0.type: required, but not given. Is 'typ' a misspelling of it?"),
-            ("model: {tpye: a}", "1:8: model.type: required, but not given. Is 'tpye' a misspelling of it?"),
-            ("hooks: [{type: 5}]", "1:16: hooks.0.type: should be a name, but it is 5."),
-            ("hooks:\n  one: 5", "2:8: hooks.one: should be a mapping, but it is 5."),
-            ("- seed", "1:1: a run file is a mapping of keys to values."),
-            ("seed", "1:1: a run file is a mapping of keys to values."),
+            ("hooks: [{typ: a}]", "1:9: hooks.0.type: required, but missing. Is 'typ' a misspelling of it?"),
+            ("model: {tpye: a}", "1:8: model.type: required, but missing. Is 'tpye' a misspelling of it?"),
+            ("hooks: [{type: 5}]", "1:16: hooks.0.type: should be a name, got 5."),
+            ("hooks:\n  one: 5", "2:8: hooks.one: should be a mapping, got 5."),
+            ("- seed", "1:1: a run file should be a mapping of keys to values."),
+            ("seed", "1:1: a run file should be a mapping of keys to values."),
             ("", "1:1: the file is empty."),
         ],
     )  # fmt: skip
-    def test_each_is_told_with_its_place(self, project: Project, text: str, problem: str) -> None:
-        assert problems_of(project.write(text)) == [f"run.yaml:{problem}"]
+    def test_error_has_a_location(self, project: Project, text: str, problem: str) -> None:
+        assert load_problems(project.write(text)) == [f"run.yaml:{problem}"]
 
     @pytest.mark.parametrize(
         ("setting", "problem"),
         [
-            ("interval: 0", "interval: should be greater than or equal to 1, but it is 0."),
-            ("interval: x", "interval: should be a valid integer, but it is 'x'."),
+            ("interval: 0", "interval: should be greater than or equal to 1, got 0."),
+            ("interval: x", "interval: should be a valid integer, got 'x'."),
             ("intervall: 2", "intervall: unknown key. Did you mean 'interval'?"),
-            ("tags: [1]", "tags.0: should be a valid string, but it is 1."),
-            ("priority: 1.5", "priority: should be a valid integer, but it is 1.5."),
-            ("enabled: maybe", "enabled: should be a valid boolean, but it is 'maybe'."),
-            ("frequency: 0", "frequency: should be greater than or equal to 1, but it is 0."),
-            ("on_error: ignore", "on_error: should be 'raise', 'warn' or 'disable', but it is 'ignore'."),
+            ("tags: [1]", "tags.0: should be a valid string, got 1."),
+            ("priority: 1.5", "priority: should be a valid integer, got 1.5."),
+            ("enabled: maybe", "enabled: should be a valid boolean, got 'maybe'."),
+            ("frequency: 0", "frequency: should be greater than or equal to 1, got 0."),
+            ("on_error: ignore", "on_error: should be 'raise', 'warn' or 'disable', got 'ignore'."),
         ],
     )
-    def test_each_of_a_hook_is_told_with_its_place(self, project: Project, setting: str, problem: str) -> None:
+    def test_error_in_hook_settings_has_a_location(self, project: Project, setting: str, problem: str) -> None:
         line = f"    {setting}"
         text = f"hooks:\n  - type: 'parts:ProbeHook'\n{line}\n"
         value = setting.partition(": ")[2]
         column = 5 if "unknown" in problem else line.index(value) + 1 + (1 if value.startswith("[") else 0)
-        assert problems_of(project.write(text)) == [f"run.yaml:3:{column}: hooks.0.{problem}"]
+        assert load_problems(project.write(text)) == [f"run.yaml:3:{column}: hooks.0.{problem}"]
         named = f"hooks:\n  mine:\n    type: 'parts:ProbeHook'\n{line}\n"
-        assert problems_of(project.write(named)) == [f"run.yaml:4:{column}: hooks.mine.{problem}"]
+        assert load_problems(project.write(named)) == [f"run.yaml:4:{column}: hooks.mine.{problem}"]
 
-    def test_a_wrong_level_or_schedule_of_a_hook_is_told(self, project: Project) -> None:
+    def test_invalid_priority_level_or_schedule_is_an_error(self, project: Project) -> None:
         text = "hooks:\n  - {type: 'parts:ProbeHook', priority: TOP, when: evry(3)}\n"
-        level, schedule = problems_of(project.write(text))
-        assert level.startswith("run.yaml:2:41: hooks.0.priority: 'TOP' is not a level. Available: ABOVE_NORMAL, ")
-        assert schedule.startswith("run.yaml:2:52: hooks.0.when: 'evry(3)' is not a schedule")
+        level, schedule = load_problems(project.write(text))
+        assert level.startswith(
+            "run.yaml:2:41: hooks.0.priority: unknown priority level, got 'TOP'. Available: ABOVE_NORMAL, "
+        )
+        assert schedule.startswith("run.yaml:2:52: hooks.0.when: invalid schedule, got 'evry(3)'")
 
-    def test_all_are_told_at_once_in_the_order_of_the_file(self, project: Project) -> None:
+    def test_all_errors_are_listed_in_file_order(self, project: Project) -> None:
         text = """\
             hooks:
               - {type: "parts:ProbeHook", interval: 0}
@@ -203,25 +214,24 @@ class TestMistakes:
             training: {epochs: a, accumulate: b}
             device: !no x
         """
-        lines = [int(problem.split(":")[1]) for problem in problems_of(project.write(text))]
+        lines = [int(problem.split(":")[1]) for problem in load_problems(project.write(text))]
         assert lines == [2, 3, 4, 5, 6, 7, 8, 9, 9, 10]
 
-    def test_what_comes_from_the_command_line_is_told_last(self, project: Project) -> None:
-        assert problems_of(project.write("seed: x\n"), "order=x", "y") == [
-            "run.yaml:1:7: seed: should be a valid integer, but it is 'x'.",
-            "command line: y: an override is written key=value, or ~key to delete.",
-            "command line: order=x: order: should be 'nested' or 'ascending', but it is 'x'.",
+    def test_errors_in_overrides_are_listed_last(self, project: Project) -> None:
+        assert load_problems(project.write("seed: x\n"), "order=x", "y") == [
+            "run.yaml:1:7: seed: should be a valid integer, got 'x'.",
+            "command line: y: invalid override. Write key=value to set a key, or ~key to delete it.",
+            "command line: order=x: order: should be 'nested' or 'ascending', got 'x'.",
         ]
 
-    def test_both_spellings_of_the_work_dir_contradict_each_other(self, project: Project) -> None:
-        assert problems_of(project.write("experiment_dir: a\nwork_dir: b\n")) == [
-            "run.yaml:1:1: experiment_dir: this is another spelling of work_dir, which is there as well: "
-            "keep one of them."
+    def test_work_dir_and_its_alias_are_mutually_exclusive(self, project: Project) -> None:
+        assert load_problems(project.write("experiment_dir: a\nwork_dir: b\n")) == [
+            "run.yaml:1:1: experiment_dir: alias of work_dir, which is also set. Remove one of the two keys."
         ]
 
-    def test_a_hook_that_raises_says_so(self, project: Project) -> None:
-        (problem,) = problems_of(project.write("hooks:\n  - type: 'parts:RaisingHook'\n"))
-        why = r"RaisingHook cannot be built: ValueError: no disk there \(.*parts\.py, line \d+\)\."
+    def test_exception_in_hook_constructor_is_an_error_with_its_cause(self, project: Project) -> None:
+        (problem,) = load_problems(project.write("hooks:\n  - type: 'parts:RaisingHook'\n"))
+        why = r"RaisingHook: cannot be built: ValueError: no disk there \(.*parts\.py, line \d+\)\."
         assert re.fullmatch(rf"run\.yaml:2:5: hooks\.0: {why}", problem)
 
     @pytest.mark.parametrize(
@@ -233,43 +243,43 @@ class TestMistakes:
             ("hooks:\n  'parts:Nothing':\n    interval: 2\n", "2:3: hooks.parts:Nothing"),
         ],
     )
-    def test_a_hook_that_cannot_be_found_is_told_where_it_is_named(
-        self, project: Project, text: str, place: str
-    ) -> None:
-        (problem,) = problems_of(project.write(text))
-        assert problem == f"run.yaml:{place}: The hook 'parts:Nothing' cannot be imported: parts has no 'Nothing'."
+    def test_unknown_hook_is_reported_at_its_type(self, project: Project, text: str, place: str) -> None:
+        (problem,) = load_problems(project.write(text))
+        assert problem == f"run.yaml:{place}: hook: 'parts:Nothing' cannot be imported: parts has no 'Nothing'."
 
-    def test_two_hooks_of_one_name_are_told(self, project: Project) -> None:
+    def test_duplicate_hook_name_is_an_error(self, project: Project) -> None:
         text = "hooks:\n  - 'parts:QuietHook'\n  - {type: 'parts:ProbeHook', name: quiet}\n"
-        assert problems_of(project.write(text)) == [
-            "run.yaml:3:5: hooks.1: a second hook named 'quiet'. Give it a name of its own."
+        assert load_problems(project.write(text)) == [
+            "run.yaml:3:5: hooks.1: duplicate hook name 'quiet'. Set a unique name."
         ]
 
-    def test_a_name_that_is_switched_off_is_free(self, project: Project) -> None:
+    def test_name_of_a_disabled_hook_is_available(self, project: Project) -> None:
         text = "hooks:\n  - {type: 'parts:QuietHook', enabled: false}\n  - 'parts:QuietHook'\n"
         assert len(load_config(project.write(text)).build_hooks()) == 2
 
-    def test_a_file_that_is_not_there_is_told(self, project: Project) -> None:
-        assert problems_of("nowhere.yaml") == ["nowhere.yaml: the run file cannot be read: No such file or directory."]
-        assert problems_of(project.path) == [f"{project.path}: the run file cannot be read: Is a directory."]
+    def test_missing_file_is_an_error(self, project: Project) -> None:
+        assert load_problems("nowhere.yaml") == [
+            "nowhere.yaml: the run file cannot be read: No such file or directory."
+        ]
+        assert load_problems(project.path) == [f"{project.path}: the run file cannot be read: Is a directory."]
 
-    def test_a_file_that_is_no_text_is_told(self, project: Project) -> None:
+    def test_invalid_utf8_is_an_error(self, project: Project) -> None:
         (project.path / "run.yaml").write_bytes(b"seed: 1\ndevice: caf\xe9 x\n")
-        assert problems_of("run.yaml") == [
-            "run.yaml:2:12: this is not UTF-8 text: invalid continuation byte. Save it as UTF-8."
+        assert load_problems("run.yaml") == [
+            "run.yaml:2:12: invalid UTF-8: invalid continuation byte. Save the file as UTF-8."
         ]
 
-    def test_a_mapping_with_objects_is_told(self) -> None:
-        (problem,) = problems_of({"model": {"type": "x", "act": [len]}})
-        assert problem.startswith("config: model.act.0: <built-in function len> is no plain value")
+    def test_mapping_with_objects_is_an_error(self) -> None:
+        (problem,) = load_problems({"model": {"type": "x", "act": [len]}})
+        assert problem.startswith("config: model.act.0: should be a built-in type, got <built-in function len>")
 
-    def test_a_file_name_with_a_colon_keeps_the_order(self, project: Project) -> None:
+    def test_errors_are_ordered_if_the_file_name_has_a_colon(self, project: Project) -> None:
         text = "a: 1\nseed: x\nseed: 2\nb: 1\n"
-        problems = problems_of(project.write(text, "a:b.yaml"))
+        problems = load_problems(project.write(text, "a:b.yaml"))
         assert [problem.split(":")[2] for problem in problems] == ["1", "2", "3", "4"]
 
 
-def test_what_holds_is_there_beside_the_mistakes(project: Project) -> None:
+def test_read_config_returns_valid_sections_and_errors(project: Project) -> None:
     text = "seed: x\ndevice: cpu\ntraining: 3\nhooks: [5, 'parts:QuietHook']\n"
     config, problems = read_config(project.write(text))
     assert len(problems) == 3
@@ -289,23 +299,23 @@ class TestHooks:
             "{quiet: {type: 'parts:QuietHook'}}",
         ],
     )
-    def test_a_list_or_a_mapping_gives_them(self, project: Project, written: str) -> None:
+    def test_hooks_are_a_list_or_a_mapping(self, project: Project, written: str) -> None:
         (hook,) = load_config(project.write(f"hooks: {written}\n")).build_hooks()
         assert (type(hook).__name__, hook.name) == ("QuietHook", "quiet")
 
     @pytest.mark.parametrize("written", ["", "[]", "{}", "null"])
-    def test_there_may_be_none(self, project: Project, written: str) -> None:
+    def test_hooks_may_be_empty(self, project: Project, written: str) -> None:
         assert load_config(project.write(f"hooks: {written}\n")).build_hooks() == []
 
-    def test_null_switches_one_of_a_mapping_off(self, project: Project) -> None:
+    def test_null_disables_a_hook_of_a_mapping(self, project: Project) -> None:
         config = load_config(project.write("hooks: {'parts:QuietHook': null}\n"))
         assert config.hooks == [{"type": "parts:QuietHook", "enabled": False}]
 
-    def test_one_that_is_switched_off_is_built_since_it_replaces_a_default(self, project: Project) -> None:
+    def test_disabled_hook_is_built_to_replace_a_default(self, project: Project) -> None:
         (hook,) = load_config(project.write("hooks: [{type: 'parts:QuietHook', enabled: false}]\n")).build_hooks()
         assert hook.config.enabled is False
 
-    def test_common_keys_reach_every_hook(self, project: Project) -> None:
+    def test_common_keys_apply_to_every_hook(self, project: Project) -> None:
         text = """\
             hooks:
               - {type: "parts:ProbeHook", name: a, priority: VERY_HIGH, when: "every(3) & between(1, 9)"}
@@ -317,13 +327,13 @@ class TestHooks:
         assert (a.name, a.config.priority, repr(a.config.when)) == ("a", 10, "(every(3) & between(1, 9))")
         assert (b.name, b.interval, b.config.priority, b.config.frequency) == ("b", 3, 7, 2)
         assert (c.name, c.built) == ("c", True)
-        assert (d.name, d.given) == ("d", {"size": 3})
+        assert (d.name, d.settings) == ("d", {"size": 3})
 
-    def test_each_call_builds_new_ones(self, project: Project) -> None:
+    def test_build_hooks_returns_new_instances(self, project: Project) -> None:
         config = load_config(project.write("hooks: ['parts:QuietHook']\n"))
         assert config.build_hooks()[0] is not config.build_hooks()[0]
 
-    def test_one_that_is_off_and_not_installed_is_no_mistake(self, bare_environment: Any) -> None:
+    def test_disabled_hook_may_be_missing(self, bare_environment: Any) -> None:
         script = """
             from hookbus.config import read_config
             off = {"type": "EMAHook", "enabled": False}
@@ -333,12 +343,12 @@ class TestHooks:
         assert published == null == []
         assert "Did you mean 'wandb'" in misspelt[0]
 
-    def test_a_schedule_where_nothing_is_scheduled_is_told_when_the_bus_refuses_it(self, project: Project) -> None:
+    def test_registration_error_has_a_location(self, project: Project) -> None:
         config = load_config(project.write("seed: 1\nhooks:\n  - {type: 'parts:QuietHook', when: every(2)}\n"))
         with pytest.raises(ConfigError, match="^run.yaml:3:5: hooks.0: hook 'quiet' "):
             config.checked_hooks()
 
-    def test_checked_hooks_are_free_for_another_bus(self, project: Project) -> None:
+    def test_checked_hooks_can_be_registered_on_another_bus(self, project: Project) -> None:
         from hookbus import HookBus
 
         hooks = load_config(project.write("hooks: ['parts:QuietHook', 'parts:ProbeHook']\n")).checked_hooks()
@@ -398,12 +408,12 @@ GUARDING = """
 
 
 @pytest.mark.parametrize("text", [GUIDE, FULL, DISTRIBUTED, PROFILING, GUARDING])
-def test_the_hooks_of_the_guides_load_as_far_as_they_are_installed(project: Project, text: str) -> None:
+def test_hooks_of_the_guides_load_if_installed(project: Project, text: str) -> None:
     config, problems = read_config(project.write(text))
-    not_installed = (
+    missing_package = (
         r"run\.yaml:\d+:\d+: hooks\.\d+\.type: The hook '\w+' is not installed\. Run: pip install hookbus-[a-z-]+"
     )
-    assert [problem for problem in problems if not re.fullmatch(not_installed, problem)] == []
+    assert [problem for problem in problems if not re.fullmatch(missing_package, problem)] == []
     assert len(config.hooks) == text.count("type: ") - text.count("type: c")
 
 
@@ -447,7 +457,7 @@ SOURCES = st.fixed_dictionaries(
 
 @given(source=SOURCES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
-def test_a_configuration_that_is_written_out_and_read_again_is_the_same(project: Project, source: Any) -> None:
+def test_yaml_round_trip_preserves_the_configuration(project: Project, source: Any) -> None:
     config = load_config(source)
     written = project.path / "resolved.yaml"
     written.write_text(config.to_yaml(), encoding="utf-8")
@@ -456,7 +466,7 @@ def test_a_configuration_that_is_written_out_and_read_again_is_the_same(project:
     assert again.to_yaml() == config.to_yaml()
 
 
-def test_a_resolved_configuration_says_everything_in_the_order_of_the_model(project: Project) -> None:
+def test_resolved_configuration_has_all_keys_in_order(project: Project) -> None:
     config = load_config(project.write(EXAMPLE), ["seed=9", "~hooks.quiet", "hooks.probe.interval=4"])
     text = config.to_yaml()
     assert [line.partition(":")[0] for line in text.splitlines() if line[0] not in " -"] == list(RunConfig.model_fields)

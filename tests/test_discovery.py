@@ -1,4 +1,4 @@
-"""Finding plugin packages: metadata first, then what was asked for, and nothing else."""
+"""Tests of plugin discovery: metadata first, imports on request only."""
 
 from __future__ import annotations
 
@@ -36,67 +36,69 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def loaded(environment: Environment) -> dict[str, str]:
-    """What each name leads to."""
-    found: dict[str, str] = environment.answer(LOADING, NAMES=json.dumps(NAMES))
-    return found
+    """Return the class or the error of each name."""
+    answer: dict[str, str] = environment.answer(LOADING, NAMES=json.dumps(NAMES))
+    return answer
 
 
-class TestFinding:
+class TestLookup:
     @pytest.mark.parametrize("name", ["greet", "GreetHook", "acme-hooks/greet", "Acme.Hooks/GreetHook"])
-    def test_a_hook_goes_by_its_short_name_its_class_and_its_full_name(self, loaded: dict[str, str], name: str) -> None:
+    def test_short_class_and_full_name_refer_to_the_hook(self, loaded: dict[str, str], name: str) -> None:
         assert loaded[name] == "acme_hooks:GreetHook"
 
-    def test_a_package_that_cannot_be_imported_is_named_with_version_and_cause(self, loaded: dict[str, str]) -> None:
+    def test_import_error_names_package_version_and_cause(self, loaded: dict[str, str]) -> None:
         assert loaded["broken"] == (
-            "PluginImportError: broken-hooks 0.3 offers 'broken', but broken_hooks:BrokenHook cannot be imported: "
-            "ModuleNotFoundError: No module named 'surely_not_there'. Repair or remove that package (hookbus doctor "
-            "shows every broken one)."
+            "PluginImportError: broken-hooks 0.3 publishes 'broken', but broken_hooks:BrokenHook cannot be imported: "
+            "ModuleNotFoundError: No module named 'surely_not_there'. Repair or remove the package (`hookbus doctor` "
+            "lists all broken packages)."
         )
 
-    def test_a_package_that_needs_another_hookbus_says_which_and_what_to_run(self, loaded: dict[str, str]) -> None:
+    def test_version_error_names_the_pip_command(self, loaded: dict[str, str]) -> None:
         import hookbus
 
         assert loaded["tomorrow"] == (
-            f"PluginVersionError: tomorrow-hooks 5.0 requires hookbus>=99, and this is hookbus {hookbus.__version__}. "
-            "Run: pip install --upgrade hookbus tomorrow-hooks"
+            f"PluginVersionError: tomorrow-hooks 5.0 requires hookbus>=99, but hookbus {hookbus.__version__} is "
+            "installed. Run: pip install --upgrade hookbus tomorrow-hooks"
         )
 
-    def test_an_entry_point_that_is_no_class_is_told(self, loaded: dict[str, str]) -> None:
-        assert loaded["odd"].startswith("PluginError: 'odd' is <function not_a_class at ")
-        assert loaded["odd"].endswith(">; a hook is named by its class.")
+    def test_entry_point_must_refer_to_a_class(self, loaded: dict[str, str]) -> None:
+        assert loaded["odd"].startswith(
+            "PluginError: 'odd': should refer to a hook class, got <function not_a_class at "
+        )
+        assert loaded["odd"].endswith(">.")
 
-    def test_a_near_name_is_suggested(self, loaded: dict[str, str]) -> None:
+    def test_close_match_is_suggested(self, loaded: dict[str, str]) -> None:
         assert loaded["greeet"].startswith(
-            "PluginNotFound: No installed package offers the hook 'greeet'. Did you mean 'greet'"
+            "PluginNotFound: No installed package publishes the hook 'greeet'. Did you mean 'greet'"
         )
-        assert loaded["greeet"].endswith("one of your own is named by its path, my_module:greeet.")
+        assert loaded["greeet"].endswith("refer to your own class as my_module:greeet.")
 
-    def test_a_name_that_is_near_nothing_gets_the_list(self, loaded: dict[str, str]) -> None:
+    def test_unknown_name_lists_the_available_hooks(self, loaded: dict[str, str]) -> None:
         assert " Available: BrokenHook, GreetHook, " in loaded["nothing_like_it"]
         assert "pip install" in loaded["nothing_like_it"]
 
-    def test_the_full_name_of_another_package_is_nothing(self, loaded: dict[str, str]) -> None:
+    def test_full_name_requires_the_right_package(self, loaded: dict[str, str]) -> None:
         assert loaded["killing-hooks/greet"].startswith("PluginNotFound: ")
 
 
-class TestClashes:
+class TestConflicts:
     @pytest.mark.parametrize("name", ["twin", "TwinHook"])
-    def test_two_packages_with_one_name_are_both_named(self, loaded: dict[str, str], name: str) -> None:
+    def test_conflict_names_both_packages(self, loaded: dict[str, str], name: str) -> None:
         other = " and tomorrow-hooks 5.0" if name == "TwinHook" else ""
-        assert loaded[name].startswith(f"PluginClash: The hook {name!r} is offered by ")
+        assert loaded[name].startswith(f"PluginClash: The hook {name!r} is published by ")
         for package in ("twin-one 1.0", "twin-two 2.0", *other.split(" and ")[1:]):
             assert package in loaded[name]
         assert "'twin-one/twin' or 'twin-two/twin'." in loaded[name]
 
-    def test_each_can_be_chosen_by_its_full_name(self, loaded: dict[str, str]) -> None:
+    def test_full_name_resolves_a_conflict(self, loaded: dict[str, str]) -> None:
         assert loaded["twin-one/twin"] == "twin_one:TwinHook"
         assert {loaded["twin_two/twin"], loaded["Twin.Two/TwinHook"]} == {"twin_two:TwinHook"}
 
-    def test_blocking_one_leaves_the_other(self, environment: Environment) -> None:
+    def test_blocking_one_package_resolves_a_conflict(self, environment: Environment) -> None:
         answer = environment.answer(LOADING, NAMES='["twin"]', HOOKBUS_BLOCK="twin-two/twin")
         assert answer == {"twin": "twin_one:TwinHook"}
 
-    def test_a_run_file_may_name_the_package(self, environment: Environment) -> None:
+    def test_run_file_accepts_a_full_name(self, environment: Environment) -> None:
         script = """
             from hookbus.config import load_config
             hooks = load_config({"hooks": [{"type": "Twin.Two/twin"}]}).build_hooks()
@@ -108,27 +110,27 @@ class TestClashes:
 @pytest.mark.parametrize(
     "blocked", ["greet", "GreetHook", "acme-hooks/greet", "other, greet ,x", "ACME_hooks/GreetHook"]
 )
-def test_a_blocked_hook_is_refused_by_name(environment: Environment, blocked: str) -> None:
+def test_lookup_of_a_blocked_hook_raises(environment: Environment, blocked: str) -> None:
     answer = environment.answer(LOADING, NAMES='["greet"]', HOOKBUS_BLOCK=blocked)
     assert answer == {"greet": f"PluginError: The hook 'greet' is blocked by HOOKBUS_BLOCK={blocked}."}
 
 
 @pytest.mark.parametrize(
-    ("blocked", "said"),
+    ("blocked", "message"),
     [
-        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is no installed hook, so it blocks nothing."),
-        ("logger, loger", "'loger' is no installed hook, so it blocks nothing. Did you mean 'logger'"),
+        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and blocks nothing."),
+        ("logger, loger", "'loger' is not an installed hook and blocks nothing. Did you mean 'logger'"),
     ],
 )
-def test_a_name_that_blocks_nothing_is_told(monkeypatch: pytest.MonkeyPatch, blocked: str, said: str) -> None:
+def test_unknown_blocked_name_is_a_warning(monkeypatch: pytest.MonkeyPatch, blocked: str, message: str) -> None:
     monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
-    with pytest.warns(HookWarning, match=re.escape(said)) as caught:
+    with pytest.warns(HookWarning, match=re.escape(message)) as caught:
         warn_of_unknown_blocks()
     assert len(caught) == 1
 
 
 @pytest.mark.parametrize("blocked", ["", " , ", "logger,LoggerHook,Hookbus_Logger/logger", "cnn,digits", "EMAHook"])
-def test_names_that_are_known_are_blocked_without_a_word(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
+def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
     monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
     warn_of_unknown_blocks()
 
@@ -153,23 +155,23 @@ LISTED = """
 
 @pytest.fixture(scope="module")
 def listed(environment: Environment) -> Any:
-    """By listed name, what a run file makes of it, and of its being blocked."""
+    """Return, by listed name, the errors of a run file with the hook and with the blocked hook."""
     return environment.answer(LISTED, MARKER=str(environment.path / "listed"))
 
 
 class TestListedNames:
-    def test_each_works_for_blocking(self, listed: Any) -> None:
+    def test_listed_name_can_be_blocked(self, listed: Any) -> None:
         expected = {name: [0 if name == "greet" else 1, []] for name in listed["blocked"]}
         assert listed["blocked"] == expected
         assert {"broken", "killing", "twin-one/twin", "twin-two/twin"} < set(expected)
 
-    def test_each_works_in_a_run_file_as_far_as_its_package_works(self, listed: Any) -> None:
+    def test_listed_name_works_in_a_run_file(self, listed: Any) -> None:
         broken = {name for name, problems in listed["named"].items() if problems}
         assert broken == {"broken", "odd", "tomorrow"}
         assert {"greet", "logger", "progress", "twin-one/twin", "twin-two/twin"} <= set(listed["named"]) - broken
 
 
-def test_nothing_is_registered_or_imported_by_being_installed(environment: Environment) -> None:
+def test_installed_hook_is_neither_imported_nor_registered(environment: Environment) -> None:
     script = """
         import sys
         from hookbus.runfile.builder import get_default_hooks
@@ -190,13 +192,13 @@ def test_nothing_is_registered_or_imported_by_being_installed(environment: Envir
     assert not marker.exists()
 
 
-def test_the_marker_appears_when_the_package_is_named(environment: Environment) -> None:
+def test_requested_package_is_imported(environment: Environment) -> None:
     marker = environment.path / "silent-was-named"
     assert environment.answer(LOADING, NAMES='["silent"]', MARKER=str(marker)) == {"silent": "silent_hooks:SilentHook"}
     assert marker.exists()
 
 
-def test_a_default_hook_that_the_file_names_is_there_once(environment: Environment) -> None:
+def test_hook_of_the_file_replaces_the_default_hook(environment: Environment) -> None:
     script = """
         from hookbus.runfile.builder import get_default_hooks
         from hookbus.config import load_config
@@ -209,13 +211,13 @@ def test_a_default_hook_that_the_file_names_is_there_once(environment: Environme
     assert environment.answer(script) == {"logger": "mine"}
 
 
-def test_a_blocked_default_hook_is_left_out(environment: Environment) -> None:
+def test_blocked_default_hook_is_skipped(environment: Environment) -> None:
     script = "from hookbus.runfile.builder import get_default_hooks\nanswer = len(get_default_hooks())"
     assert environment.answer(script) == 1
     assert environment.answer(script, HOOKBUS_BLOCK="logger") == 0
 
 
-def test_a_blocked_hook_of_a_run_file_is_left_out_with_a_warning(environment: Environment) -> None:
+def test_blocked_hook_of_a_run_file_is_skipped_with_a_warning(environment: Environment) -> None:
     script = """
         import warnings
         from hookbus.config import load_config
@@ -226,34 +228,34 @@ def test_a_blocked_hook_of_a_run_file_is_left_out_with_a_warning(environment: En
     """
     assert environment.answer(script, HOOKBUS_BLOCK="GreetHook") == [
         [{"type": "twin-one/twin"}],
-        ["config: hooks.0: 'greet' is left out, as HOOKBUS_BLOCK=GreetHook says."],
+        ["config: hooks.0: 'greet' is skipped because of HOOKBUS_BLOCK=GreetHook."],
     ]
 
 
-def test_points_of_a_package_are_known_when_its_hook_or_its_point_is_used(environment: Environment) -> None:
+def test_points_of_a_package_are_declared_on_use(environment: Environment) -> None:
     script = """
         import io, contextlib
         from hookbus import HookBus
         from hookbus.runfile.builder import build_hook
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             bus = HookBus([build_hook({"type": "render"})])
-            bus.emit("after_render", image="a picture")
-            HookBus().emit("after_render", image="nobody sees it")
-        answer = said.getvalue()
+            bus.emit("after_render", image="an image")
+            HookBus().emit("after_render", image="not rendered")
+        answer = output.getvalue()
     """
-    assert environment.answer(script) == "rendered a picture\n"
+    assert environment.answer(script) == "rendered an image\n"
 
 
 @pytest.fixture(scope="module")
 def missing(bare_environment: Environment) -> dict[str, str]:
-    """What the names of the project's hooks lead to where none is installed."""
+    """Return the errors of the names of all hooks of the project if none is installed."""
     names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
-    found: dict[str, str] = bare_environment.answer(LOADING, NAMES=json.dumps(names))
-    return found
+    answer: dict[str, str] = bare_environment.answer(LOADING, NAMES=json.dumps(names))
+    return answer
 
 
-def test_priority_alone_decides_over_hooks_from_code_from_a_path_and_from_a_package(environment: Environment) -> None:
+def test_order_depends_on_priority_and_not_on_the_origin(environment: Environment) -> None:
     (environment.path / "own_1.py").write_text(
         "from hookbus import Hook\n\nclass OwnHook(Hook):\n    def before_run(self, run): ...\n"
     )
@@ -270,13 +272,13 @@ def test_priority_alone_decides_over_hooks_from_code_from_a_path_and_from_a_pack
             by_number = [name for _, name in sorted(zip(numbers, ("code", "path", "package")))]
             answer.append(([row.hook for row in bus.explain().points["before_run"]], by_number))
     """
-    found = environment.answer(script)
-    assert len(found) == 6
-    for listed_order, by_number in found:
+    orders = environment.answer(script)
+    assert len(orders) == 6
+    for listed_order, by_number in orders:
         assert listed_order == by_number
 
 
-def test_broken_optional_packages_break_nothing_until_they_are_asked_for(bare_environment: Environment) -> None:
+def test_broken_optional_packages_are_not_imported(bare_environment: Environment) -> None:
     broken = bare_environment.path / "broken_optional"
     broken.mkdir()
     for name in ("wandb", "mlflow", "tensorboard", "pynvml", "psutil"):
@@ -304,23 +306,23 @@ class TestPublished:
         ("package", "name"),
         [(package, name) for package, hooks in PUBLISHED.items() for pair in hooks.items() for name in pair],
     )
-    def test_a_hook_of_the_project_that_is_not_installed_says_what_to_run(
+    def test_missing_hook_of_the_project_names_its_package(
         self, missing: dict[str, str], package: str, name: str
     ) -> None:
         assert missing[name] == f"PluginNotFound: The hook {name!r} is not installed. Run: pip install {package}"
 
-    def test_a_misspelt_hook_of_the_project_gets_the_right_name(self, environment: Environment) -> None:
+    def test_close_match_among_published_hooks_is_suggested(self, environment: Environment) -> None:
         answer = environment.answer(LOADING, NAMES='["EMAHok"]')
-        assert "No installed package offers the hook 'EMAHok'. Did you mean 'EMAHook'" in answer["EMAHok"]
+        assert "No installed package publishes the hook 'EMAHok'. Did you mean 'EMAHook'" in answer["EMAHok"]
 
-    def test_the_package_of_a_hook_is_known_without_it(self) -> None:
+    def test_package_of_a_missing_hook_is_known(self) -> None:
         assert package_publishing("ema") == package_publishing("EMAHook") == "hookbus-ema"
-        assert package_publishing("nobody") is None
+        assert package_publishing("unknown") is None
 
-    def test_names_are_told_once(self) -> None:
+    def test_published_names_are_unique(self) -> None:
         names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
         assert len(set(names)) == len(names)
 
 
-def test_package_names_are_compared_as_the_index_does() -> None:
+def test_package_names_are_normalized() -> None:
     assert normalized("Hookbus__EMA.x") == "hookbus-ema-x"

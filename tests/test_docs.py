@@ -1,4 +1,4 @@
-"""The pages of documentation: what they show works, and what is made from the code is as the code is."""
+"""Tests of the documentation: examples run, and generated parts are up to date."""
 
 from __future__ import annotations
 
@@ -32,62 +32,64 @@ LONG = (
     "docs/slow-training.md",
     "docs/tutorial.md",
 )
-"""Pages whose examples take many seconds."""
+"""Pages with slow examples."""
 
 
-def name_of(page: Path) -> str:
+def get_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def followed() -> Iterator[object]:
-    """The pages to follow; README has a test of its own."""
+def parametrize_pages() -> Iterator[object]:
+    """Yield the pages to run; the README has a separate test."""
     for page in PAGES:
-        marks = [pytest.mark.slow, pytest.mark.timeout(600)] if name_of(page) in LONG else []
+        marks = [pytest.mark.slow, pytest.mark.timeout(600)] if get_name(page) in LONG else []
         if page.parent != ROOT:
-            yield pytest.param(page, id=name_of(page), marks=marks)
+            yield pytest.param(page, id=get_name(page), marks=marks)
 
 
-@pytest.mark.parametrize("page", list(followed()))
-def test_everything_on_the_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", list(parametrize_pages()))
+def test_page_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
     Reader(page).follow()
 
 
-def texts() -> Iterator[Path]:
-    """What users read: the product with its docstrings and messages, and the pages."""
-    for room in ("hookbus", "plugins", "docs"):
-        for kind in ("*.py", "*.md"):
-            yield from (ROOT / room).rglob(kind)
+def iter_texts() -> Iterator[Path]:
+    """Yield the files with user-facing text: source files and pages."""
+    for directory in ("hookbus", "plugins", "docs"):
+        for pattern in ("*.py", "*.md"):
+            yield from (ROOT / directory).rglob(pattern)
 
 
-def test_what_the_package_offers_is_named_as_it_is_imported() -> None:
+def test_public_names_are_imported_from_hookbus() -> None:
     long_names = re.compile("|".join(rf"hookbus\.{re.escape(home)}\.{name}\b" for name, home in hookbus._HOMES.items()))
-    assert [f"{name_of(path)}: {found}" for path in texts() for found in long_names.findall(path.read_text())] == []
+    assert [
+        f"{get_name(path)}: {match}" for path in iter_texts() for match in long_names.findall(path.read_text())
+    ] == []
 
 
-def test_everything_that_the_package_offers_is_on_the_page_of_the_api() -> None:
+def test_api_page_lists_all_public_names() -> None:
     described = set(re.findall(r"^::: hookbus\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
     assert described == set(hookbus._HOMES) - {"BaseHook"}, "BaseHook is Hook"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_pictures_of_the_gallery_are_drawn_by_its_script(tmp_path: Path) -> None:
+def test_gallery_script_generates_the_images(tmp_path: Path) -> None:
     script, kept = ROOT / "docs" / "examples" / "gallery.py", ROOT / "docs" / "images"
     subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True, timeout=500)
 
-    def size_of(path: Path) -> tuple[int, int]:
-        with Image.open(path) as picture:
-            return picture.size
+    def get_size(path: Path) -> tuple[int, int]:
+        with Image.open(path) as image:
+            return image.size
 
-    drawn = {path.name: size_of(path) for path in tmp_path.glob("*.png")}
+    drawn = {path.name: get_size(path) for path in tmp_path.glob("*.png")}
     shown = set(re.findall(r"\(images/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
-    assert drawn == {name: size_of(kept / name) for name in shown}
+    assert drawn == {name: get_size(kept / name) for name in shown}
 
 
-def test_the_picture_of_a_trace_is_drawn_by_its_script(tmp_path: Path) -> None:
+def test_trace_script_generates_the_image(tmp_path: Path) -> None:
     script, kept = ROOT / "docs" / "examples" / "draw_trace.py", ROOT / "docs" / "images" / "trace.png"
     with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as profiler:
         for _ in range(3):
@@ -103,53 +105,53 @@ def test_the_picture_of_a_trace_is_drawn_by_its_script(tmp_path: Path) -> None:
         assert drawn.size == shown.size
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_says_what_it_is(page: Path) -> None:
-    untold = [block.line for block in blocks(page) if not hasattr(Reader, f"do_{block.language}")]
+@pytest.mark.parametrize("page", PAGES, ids=get_name)
+def test_every_block_has_a_language(page: Path) -> None:
+    untagged = [block.line for block in blocks(page) if not hasattr(Reader, f"do_{block.language}")]
 
-    assert not untold, f"{page.name}: tag the blocks in lines {untold}; text is for what is only looked at"
+    assert not untagged, f"{page.name}: tag the blocks in lines {untagged}; use text for blocks that are not checked"
     assert page.read_text().count("```") == 2 * len(blocks(page)), f"{page.name}: a fence is not closed"
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_code_fits_beside_the_navigation(page: Path) -> None:
+@pytest.mark.parametrize("page", pages(), ids=get_name)
+def test_code_fits_the_page_width(page: Path) -> None:
     code = [block for block in blocks(page) if block.language in ("python", "py", "yaml", "toml")]
     long = [line for block in code for line in block.text.splitlines() if len(line) > 98]
 
-    assert not long, "docs/extra.css leaves room for 98 characters"
+    assert not long, "docs/extra.css allows 98 characters"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_to_files_lead_somewhere(page: Path) -> None:
-    targets = [each.partition("#")[0] for each in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())]
+@pytest.mark.parametrize("page", PAGES, ids=get_name)
+def test_links_to_files_are_valid(page: Path) -> None:
+    targets = [link.partition("#")[0] for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())]
 
     assert not [target for target in targets if target and not (page.parent / target).exists()]
 
 
 @pytest.mark.parametrize("name", ["slow_loader.py", "slow_loader.yaml"])
-def test_an_example_is_shown_as_it_is(name: str) -> None:
+def test_shown_example_equals_its_file(name: str) -> None:
     (shown,) = [block.text for block in blocks(ROOT / "docs" / "slow-training.md") if block.file == name]
 
     assert shown == f"# {name}\n{(ROOT / 'docs' / 'examples' / name).read_text()}"
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_what_is_made_from_the_code_is_up_to_date(page: Path) -> None:
+@pytest.mark.parametrize("page", pages(), ids=get_name)
+def test_generated_parts_are_up_to_date(page: Path) -> None:
     text = page.read_text()
 
     assert text == page_text(text), "run `make generate`"
 
 
-def test_every_generated_part_stands_on_a_page() -> None:
+def test_every_generated_part_is_on_a_page() -> None:
     text = "".join(page.read_text() for page in pages())
 
     assert set(re.findall(r"<!-- generated: (\S+) -->", text)) == set(PARTS)
 
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
-def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
+def test_every_package_has_a_page_with_its_entry_points(package: str) -> None:
     page = ROOT / "docs" / "plugins" / f"{package.removeprefix('hookbus-')}.md"
-    assert page.is_file(), f"write {name_of(page)}: purpose, example, settings, notes and limitations"
+    assert page.is_file(), f"write {get_name(page)}: purpose, example, settings, notes and limitations"
 
     project = tomllib.loads((ROOT / "plugins" / package / "pyproject.toml").read_text())["project"]
     offered = {name for group in OFFERED for name in project["entry-points"].get(group, {})}
@@ -158,7 +160,7 @@ def test_every_package_has_a_page_with_all_that_it_offers(package: str) -> None:
     assert "\n## Notes and limitations\n" in page.read_text()
 
 
-def test_the_hooks_that_stand_beside_those_of_others_are_there() -> None:
+def test_hooks_in_the_migration_tables_exist() -> None:
     tables = re.findall(
         r"built-in \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "docs/coming-from.md").read_text()
     )
@@ -171,18 +173,18 @@ def test_the_hooks_that_stand_beside_those_of_others_are_there() -> None:
     assert keys <= set(TrainingConfig.model_fields)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
-def test_the_commands_and_files_that_its_text_names_are_there(page: Path) -> None:
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=get_name)
+def test_referenced_commands_and_files_exist(page: Path) -> None:
     named = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
-    makes = {each for name in named if name.startswith("make ") for each in name.split()[1:]}
+    makes = {word for name in named if name.startswith("make ") for word in name.split()[1:]}
     files = {name for name in named if re.fullmatch(r"(?:hookbus|docs|tests|benchmarks|plugins|\.ci)/[\w./-]+", name)}
 
     assert makes <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert not [name for name in files if not (ROOT / name).exists()]
 
 
-class TestAReader:
-    """Of pages with mistakes: each is found."""
+class TestReader:
+    """Pages with errors are detected."""
 
     @pytest.fixture
     def follow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -202,28 +204,28 @@ class TestAReader:
             ("yaml", "hooks: [{type: logger, intervall: 3}]", ConfigError, "part.yaml:1:24: .*unknown key"),
             ("toml", "a = ", ValueError, "Invalid value"),
             ("json", "{a: 1}", ValueError, "property name"),
-            ("console", "$ pip install hookbus-surely-not", AssertionError, "there is no such package"),
-            ("console", "$ python -m surely_not", AssertionError, "there is no such module"),
-            ("console", "$ make nothing", AssertionError, "there is no such target"),
-            ("console", "$ rm -rf /", AssertionError, "say in tests/pages.py how this is tried"),
+            ("console", "$ pip install hookbus-unknown", AssertionError, "unknown package"),
+            ("console", "$ python -m unknown_module", AssertionError, "unknown module"),
+            ("console", "$ make nothing", AssertionError, "unknown target"),
+            ("console", "$ rm -rf /", AssertionError, "add support for this command to tests/pages.py"),
             ("console", "$ hookbus --version\nhookbus 9", AssertionError, "page.md:1: hookbus --version printed"),
             ("console", "$ hookbus --version\n...\nmore", AssertionError, "page.md:1: hookbus --version printed"),
         ],
     )
-    def test_finds_what_does_not_work(self, follow, language: str, text: str, error: type[Exception], message: str):
+    def test_reader_reports_errors(self, follow, language: str, text: str, error: type[Exception], message: str):
         with pytest.raises(error, match=message):
             follow(language, text)
 
     @pytest.mark.parametrize("shown", ["", "\nhookbus 0.1.0", "\n...", "\n...\nhookbus 0.1.0", "\nhookbus 0.1.0\n..."])
-    def test_takes_what_is_printed(self, follow, shown: str):
+    def test_reader_accepts_matching_output(self, follow, shown: str):
         follow("console", f"$ hookbus --version{shown}")
 
-    def test_writes_a_module_of_a_package_for_what_comes_below(self, follow):
+    def test_reader_writes_modules_of_packages(self, follow):
         follow("python", "# package/name.py\nimport package.other")
 
         assert Path("package/name.py").read_text() == "# package/name.py\nimport package.other\n"
 
-    def test_reads_the_blocks_of_a_page_with_their_lines(self, tmp_path: Path):
+    def test_blocks_have_line_numbers(self, tmp_path: Path):
         (tmp_path / "page.md").write_text(
             "# One\n\n```python\n# a.py\nx = 1\n```\n\n- item\n\n  ```text\n  hello\n  ```\n"
         )
@@ -234,7 +236,7 @@ class TestAReader:
         ]
 
 
-def test_the_back_end_of_ones_own_is_as_short_as_its_page_says() -> None:
+def test_custom_backend_has_the_documented_length() -> None:
     assert "in less than 60 lines" in (ROOT / "docs/logging.md").read_text()
     modules = (ROOT / "docs/examples/hookbus-csv/hookbus_csv").glob("*.py")
-    assert 0 < sum(len(each.read_text().splitlines()) for each in modules) < 60
+    assert 0 < sum(len(module.read_text().splitlines()) for module in modules) < 60

@@ -1,4 +1,4 @@
-"""The example that resumes after Ctrl-C: a real signal, and the result of the run that was never stopped."""
+"""Test of the resume example with a real SIGINT: the result equals that of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def train(directory: Path) -> int:
 
 
 def train_until_ctrl_c(directory: Path) -> int:
-    """Interrupted as soon as the first record of the second epoch is on disk."""
+    """Run the training and send SIGINT after the first record of the second epoch. Return the exit code."""
     rows = directory / "logs" / "metrics.jsonl"
     with subprocess.Popen(
         [*COMMAND, f"work_dir={directory}", "training.epochs=4"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -42,17 +42,19 @@ def train_until_ctrl_c(directory: Path) -> int:
     return process.returncode
 
 
-def result(directory: Path) -> dict[str, Any]:
+def load_result(directory: Path) -> dict[str, Any]:
     checkpoint = read_checkpoint(directory / "checkpoints" / "last.pth")
     parts = {name: fingerprint(checkpoint[name]) for name in ("state_dict", "ema_state_dict", "optimizer", "scheduler")}
     rows = read_jsonl(directory / "logs" / "metrics.jsonl")
-    log = [{**row, "time": None} for row in rows if row["kind"] in ("train", "val")]  # the others hold times and paths
+    log = [
+        {**row, "time": None} for row in rows if row["kind"] in ("train", "val")
+    ]  # other rows contain times and paths
     return {**parts, "log": log}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_that_was_interrupted_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_interrupted_run_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     assert train(tmp_path / "whole") == 0
 
     assert train_until_ctrl_c(tmp_path / "parts") == 130
@@ -61,4 +63,4 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(tmp_path: Path) -> 
     assert not (tmp_path / "parts" / "checkpoints" / "epoch_4.pth").exists()
     assert train(tmp_path / "parts") == 0
 
-    assert result(tmp_path / "parts") == result(tmp_path / "whole")
+    assert load_result(tmp_path / "parts") == load_result(tmp_path / "whole")

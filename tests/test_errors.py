@@ -1,4 +1,4 @@
-"""The exception tree and the ends of messages about wrong names."""
+"""Tests of the exception hierarchy and of hints for unknown names."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hookbus.errors import (
     note_besides,
 )
 
-EXCEPTIONS = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, HookbusError)]
+EXCEPTIONS = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, HookbusError)]
 
 
-def drawn_tree() -> dict[str, str]:
-    """Child and parent of every branch in the drawing at the top of the module."""
+def documented_tree() -> dict[str, str]:
+    """Return the parent of each class in the diagram of the module docstring."""
     parents: dict[int, str] = {0: "HookbusError"}
     tree = {}
     for line in (errors.__doc__ or "").splitlines():
@@ -39,18 +39,18 @@ def drawn_tree() -> dict[str, str]:
     return tree
 
 
-def test_the_drawing_shows_every_exception_under_its_base() -> None:
-    bases = {each.__name__: each.__bases__[0].__name__ for each in EXCEPTIONS}
-    assert drawn_tree() | {"HookbusError": "Exception"} == bases
+def test_module_docstring_shows_the_class_hierarchy() -> None:
+    bases = {cls.__name__: cls.__bases__[0].__name__ for cls in EXCEPTIONS}
+    assert documented_tree() | {"HookbusError": "Exception"} == bases
 
 
 @pytest.mark.parametrize("exception", EXCEPTIONS)
-def test_every_exception_is_public_and_says_when_it_is_raised(exception: type[HookbusError]) -> None:
+def test_every_exception_is_public_and_documented(exception: type[HookbusError]) -> None:
     assert exception.__name__ in errors.__all__
     assert exception.__doc__
 
 
-def test_people_who_know_the_builtin_kind_catch_it_by_that() -> None:
+def test_exceptions_derive_from_builtin_types() -> None:
     assert issubclass(ServiceError, LookupError)
     assert issubclass(MetricError, KeyError)
     assert issubclass(HookFailure, RuntimeError)
@@ -58,7 +58,7 @@ def test_people_who_know_the_builtin_kind_catch_it_by_that() -> None:
     assert issubclass(HookWarning, UserWarning)
 
 
-def test_a_config_error_lists_every_problem() -> None:
+def test_config_error_lists_every_problem() -> None:
     error = ConfigError(problem for problem in ("a.yaml:1:2: seed: no.", "a.yaml:3:4: epochs: no."))
     assert error.problems == ["a.yaml:1:2: seed: no.", "a.yaml:3:4: epochs: no."]
     assert str(error) == "a.yaml:1:2: seed: no.\na.yaml:3:4: epochs: no."
@@ -72,15 +72,15 @@ def test_a_config_error_lists_every_problem() -> None:
         (RuntimeError("  "), "RuntimeError"),
     ],
 )
-def test_an_error_in_one_line_has_its_kind_and_its_text_if_any(error: BaseException, line: str) -> None:
+def test_error_on_one_line_has_type_and_message(error: BaseException, line: str) -> None:
     assert in_one_line(error) == line
 
 
-def test_an_error_that_says_nothing_is_told_by_its_type() -> None:
-    assert [first_line(each) for each in (ValueError(), ValueError(" a\nb"))] == ["ValueError", "ValueError: a"]
+def test_error_without_message_is_shown_by_its_type() -> None:
+    assert [first_line(error) for error in (ValueError(), ValueError(" a\nb"))] == ["ValueError", "ValueError: a"]
 
 
-def test_what_failed_besides_is_noted_one_by_one_with_its_own_notes() -> None:
+def test_additional_failures_are_notes_of_the_error() -> None:
     first, error = ValueError("first"), KeyboardInterrupt()
     first.add_note("raised by hook 'a'")
     note_besides(error, [ExceptionGroup("two", [first, TypeError("a\nb")]), OSError()])
@@ -91,7 +91,7 @@ def test_what_failed_besides_is_noted_one_by_one_with_its_own_notes() -> None:
     ]
 
 
-def test_a_metric_error_shows_its_sentence_and_not_the_repr_of_it() -> None:
+def test_metric_error_shows_its_message() -> None:
     assert str(MetricError("There is no metric 'acc'.")) == "There is no metric 'acc'."
     assert str(MetricError()) == ""
 
@@ -105,13 +105,13 @@ def test_a_metric_error_shows_its_sentence_and_not_the_repr_of_it() -> None:
         ("zzz", [], ""),
     ],
 )
-def test_a_wrong_name_is_answered_with_near_ones_else_with_all(name: str, known: list[str], end: str) -> None:
+def test_hint_lists_close_matches_or_all_names(name: str, known: list[str], end: str) -> None:
     assert did_you_mean(name, known) == end
 
 
-def test_a_text_that_cannot_be_had_hides_no_error() -> None:
+def test_broken_str_does_not_hide_the_error() -> None:
     class Broken(Exception):
         def __str__(self) -> str:
             raise ValueError
 
-    assert in_one_line(Broken()) == "Broken: (its text cannot be had: ValueError)"
+    assert in_one_line(Broken()) == "Broken: (message not available: __str__ raised ValueError)"

@@ -1,4 +1,4 @@
-"""Any installed hook class by its name."""
+"""Tests of the namespace of installed hook classes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def answer(environment: Environment) -> Any:
     return environment.answer(SCRIPT)
 
 
-def test_a_hook_class_is_imported_by_its_name_when_it_is_asked_for(answer: Any) -> None:
+def test_hook_class_is_imported_on_access(answer: Any) -> None:
     assert answer["before"] is False
     assert answer["class"] == "acme_hooks"
 
 
-def test_a_hook_that_cannot_be_had_says_why(answer: Any) -> None:
+def test_import_error_contains_the_cause(answer: Any) -> None:
     errors = answer["errors"]
     assert errors["EMAHook"] == "The hook 'EMAHook' is not installed. Run: pip install hookbus-ema"
     assert "No module named 'surely_not_there'" in errors["BrokenHook"]
     assert "Did you mean 'GreetHook'" in errors["GreetHok"]
-    assert "is offered by " in errors["TwinHook"]
+    assert "is published by " in errors["TwinHook"]
 
 
-def test_the_installed_classes_are_listed(answer: Any) -> None:
+def test_dir_lists_the_installed_classes(answer: Any) -> None:
     assert {"GreetHook", "SilentHook", "TwinHook"} <= set(answer["dir"])
 
 
-def test_private_names_are_no_hooks() -> None:
+def test_private_names_are_not_looked_up() -> None:
     assert not hasattr(hookbus.hooks, "__wrapped__")
     assert not hasattr(hookbus.hooks, "_private")

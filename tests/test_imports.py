@@ -1,4 +1,4 @@
-"""Importing what a path names."""
+"""Tests of import strings."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from hookbus._imports import cause_of, import_path, imported, nearest
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     return tmp_path
 
 
-def module(here: Path, name: str, text: str) -> None:
-    (here / f"{name}.py").write_text(text)
+def write_module(current_directory: Path, name: str, text: str) -> None:
+    (current_directory / f"{name}.py").write_text(text)
 
 
-def test_a_path_with_a_colon_or_with_dots_names_a_thing() -> None:
+def test_import_string_has_a_colon_or_dots() -> None:
     assert import_path("pathlib:Path") is Path
     assert import_path("pathlib.Path") is Path
     assert import_path("pathlib:Path.home") == Path.home
 
 
-def test_modules_in_the_current_directory_are_found(here: Path) -> None:
-    module(here, "beside_me_1", "value = 3\n")
+def test_modules_in_the_current_directory_are_imported(current_directory: Path) -> None:
+    write_module(current_directory, "beside_me_1", "value = 3\n")
     assert import_path("beside_me_1:value") == 3
 
 
-def test_a_setting_is_given_as_itself_or_by_its_path() -> None:
+def test_setting_is_an_object_or_an_import_string() -> None:
     assert imported("json:dumps") is json.dumps
     assert imported(json.dumps) is json.dumps
     assert imported(None) is None
 
 
-def test_a_setting_that_cannot_be_imported_is_a_mistake_in_the_settings() -> None:
+def test_failed_import_of_a_setting_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"^'json:dump5' cannot be imported: json has no 'dump5'\. Did you mean"):
         imported("json:dump5")
 
 
-def test_a_module_that_is_not_there_is_named(here: Path) -> None:
+def test_missing_module_is_named(current_directory: Path) -> None:
     with pytest.raises(ImportError) as caught:
         import_path("nowhere_1:thing")
     assert str(caught.value) == (
@@ -52,8 +52,8 @@ def test_a_module_that_is_not_there_is_named(here: Path) -> None:
     )
 
 
-def test_a_near_name_is_suggested(here: Path) -> None:
-    module(here, "beside_me_2", "def factory(): ...\n")
+def test_close_match_is_suggested(current_directory: Path) -> None:
+    write_module(current_directory, "beside_me_2", "def factory(): ...\n")
     with pytest.raises(ImportError) as caught:
         import_path("beside_me_2:factoy")
     assert str(caught.value) == (
@@ -62,7 +62,7 @@ def test_a_near_name_is_suggested(here: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [":x", "x:", "", ".", "a b:c"])
-def test_what_is_no_path_is_an_import_error(here: Path, path: str) -> None:
+def test_invalid_import_string_is_an_import_error(current_directory: Path, path: str) -> None:
     with pytest.raises(ImportError, match="cannot be imported"):
         import_path(path)
 
@@ -76,13 +76,13 @@ def test_what_is_no_path_is_an_import_error(here: Path, path: str) -> None:
         ("lacking_1", "import surely_not_there\n", r"ModuleNotFoundError: No module named 'surely_not_there'\.$"),
     ],
 )
-def test_a_module_that_cannot_be_imported_says_why_and_where(here: Path, name: str, text: str, cause: str) -> None:
-    module(here, name, text)
+def test_failed_import_has_cause_and_location(current_directory: Path, name: str, text: str, cause: str) -> None:
+    write_module(current_directory, name, text)
     with pytest.raises(ImportError, match=cause):
         import_path(f"{name}:x")
 
 
-def test_an_error_in_installed_code_does_not_name_that_code() -> None:
+def test_error_in_an_installed_package_has_no_location() -> None:
     import torch
 
     with pytest.raises(ValueError, match="learning rate") as caught:
@@ -90,17 +90,17 @@ def test_an_error_in_installed_code_does_not_name_that_code() -> None:
     assert cause_of(caught.value) == "ValueError: Invalid learning rate: -1.0"
 
 
-def test_a_long_error_is_told_in_one_line() -> None:
+def test_multi_line_error_is_described_on_one_line() -> None:
     assert cause_of(ValueError("one\n  two\n\nthree.")) == "ValueError: one two three"
     assert cause_of(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
-def test_only_near_names_are_suggested() -> None:
+def test_only_close_matches_are_suggested() -> None:
     assert nearest("epocs", ["epochs", "lr"]) == " Did you mean 'epochs'?"
     assert nearest("nothing_like_it", ["epochs", "lr"]) == ""
 
 
-def test_an_error_in_a_call_from_here_does_not_name_the_call() -> None:
+def test_error_in_hookbus_has_no_location() -> None:
     from hookbus.errors import ConfigError
     from hookbus.training.scores import scores_from
 

@@ -1,4 +1,4 @@
-"""Which distribution does a module come from?"""
+"""Tests of the lookup of distributions and entry points."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class LooseHook(Hook):
 
 
 class TestWithoutAPackage:
-    def test_a_module_of_no_distribution_is_named_itself(self) -> None:
+    def test_loose_module_is_named_by_itself(self) -> None:
         hook = LooseHook()
         hook.__module__ = "loose_module_1"
         assert package_of(hook) == "module loose_module_1"
         assert distribution_of("loose_module_1") is None
 
-    def test_a_class_of_the_script_is_the_scripts(self) -> None:
+    def test_class_of_the_script_is_named_your_script(self) -> None:
         hook = LooseHook()
         hook.__module__ = "__main__"
         assert package_of(hook) == "your script"
 
-    def test_a_class_that_nobody_offers_has_no_entry_point(self) -> None:
+    def test_unpublished_class_has_no_entry_point(self) -> None:
         assert entry_point_of(LooseHook) is None
         assert class_of_entry("LooseHook") == set()
         assert point_specs({"after_nothing_at_all"}, "loose_module_1") == []
 
 
-def test_a_module_and_an_object_know_their_module() -> None:
+def test_module_of_modules_and_objects() -> None:
     assert module_of(types) == "types"
     assert module_of(LooseHook()) == LooseHook.__module__
 
@@ -61,14 +61,14 @@ def test_a_module_and_an_object_know_their_module() -> None:
     ("value", "parts"),
     [("pkg.mod:Cls", ("pkg.mod", "Cls")), ("pkg.mod", ("pkg.mod", "")), ("not a valid!value", ("", ""))],
 )
-def test_a_malformed_entry_point_names_nothing(value: str, parts: tuple[str, str]) -> None:
+def test_malformed_entry_point_has_no_module(value: str, parts: tuple[str, str]) -> None:
     assert parts_of(EntryPoint("x", value, "hookbus.hooks")) == parts
 
 
-def test_a_library_that_is_no_plugin_is_found_by_its_module() -> None:
-    found = distribution_of("pluggy.something")
-    assert found is not None
-    assert found.name == "pluggy"
+def test_distribution_of_a_library_is_found_by_its_module() -> None:
+    distribution = distribution_of("pluggy.something")
+    assert distribution is not None
+    assert distribution.name == "pluggy"
 
 
 SCRIPT = """
@@ -90,19 +90,19 @@ SCRIPT = """
 
 @pytest.fixture(scope="module")
 def answer(environment: Environment) -> Any:
-    """What is known of an installed package."""
+    """Return the metadata of an installed package."""
     return environment.answer(SCRIPT)
 
 
 class TestInstalledPackages:
-    def test_a_hook_knows_its_package_and_version(self, answer: Any) -> None:
+    def test_hook_has_package_and_version(self, answer: Any) -> None:
         assert answer["package"] == "acme-render 1.0"
 
-    def test_a_hook_class_knows_its_entry_point_and_the_other_way_round(self, answer: Any) -> None:
+    def test_entry_point_and_hook_class_refer_to_each_other(self, answer: Any) -> None:
         assert answer["entry point"] == "render"
         assert answer["by entry point"] == answer["by class"] == ["RenderHook", "render"]
 
-    def test_points_are_found_by_their_name_and_by_the_package(self, answer: Any) -> None:
+    def test_points_are_found_by_name_and_by_package(self, answer: Any) -> None:
         assert answer["points by name"] == answer["points by module"] == ["RenderPoints"]
         assert answer["other points"] == []
 
@@ -112,7 +112,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts the metadata of a distribution on the path: `install("name", entry points, METADATA)`."""
+    """Return a function that adds metadata of a distribution to the path: `install("name", entry points, METADATA)`."""
 
     def put(name: str, entries: str, metadata: str | None = None) -> None:
         folder = tmp_path / f"{name}-1.0.dist-info"
@@ -125,52 +125,52 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 class TestBrokenMetadata:
-    def offered(self, name: str) -> bool:
+    def is_published(self, name: str) -> bool:
         return name in {entry.name for entry in entry_points(HOOKS_GROUP)}
 
-    def test_a_package_without_a_name_costs_no_other(self, install: Install, tmp_path: Path) -> None:
+    def test_package_without_a_name_is_skipped(self, install: Install, tmp_path: Path) -> None:
         install("good", "[hookbus.hooks]\ngood_one = nowhere:Good\n")
         install("bad", "[hookbus.hooks]\nbad_one = nowhere:Bad\n", metadata="")
 
-        assert self.offered("good_one")
-        assert not self.offered("bad_one")
-        assert unreadable() == {str(tmp_path): "its METADATA gives no name"}
+        assert self.is_published("good_one")
+        assert not self.is_published("bad_one")
+        assert unreadable() == {str(tmp_path): "its METADATA file contains no name"}
 
-    def test_a_malformed_list_costs_no_other_and_is_told(self, install: Install) -> None:
+    def test_malformed_entry_points_are_skipped_and_reported(self, install: Install) -> None:
         install("good", "[hookbus.hooks]\ngood_one = nowhere:Good\n")
         install("bad", "[hookbus.hooks]\nbad_one\n")
 
-        assert self.offered("good_one")
+        assert self.is_published("good_one")
         assert unreadable() == {"bad": "its entry_points.txt is malformed"}
         with pytest.raises(
-            PluginNotFound, match=r"What bad offers cannot be read: its entry_points.txt is malformed\."
+            PluginNotFound, match=r"The entry points of bad cannot be read: its entry_points.txt is malformed\."
         ):
             find("bad_one")
 
-    def test_of_packages_that_have_nothing_to_do_with_it_nothing_is_said(self, install: Install) -> None:
+    def test_unrelated_broken_package_is_not_reported(self, install: Install) -> None:
         install("stranger", "[console_scripts]\nbroken\n")
 
         assert unreadable() == {}
 
 
-def test_points_that_cannot_be_imported_are_told_with_their_package(install: Install) -> None:
+def test_import_error_of_a_point_names_its_package(install: Install) -> None:
     install("some-points", "[hookbus.points]\nafter_some_thing = nowhere_at_all:Spec\n")
 
     with pytest.raises(
-        PluginImportError, match="some-points 1.0 offers the point 'after_some_thing', but nowhere_at_all"
+        PluginImportError, match="some-points 1.0 publishes the point 'after_some_thing', but nowhere_at_all"
     ):
         point_specs({"after_some_thing"})
 
 
-def test_a_module_that_leaves_in_its_own_way_is_told(install: Install, tmp_path: Path) -> None:
+def test_base_exception_at_import_is_an_error(install: Install, tmp_path: Path) -> None:
     (tmp_path / "skips_itself.py").write_text("class Skipped(BaseException): ...\n\nraise Skipped('not here')\n")
     install("skips", "[hookbus.hooks]\nskips = skips_itself:SkipsHook\n")
 
-    with pytest.raises(PluginImportError, match="skips 1.0 offers 'skips', but .* Skipped: not here"):
+    with pytest.raises(PluginImportError, match="skips 1.0 publishes 'skips', but .* Skipped: not here"):
         load(find("skips"))
 
 
-def test_a_module_offered_as_a_hook_is_not_blocked_by_nothing(
+def test_module_as_a_hook_is_not_blocked_without_the_variable(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HOOKBUS_BLOCK", raising=False)

@@ -1,4 +1,4 @@
-"""What the README promises, beyond that everything on it works."""
+"""Tests of statements in the README that its code blocks do not cover."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def checkpoints(directory: str) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_everything_on_it_works_and_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_examples_run_and_write_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -40,20 +40,20 @@ def test_everything_on_it_works_and_leaves_its_files(tmp_path: Path, monkeypatch
     assert checkpoints("runs/mine") == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 
 
-def test_the_mistake_is_reported_as_shown(tmp_path: Path) -> None:
+def test_error_message_matches_the_readme(tmp_path: Path) -> None:
     (run_file,) = blocks(README, "yaml")
     (shown,) = blocks(README, "text")
     (tmp_path / "run.yaml").write_text(run_file.text.replace("interval:", "intervall:"))
 
-    done = run("-m", "hookbus", "train", "run.yaml", cwd=tmp_path)
+    process = run("-m", "hookbus", "train", "run.yaml", cwd=tmp_path)
 
-    assert done.returncode == 2
-    assert shown.text.strip() in done.stderr
+    assert process.returncode == 2
+    assert shown.text.strip() in process.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_published_hook_is_found_by_its_name(tmp_path: Path) -> None:
+def test_published_hook_is_found_by_its_name(tmp_path: Path) -> None:
     site = tmp_path / "site"
     for block in blocks(README):
         if block.file:
@@ -75,8 +75,8 @@ def test_the_published_hook_is_found_by_its_name(tmp_path: Path) -> None:
     assert conforms.returncode == 0, conforms.stderr
 
 
-def test_every_package_of_the_table_is_there() -> None:
-    named = set(re.findall(r"\]\(plugins/([a-z-]+)\)", README.read_text()))
-    there = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
+def test_table_lists_every_package() -> None:
+    listed = set(re.findall(r"\]\(plugins/([a-z-]+)\)", README.read_text()))
+    packages = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
 
-    assert named == there
+    assert listed == packages

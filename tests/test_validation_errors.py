@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in our sentences."""
+"""Tests of the conversion of pydantic errors to messages."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class Settings(BaseModel):
     name: str
 
     @model_validator(mode="after")
-    def _together(self) -> Settings:
+    def _check_name(self) -> Settings:
         if self.name == "none":
             raise ValueError("a name is none.")
         return self
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("settings", "problem"),
     [
-        ({}, ("name", "required, but not given.")),
-        ({"name": "a", "rate": -1.0}, ("rate", "should be greater than 0, but it is -1.0.")),
+        ({}, ("name", "required, but missing.")),
+        ({"name": "a", "rate": -1.0}, ("rate", "should be greater than 0, got -1.0.")),
         ({"name": "a", "rat": 1.0}, ("rat", "unknown key. Did you mean 'rate'?")),
         ({"name": "a", "width": 1}, ("width", "unknown key. It is a key of section.")),
         ({"name": "a", "section": {"name": "b"}}, ("section.name", "unknown key. It is a key of the top level.")),
-        ({"name": "a", "section": {"width": "b"}}, ("section.width", "should be a valid integer, but it is 'b'.")),
+        ({"name": "a", "section": {"width": "b"}}, ("section.width", "should be a valid integer, got 'b'.")),
         (
             {"name": "a", "mode": "yes"},
-            ("mode", "should be a valid boolean or 'fast' or a valid list, but it is 'yes'."),
+            ("mode", "should be a valid boolean or 'fast' or a valid list, got 'yes'."),
         ),
-        ({"name": "a", "mode": [1, "x"]}, ("mode.1", "should be a valid integer, but it is 'x'.")),
-        ({"name": "a", "steps": {1: "x"}}, ("steps.1", "should be a valid integer, but it is 'x'.")),
+        ({"name": "a", "mode": [1, "x"]}, ("mode.1", "should be a valid integer, got 'x'.")),
+        ({"name": "a", "steps": {1: "x"}}, ("steps.1", "should be a valid integer, got 'x'.")),
         ({"name": "none"}, (AS_A_WHOLE, "a name is none.")),
     ],
 )
-def test_a_mistake_is_a_place_and_a_sentence(given: dict[str, Any], problem: tuple[str, str]) -> None:
+def test_validation_error_is_a_location_and_a_message(settings: dict[str, Any], problem: tuple[str, str]) -> None:
     with pytest.raises(ValidationError) as caught:
-        Settings.model_validate(given)
+        Settings.model_validate(settings)
 
-    assert problems_of(caught.value, Settings, given) == [problem]
+    assert problems_of(caught.value, Settings, settings) == [problem]

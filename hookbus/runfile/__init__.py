@@ -1,1 +1,1 @@
-"""Behind the run file: YAML that remembers its lines, overrides, and hooks out of settings."""
+"""Run-file parsing: YAML with locations, overrides, and construction of hooks from settings."""

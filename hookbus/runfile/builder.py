@@ -1,4 +1,4 @@
-"""From settings to hooks: `build_hook`, `build_hooks`, `get_default_hooks`, and the registry `HOOKS`."""
+"""Construction of hooks from settings: `build_hook`, `build_hooks`, `get_default_hooks`, and the registry `HOOKS`."""
 
 from __future__ import annotations
 
@@ -32,44 +32,49 @@ __all__ = [
 C = TypeVar("C", bound=type)
 
 DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
-"""The hooks that a Trainer and a run file start from, as far as they are installed."""
+"""Types of the default hooks of a Trainer and of a run file. Only the installed ones are registered."""
 
 PROFILING = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
-"""The hooks that `hookbus train --profile` adds."""
+"""Types of the hooks that `hookbus train --profile` adds."""
 
 COMMON = tuple(HookConfig.model_fields)
 
 
 class Registry:
-    """Names for hook classes of one's own script: `@HOOKS.register("MyHook")`."""
+    """Registry of hook classes that the user's script defines: `@HOOKS.register("MyHook")`."""
 
     def __init__(self) -> None:
         self._classes: dict[str, type] = {}
 
     def register(self, name: str | None = None, *, force: bool = False) -> Callable[[C], C]:
-        """Give a class a name that run files and `build_hook` understand.
+        """Return a decorator that registers a class under a name for run files and `build_hook`.
 
         Args:
-            name: the name; default the class's.
-            force: replace a class of the same name.
+            name: Name of the class. Default: `cls.__name__`.
+            force: Replace a class with the same name. Default: False.
+
+        Returns:
+            The decorator, which returns the class unchanged.
 
         Raises:
-            RegistrationError: the name is taken, what is decorated is not a class, or the parentheses are missing.
+            RegistrationError: If the name is taken, the object is not a class, or the parentheses are missing.
         """
         if name is not None and not isinstance(name, str):
             raise RegistrationError(
-                f"HOOKS.register is written with parentheses: @HOOKS.register() or @HOOKS.register({name.__name__!r})."
+                "HOOKS.register: parentheses are missing. Write @HOOKS.register() or "
+                f"@HOOKS.register({name.__name__!r})."
             )
 
         def add(cls: C) -> C:
             if not isinstance(cls, type):
-                raise RegistrationError(f"HOOKS.register is for classes, not for {cls!r}.")
+                raise RegistrationError(f"HOOKS.register: should decorate a class, got {cls!r}.")
             key = name or cls.__name__
-            there = self._classes.get(key)
-            if there is not None and not force and not _same_class(there, cls):
+            registered = self._classes.get(key)
+            # A reloaded module (IPython's %autoreload) registers the same class again.
+            if registered is not None and not force and not _same_class(registered, cls):
                 raise RegistrationError(
-                    f"{key!r} is the name of {there.__module__}.{there.__qualname__} already: choose another name, or "
-                    "say force=True."
+                    f"{key!r} already refers to {registered.__module__}.{registered.__qualname__}. Choose another "
+                    "name, or set force=True."
                 )
             self._classes[key] = cls
             return cls
@@ -79,7 +84,7 @@ class Registry:
     register_module = register
 
     def get(self, name: str) -> type | None:
-        """The class of this name, None where there is none."""
+        """Return the class of a name, or None if there is none."""
         return self._classes.get(name)
 
     def __contains__(self, name: str) -> bool:
@@ -90,119 +95,148 @@ class Registry:
 
 
 HOOKS = Registry()
-"""The hook classes of the user's own script."""
+"""Registry of the hook classes that the user's script defines."""
 
 
 def hook_class(name: str) -> type:
-    """The hook class that a `type` names.
+    """Return the hook class that a `type` refers to.
 
     Args:
-        name: a name in `HOOKS`, an entry point, a class name, `package/name`, or a path `module:Class`.
+        name: Name in `HOOKS`, entry point, class name, `package/name`, or import string `module:Class`.
+
+    Returns:
+        The class.
 
     Raises:
-        PluginNotFound, PluginClash, PluginVersionError, PluginImportError: see `hookbus.discovery`.
-        PluginError: it names something that is no hook class.
+        PluginNotFound, PluginClash, PluginVersionError, PluginImportError: If the lookup fails, see
+            `hookbus.discovery`.
+        PluginError: If the object is not a hook class.
     """
-    own = HOOKS.get(name)
-    if own is not None:
-        return own
-    found = _imported(name) if ":" in name else _installed(name)
-    if not isinstance(found, type):
-        raise PluginError(f"{name!r} is {found!r}; a hook is named by its class.")
-    if not _is_hook_class(found):
-        raise PluginError(
-            f"{name!r} is no hook class: it neither subclasses hookbus.Hook nor has a method marked by @hookimpl."
-        )
-    return found
+    registered = HOOKS.get(name)
+    if registered is not None:
+        return registered
+    implementation = _imported(name) if ":" in name else _installed(name)
+    if not isinstance(implementation, type):
+        raise PluginError(f"{name!r}: should refer to a hook class, got {implementation!r}.")
+    if not _is_hook_class(implementation):
+        raise PluginError(f"{name!r}: not a hook class. Subclass hookbus.Hook, or mark a method with @hookimpl.")
+    return implementation
 
 
 def build_hook(config: Mapping[str, Any] | object) -> Any:
-    """Build one hook from settings. The mapping is not changed.
+    """Build a hook from settings. The mapping is not modified.
 
     Args:
-        config: `{"type": "ema", "momentum": 0.999}`; a hook that is built already is returned as it is.
+        config: Settings such as `{"type": "ema", "momentum": 0.999}`, or the type alone. A hook instance is returned
+            unchanged.
+
+    Returns:
+        The hook.
 
     Raises:
-        ConfigError: there is no type, or a setting does not hold.
-        PluginError: the type cannot be found or imported.
+        ConfigError: If the type is missing, or if a setting is invalid.
+        PluginError: If the type cannot be found or imported.
     """
     if isinstance(config, str):
         config = {"type": config}
     if not isinstance(config, Mapping):
         if config is None or isinstance(config, (type, int, float, list, tuple)):
-            raise ConfigError([f"A hook is given as {{'type': ..., ...}} or built already; {config!r} is neither."])
+            raise ConfigError([f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {config!r}."])
         return config
     settings = dict(config)
-    kind = settings.pop("type", None)
-    if isinstance(kind, type):
-        return construct(kind, settings)
-    if not isinstance(kind, str):
-        raise ConfigError([f"A hook is given as {{'type': ..., ...}}; the type is missing in {dict(config)!r}."])
-    hook = construct(hook_class(kind), settings)
-    if isinstance(hook, Hook) and hook.config.instance_name is None and kind not in HOOKS:
-        hook._name = _entry_named(kind)
+    type_ = settings.pop("type", None)
+    if isinstance(type_, type):
+        return construct(type_, settings)
+    if not isinstance(type_, str):
+        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {dict(config)!r}."])
+    hook = construct(hook_class(type_), settings)
+    # A class may be published under several entry points, so the requested one is the default name.
+    if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
+        hook._name = _entry_named(type_)
     return hook
 
 
 def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any]) -> list[Any]:
-    """Build hooks, in the order of their priorities; those with `enabled: false` are left out.
+    """Build hooks and sort them by priority. Hooks with `enabled: false` are omitted.
 
     Args:
-        configs: settings with types, or a mapping of instance name to settings.
+        configs: Settings with types, or a mapping of instance names to settings.
+
+    Returns:
+        The hooks.
 
     Raises:
-        ConfigError, PluginError: as `build_hook`.
+        ConfigError, PluginError: See `build_hook`.
     """
     if isinstance(configs, str) or (isinstance(configs, Mapping) and isinstance(configs.get("type"), str)):
-        raise ConfigError([f"build_hooks takes a list; for one hook say build_hook({configs!r})."])
-    listed = _named(configs) if isinstance(configs, Mapping) else list(configs)
-    hooks = [build_hook(config) for config in listed]
+        raise ConfigError(
+            [
+                f"build_hooks: should be a list or a mapping of names to settings, got {configs!r}. Use "
+                "build_hook for a single hook."
+            ]
+        )
+    entries = _named(configs) if isinstance(configs, Mapping) else list(configs)
+    hooks = [build_hook(config) for config in entries]
     active = [hook for hook in hooks if not isinstance(hook, Hook) or hook.config.enabled]
     return sorted(active, key=_number)
 
 
 def get_default_hooks() -> list[Hook]:
-    """The hooks that a Trainer starts from: logger, progress, timer, checkpoint, preemption, as far as installed.
+    """Build the default hooks that are installed: logger, progress, iter_timer, checkpoint, preemption.
 
-    Only the hookbus project's own: no other package gets into a run by being installed.
+    Returns:
+        The hooks with their default settings.
     """
-    there = {offer.full_name for offer in discovery.offers() if not offer.blocked}
-    own = [f"{discovery.package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
-    return [build_hook({"type": name}) for name in own if name in there]
+    installed = {offer.full_name for offer in discovery.offers() if not offer.blocked}
+    # Full names: an installed package of another project must not be able to replace a default hook.
+    names = [f"{discovery.package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
+    return [build_hook({"type": name}) for name in names if name in installed]
 
 
 def add_missing(bus: HookBus, names: Iterable[str]) -> None:
-    """Register hooks with their default settings, each unless one of its class is there already.
+    """Register hooks with their default settings, except types that are already registered.
 
     Args:
-        bus: where they are registered.
-        names: their types.
+        bus: Bus to register the hooks on.
+        names: Types of the hooks.
 
     Raises:
-        PluginError: one of them cannot be found or imported; then none is registered.
+        PluginError: If a hook cannot be found or imported. Nothing is registered in this case.
     """
-    there = {type(hook) for hook in bus.hooks.values()}
+    registered = {type(hook) for hook in bus.hooks.values()}
     for hook in [build_hook(name) for name in names]:
-        if type(hook) not in there:
+        if type(hook) not in registered:
             bus.register(hook)
 
 
 def named_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a mapping of instance name to settings says of one hook: the name is its type, where none is given.
+    """Return the settings of one entry of a mapping of hooks. The name is also the type, if none is set.
 
     Args:
-        name: the key in the mapping.
-        settings: its value.
+        name: Key in the mapping.
+        settings: Value in the mapping.
+
+    Returns:
+        The settings with type and instance name.
     """
-    kind = settings.get("type", name)
-    return {"type": kind, _instance_key(kind): name, **settings}
+    type_ = settings.get("type", name)
+    return {"type": type_, _instance_key(type_): name, **settings}
 
 
 def construct(cls: type, settings: Mapping[str, Any]) -> Any:
-    """An instance of a hook class from settings: its own `__init__` decides whether as keywords or as a config.
+    """Instantiate a hook class from settings.
+
+    The signature of `__init__` determines whether the settings are passed as a config or as keyword arguments.
+
+    Args:
+        cls: Hook class.
+        settings: Settings without the type.
+
+    Returns:
+        The hook.
 
     Raises:
-        ConfigError: a setting is unknown or has a wrong value, or the class cannot be built.
+        ConfigError: If a setting is unknown or invalid, or if the class cannot be instantiated.
     """
     try:
         parameters = inspect.signature(cls).parameters
@@ -212,11 +246,14 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     except HookbusError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"{cls.__name__} cannot be built: {cause_of(error)}."]) from error
+        raise ConfigError([f"{cls.__name__}: cannot be built: {cause_of(error)}."]) from error
 
 
 def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> Any:
-    """An instance of a class whose `__init__` names its settings; a hook gets the common keys besides."""
+    """Instantiate a class whose `__init__` takes its settings as keyword arguments.
+
+    The common keys of hooks are accepted in addition and validated separately.
+    """
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     common_keys = COMMON if issubclass(cls, Hook) else ()
     common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
@@ -227,21 +264,21 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
         raise ConfigError(f"{cls.__name__}: {key}: unknown key.{did_you_mean(key, known)}" for key in unknown)
     hook = cls(**own)
     if common:
-        given = hook.config.model_dump(exclude_unset=True)
-        hook._config = validated(hook.Config, {**given, **common}, {}, cls.__name__)
+        config = hook.config.model_dump(exclude_unset=True)
+        hook._config = validated(hook.Config, {**config, **common}, {}, cls.__name__)
     return hook
 
 
 def _named(configs: Mapping[str, Any]) -> list[Any]:
-    """`{"ema": {...}}` as a list: the key is the name, and the type where none is given; None leaves it out."""
-    return [named_settings(name, each) for name, each in configs.items() if each is not None]
+    """Convert a mapping of hooks to a list. The key is the name, and the type if none is set; None omits the hook."""
+    return [named_settings(name, settings) for name, settings in configs.items() if settings is not None]
 
 
 def _instance_key(kind: object) -> str:
-    """The key that holds the instance name of a hook; of what cannot be found or imported something else is told."""
+    """Return the key that contains the instance name of a hook."""
     try:
         cls = hook_class(kind) if isinstance(kind, str) else kind
-    except HookbusError:
+    except HookbusError:  # an unknown type is reported when the hook is built
         cls = Hook
     return cls.Config.instance_key if isinstance(cls, type) and issubclass(cls, Hook) else HookConfig.instance_key
 
@@ -263,7 +300,7 @@ def _imported(path: str) -> Any:
     try:
         return import_path(path)
     except ImportError as error:
-        raise PluginNotFound(f"The hook {error}") from error
+        raise PluginNotFound(f"hook: {error}") from error
 
 
 def _is_hook_class(cls: type) -> bool:
@@ -273,7 +310,7 @@ def _is_hook_class(cls: type) -> bool:
 
 
 def _entry_named(kind: str) -> str | None:
-    """The entry point that the user wrote, which names the hook: a class may have several; None for a class or path."""
+    """Return the name of the entry point that the user wrote, or None for a class name or an import string."""
     name = kind.strip().rpartition("/")[2]
     return name if any(name == offer.name for offer in discovery.offers()) else None
 

@@ -1,4 +1,4 @@
-"""How given hooks and default hooks go together."""
+"""Merging of user hooks with the default hooks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterable
 __all__ = ["with_defaults"]
 
 
-def with_defaults(given: Iterable[object], defaults: Iterable[object]) -> list[object]:
-    """The default hooks that none of the given ones replaces, then the given ones.
+def with_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[object]:
+    """Return the default hooks that no user hook replaces, then the user hooks.
 
     Args:
-        given: hooks; one of the type of a default (or of a subclass of it), even a disabled one, replaces it.
-        defaults: of `get_default_hooks()`.
+        given: User hooks. A hook that is an instance of the type of a default hook replaces it, even if disabled.
+        defaults: Hooks of `get_default_hooks()`.
+
+    Returns:
+        The merged list. The default hooks come first.
     """
-    own = list(given)
-    kept = [hook for hook in defaults if not any(isinstance(each, type(hook)) for each in own)]
-    return [*kept, *own]
+    own_hooks = list(hooks)
+    kept = [hook for hook in defaults if not any(isinstance(own_hook, type(hook)) for own_hook in own_hooks)]
+    return [*kept, *own_hooks]

@@ -1,4 +1,4 @@
-"""Overrides on the command line: `training.epochs=3`, `hooks.checkpoint.interval=2`, `~hooks.ema`."""
+"""Command-line overrides: `training.epochs=3`, `hooks.checkpoint.interval=2`, `~hooks.ema`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["apply_overrides"]
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
-    """Change the data of a document; every value remembers which override put it there.
+    """Apply overrides to the data of a document. Each changed value stores the override as its location.
 
-    A hook is named by its instance name, its type, or its number in the list from 0. One that the file does not have is
-    added; `~` switches a hook off, a default one as well.
+    A hook is referred to by its instance name, its type, or its index in the list, starting at 0. A hook that the file
+    does not contain is added. `~` disables a hook, including a default hook.
 
     Args:
-        document: its data is a mapping; changed in place.
-        overrides: `a.b=value` sets, `~a.b` deletes.
+        document: Document whose data is a mapping. Modified in place.
+        overrides: Overrides in order of application: `a.b=value` sets a key, `~a.b` deletes it.
 
     Returns:
-        A sentence for each override that means nothing.
+        One message per invalid override.
     """
     problems = []
     for text in overrides:
@@ -38,7 +38,7 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
 
 
 class _Override:
-    """One override; what it cannot do is a ValueError."""
+    """A single override. Raises ValueError if it is invalid."""
 
     def __init__(self, document: Document, text: str) -> None:
         self._document, self._text = document, text
@@ -48,10 +48,10 @@ class _Override:
         if text.startswith("~"):
             self._delete(_keys(text[1:]))
             return
-        dotted, equals, written = text.partition("=")
+        dotted, equals, value_text = text.partition("=")
         if not equals:
-            raise ValueError("an override is written key=value, or ~key to delete.")
-        keys, value = _keys(dotted), parse_value(written)
+            raise ValueError("invalid override. Write key=value to set a key, or ~key to delete it.")
+        keys, value = _keys(dotted), parse_value(value_text)
         if keys[0] != "hooks" or len(keys) == 1:
             self._put(keys, value)
         elif len(keys) == 2 and value is None:
@@ -77,7 +77,7 @@ class _Override:
                 child = target[inner] = {}
                 self._mark(path)
             if not isinstance(child, (dict, list)):
-                raise ValueError(f"{'.'.join(map(str, path))} is {child!r}, which has no keys inside.")
+                raise ValueError(f"{'.'.join(map(str, path))} is {child!r}, which has no keys.")
             target = child
         last = _inside(target, keys[-1])
         target[last] = value
@@ -98,11 +98,12 @@ class _Override:
             path, target = (*path, _inside(target, key)), _child(target, key)
         _child(target, keys[-1])
         del target[_inside(target, keys[-1])]
-        if isinstance(target, list):  # the places of what follows are no longer true
+        if isinstance(target, list):  # the following items have moved, so their locations are no longer valid
             self._mark(path)
 
     def _switch_off(self, name: str, index: str | int | None) -> None:
-        """A hook that is switched off stays in the file with its settings, so that no default takes its place."""
+        """Disable a hook."""
+        # The entry is kept with `enabled: false`, because a removed entry would enable the default hook.
         if index is not None:
             self._put(["hooks", index, "enabled"], False)
         elif {name, *class_of_entry(name)} & set(DEFAULT_HOOKS):
@@ -111,26 +112,26 @@ class _Override:
             raise self._no_hook(name)
 
     def _no_hook(self, name: str) -> ValueError:
-        there = {str(each) for key, entry in self._entries() for each in (key, entry.get("name"), *_names(entry))}
-        return ValueError(f"the file has no hook {name!r}.{nearest(name, [*there, *DEFAULT_HOOKS])}")
+        names = {str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *_names(entry))}
+        return ValueError(f"unknown hook {name!r}.{nearest(name, [*names, *DEFAULT_HOOKS])}")
 
     def _find_hook(self, name: str) -> str | int | None:
-        """The place of a hook among the file's hooks: by instance name, else by type, else by number."""
+        """Return the key of a hook in the file: by instance name, else by type, else by index; or None."""
         entries = list(self._entries())
-        for found in (
+        for matches in (
             [key for key, entry in entries if name in (key, entry.get("name"))],
             [key for key, entry in entries if name in _names(entry)],
         ):
-            if len(found) > 1:
-                which = ", ".join(f"hooks.{key}" for key in found)
-                raise ValueError(f"{name!r} means more than one hook; say which one: {which}.")
-            if found:
-                return found[0]
+            if len(matches) > 1:
+                choices = ", ".join(f"hooks.{key}" for key in matches)
+                raise ValueError(f"{name!r} refers to more than one hook. Use one of: {choices}.")
+            if matches:
+                return matches[0]
         hooks = self._document.data.get("hooks")
         return int(_inside(hooks, name)) if name.isdigit() and isinstance(hooks, list) else None
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
-        """The hooks of the file that are mappings or names, by their keys."""
+        """Iterate over the keys and settings of the hooks in the file that are mappings or names."""
         hooks = self._document.data.get("hooks")
         if isinstance(hooks, dict):
             named = ((key, {} if entry is None else entry) for key, entry in hooks.items())
@@ -142,10 +143,10 @@ class _Override:
                 if isinstance(entry, dict):
                     yield i, entry
         elif hooks is not None:
-            raise ValueError(f"hooks is {hooks!r}, which has no hooks inside.")
+            raise ValueError(f"hooks should be a list or a mapping, got {hooks!r}.")
 
     def _add_hook(self, entry: dict[str, Any]) -> str | int:
-        """Put a hook into the file's hooks; returns its key there."""
+        """Add a hook to the file and return its key."""
         hooks = self._document.data.get("hooks")
         if hooks is None:
             hooks = self._document.data["hooks"] = []
@@ -158,12 +159,12 @@ class _Override:
         return key
 
     def _kept(self, index: str | int) -> dict[str, Any]:
-        """What a hook keeps when all its settings are replaced: its type and its name."""
+        """Return the settings that a hook keeps if an override replaces all of them: type and name."""
         entry = self._document.data["hooks"][index]
         return {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
 
     def _mark(self, path: Path) -> None:
-        """From now on this place is the override's."""
+        """Set the override as the location of a path and remove the locations below it."""
         for places in (self._document.keys, self._document.values):
             for known in [known for known in places if known[: len(path)] == path]:
                 del places[known]
@@ -173,33 +174,33 @@ class _Override:
 def _keys(dotted: str) -> list[str]:
     keys = dotted.split(".")
     if not all(keys):
-        raise ValueError(f"{dotted!r} is not a key; keys are joined by single dots.")
+        raise ValueError(f"invalid key {dotted!r}. Separate keys by single dots.")
     return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
 
 
 def _inside(target: Any, key: Any) -> Any:
-    """A key as its container wants it: a number from 0 for a list."""
+    """Convert a key to the type of its container: an index for a list."""
     if not isinstance(target, list):
         return key
     if not str(key).isdigit() or int(key) >= len(target):
-        raise ValueError(f"{key!r} is not the number of an item: there are {len(target)}, counted from 0.")
+        raise ValueError(f"invalid index {key!r} in a list of length {len(target)}. Use an integer, starting at 0.")
     return int(key)
 
 
 def _child(target: Any, key: Any) -> Any:
-    """What a container holds under a key that is to be deleted."""
+    """Return the value of a key that is to be deleted."""
     if isinstance(target, list):
         return target[_inside(target, key)]
     if not isinstance(target, dict) or key not in target:
         known = target if isinstance(target, dict) else ()
-        raise ValueError(f"there is nothing of this name to delete.{nearest(str(key), known)}")
+        raise ValueError(f"cannot delete an unknown key.{nearest(str(key), known)}")
     return target[key]
 
 
 def _names(entry: dict[str, Any]) -> set[str]:
-    """The names of a hook's type by which an override can mean it: `my_module:MyHook` is MyHook and my as well."""
-    kind = entry.get("type")
-    if not isinstance(kind, str):
+    """Return the names of a hook type that overrides accept: `my_module:MyHook` is also `MyHook` and `my`."""
+    type_name = entry.get("type")
+    if not isinstance(type_name, str):
         return set()
-    bare = re.split("[:/]", kind)[-1]
-    return {kind, bare, snake_case(bare), *class_of_entry(bare)}
+    bare = re.split("[:/]", type_name)[-1]
+    return {type_name, bare, snake_case(bare), *class_of_entry(bare)}

@@ -1,4 +1,4 @@
-"""The sections of a run file, as pydantic models."""
+"""pydantic models of the sections of a run file."""
 
 from __future__ import annotations
 
@@ -10,98 +10,109 @@ __all__ = ["Component", "DatasetConfig", "LoadFrom", "LoaderConfig", "SchedulerC
 
 
 class Section(BaseModel):
-    """A part of a run file: an unknown key is refused, and so is a value of another type."""
+    """Base model of the sections. Unknown keys and values of another type are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Component(BaseModel):
-    """Something that is built by name: a type, and settings for it."""
+    """An object that is built by name: a type and its settings."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    type: str = Field(description="An entry point, or a path such as my_module:factory.")
+    type: str = Field(description="An entry point, or an import string such as my_module:factory.")
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the type."""
+        """Settings without the type."""
         return dict(self.model_extra or {})
 
 
 class SchedulerConfig(Component):
-    """A learning-rate scheduler of torch.optim.lr_scheduler, or a path."""
+    """A learning-rate scheduler: a class of torch.optim.lr_scheduler, or an import string."""
 
-    interval: Literal["epoch", "step"] = Field(default="epoch", description="When it is stepped.")
-    monitor: str | None = Field(default=None, description="The metric that it needs, if it needs one.")
+    interval: Literal["epoch", "step"] = Field(
+        default="epoch", description="Unit after which the scheduler is stepped."
+    )
+    monitor: str | None = Field(default=None, description="Metric that the scheduler requires.")
 
 
 class DatasetConfig(Component):
-    """A data set by name."""
+    """A dataset that is built by name."""
 
-    batch_size: int = Field(default=32, ge=1, description="Samples per batch.")
+    batch_size: int = Field(default=32, ge=1, description="Number of samples per batch.")
 
 
 class LoaderConfig(Section):
-    """How batches are loaded: options of torch's DataLoader."""
+    """Options of `torch.utils.data.DataLoader`."""
 
-    num_workers: int = Field(default=0, ge=0, description="Processes that load data; 0 loads in the training process.")
-    pin_memory: bool = Field(default=False, description="Copy batches into page-locked memory.")
-    drop_last: bool = Field(default=False, description="Leave out a last training batch that is not full.")
-    shuffle: bool = Field(default=True, description="A new order of the training samples in every epoch.")
-    persistent_workers: bool = Field(default=False, description="Keep the loading processes over epochs.")
-    prefetch_factor: int | None = Field(default=None, ge=1, description="Batches that each process loads ahead.")
+    num_workers: int = Field(
+        default=0, ge=0, description="Number of loader worker processes; 0 loads in the main process."
+    )
+    pin_memory: bool = Field(default=False, description="Copy batches to page-locked memory.")
+    drop_last: bool = Field(default=False, description="Drop the last training batch if it is incomplete.")
+    shuffle: bool = Field(default=True, description="Reshuffle the training samples in every epoch.")
+    persistent_workers: bool = Field(default=False, description="Keep worker processes alive between epochs.")
+    prefetch_factor: int | None = Field(
+        default=None, ge=1, description="Number of batches that each worker prefetches."
+    )
 
 
 class DDPConfig(Section):
-    """How gradients are averaged over several processes: options of torch's DistributedDataParallel."""
+    """Options of `torch.nn.parallel.DistributedDataParallel`."""
 
-    find_unused_parameters: bool = Field(default=False, description="Look for parameters that the loss does not reach.")
-    forward_sync_buffers: bool = Field(default=True, description="Take the main process's buffers before each forward.")
+    find_unused_parameters: bool = Field(default=False, description="Detect parameters that do not receive a gradient.")
+    forward_sync_buffers: bool = Field(
+        default=True, description="Broadcast the buffers of rank 0 before each forward pass."
+    )
 
 
 class FSDP2Config(Section):
-    """How the weights of a model are spread over several processes."""
+    """Options of FSDP2, which shards the parameters across ranks."""
 
-    wrap: list[str] = Field(default=[], description="Classes of modules whose weights come together by themselves.")
+    wrap: list[str] = Field(default=[], description="Class names of modules to shard separately.")
     mesh: list[int] | None = Field(
-        default=None, description="The processes, as [parts] or [copies, parts] of the model; default all as parts."
+        default=None,
+        description="Shape of the device mesh: [shards] or [replicas, shards]. Default: one shard per rank.",
     )
 
 
 class TrainingConfig(Section):
-    """How long and how training runs."""
+    """Limit and options of the training loop."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["epochs"]}, {"required": ["iterations"]}]})
 
-    epochs: int | None = Field(default=None, ge=1, description="The limit in epochs.")
-    iterations: int | None = Field(default=None, ge=1, description="The limit in iterations, instead of epochs.")
-    accumulate: int = Field(default=1, ge=1, description="Micro-batches per optimizer update.")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="fp32, or autocast to a smaller type."
-    )
-    clip_grad_norm: float | None = Field(default=None, gt=0, description="The largest norm of all gradients together.")
+    epochs: int | None = Field(default=None, ge=1, description="Limit in epochs.")
+    iterations: int | None = Field(default=None, ge=1, description="Limit in iterations, instead of epochs.")
+    accumulate: int = Field(default=1, ge=1, description="Number of micro-batches per optimizer step.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="fp32, or autocast to bf16 or fp16.")
+    clip_grad_norm: float | None = Field(default=None, gt=0, description="Maximum norm of all gradients together.")
     distributed: Literal["ddp", "fsdp2", "none"] = Field(
         default="ddp",
-        description="Of several processes each has the whole model (ddp), or a part of every weight (fsdp2); "
-        "none: model and data see to it themselves.",
+        description=(
+            "Strategy of distributed training: ddp replicates the model, fsdp2 shards it, none leaves model and data "
+            "unchanged."
+        ),
     )
     ddp: DDPConfig = Field(default=DDPConfig(), description="Options of DistributedDataParallel.")
-    fsdp2: FSDP2Config = Field(default=FSDP2Config(), description="Options of weights that are spread.")
+    fsdp2: FSDP2Config = Field(default=FSDP2Config(), description="Options of FSDP2.")
     agree_every: int = Field(
-        default=1, ge=1, description="Iterations between two moments at which processes compare what hooks ask for."
+        default=1, ge=1, description="Number of iterations between two synchronizations of requests across ranks."
     )
-    validate_first: bool = Field(default=False, description="One validation before training, which counts for nothing.")
+    validate_first: bool = Field(default=False, description="Run a sanity-check validation before training.")
 
     @model_validator(mode="after")
     def _one_limit(self) -> TrainingConfig:
         if (self.epochs is None) == (self.iterations is None):
-            raise ValueError("give one limit, either epochs or iterations.")
+            raise ValueError("exactly one limit is required. Set either epochs or iterations.")
         return self
 
 
 class LoadFrom(Section):
-    """Weights to start from."""
+    """Initial weights."""
 
     path: str = Field(min_length=1, description="A checkpoint, or a file with a bare state dict.")
-    weights: Literal["raw", "averaged"] = Field(default="raw", description="Which of its weights.")
-    strict: bool = Field(default=True, description="Every one has to fit; false: what does not is left out, and told.")
+    weights: Literal["raw", "averaged"] = Field(default="raw", description="Weights to load: raw or averaged.")
+    strict: bool = Field(
+        default=True, description="Require all keys to match; if false, mismatches are skipped with a warning."
+    )

@@ -1,6 +1,6 @@
-"""YAML 1.2 as plain data that remembers where everything stands in the file.
+"""YAML 1.2 parser that returns built-in types and the location of every value.
 
-Only plain values: tags are refused, aliases may not blow up, and what is wrong is collected, not raised one by one.
+Tags are rejected, alias expansion is limited, and errors are collected instead of raised one by one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ __all__ = ["Document", "Path", "Place", "dump", "parse_value", "read", "unwritab
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int] | str
-"""Line and column from 1, or the text of the override that put something there."""
+"""Line and column, both starting at 1, or the text of the override that set the value."""
 
+# Limits against "billion laughs" documents, whose nested aliases expand exponentially.
 MAX_NODES = 20_000
 MAX_DEPTH = 60
 STANDARD = "tag:yaml.org,2002:"
@@ -31,15 +32,15 @@ PLAIN_TAGS = {STANDARD + name for name in ("str", "int", "float", "bool", "null"
 
 @dataclass
 class Document:
-    """Data with places.
+    """Parsed data with locations.
 
     Attributes:
-        name: of the file, for messages.
-        data: mappings, lists and plain values.
-        keys: by path, where the key stands.
-        values: by path, where the value stands.
-        problems: what is wrong with the file itself, complete sentences with their places.
-        refused: the paths of values that could not be read; they are None in `data`.
+        name: Name of the file, for messages.
+        data: Mappings, lists and scalars.
+        keys: Locations of keys by path.
+        values: Locations of values by path.
+        problems: Messages about the file itself, with locations.
+        refused: Paths of values that could not be parsed. These values are None in `data`.
     """
 
     name: str
@@ -50,11 +51,23 @@ class Document:
     refused: set[Path] = field(default_factory=set)
 
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
-        """A complete sentence about a place: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`."""
+        """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`.
+
+        Args:
+            path: Path of the value.
+            message: The message.
+            at_key: Use the location of the key instead of the location of the value.
+        """
         return self.problem_at(self._place(path, self.keys if at_key else self.values), message, path)
 
     def problem_at(self, place: Place | None, message: str, path: Path = ()) -> str:
-        """The same for a place that is known; None for data that stands in no file."""
+        """Return a message with a location.
+
+        Args:
+            place: The location, or None for data that do not come from a file.
+            message: The message.
+            path: Path of the value. Default: none.
+        """
         where = self.name
         if place is not None:
             where = f"command line: {place}" if isinstance(place, str) else f"{self.name}:{place[0]}:{place[1]}"
@@ -62,24 +75,28 @@ class Document:
         return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
 
     def is_refused(self, path: Path) -> bool:
-        """Whether what stands at a place, or in it, could not be read: that was told, and explains what is wrong."""
-        return any(each[: len(path)] == path for each in self.refused)
+        """Return whether the value at a path, or a value below it, could not be parsed."""
+        # The parser has reported such a value, and further messages would only repeat that error.
+        return any(refused_path[: len(path)] == path for refused_path in self.refused)
 
     def _place(self, path: Path, places: dict[Path, Place]) -> Place | None:
-        """Of the nearest thing above where it is not there itself."""
+        """Return the location of a path, or of its closest parent with a location."""
         for end in range(len(path), -1, -1):
-            found = places.get(path[:end]) or self.values.get(path[:end])
-            if found is not None:
-                return found
+            location = places.get(path[:end]) or self.values.get(path[:end])
+            if location is not None:
+                return location
         return None
 
 
 def read(text: str, name: str) -> Document:
-    """Read YAML. What is wrong is in `problems`; `data` holds what could be read.
+    """Parse YAML. Errors are collected in `problems`; `data` contains the values that could be parsed.
 
     Args:
-        text: the YAML.
-        name: of the file, for messages.
+        text: The YAML.
+        name: Name of the file, for messages.
+
+    Returns:
+        The parsed document.
     """
     document = Document(name)
     try:
@@ -94,20 +111,26 @@ def read(text: str, name: str) -> Document:
         document.problems.append(document.problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
     except YAMLError as error:
         place, reason = _described(error, text)
-        document.problems.append(document.problem_at(place, f"this is not YAML: {reason}."))
+        document.problems.append(document.problem_at(place, f"invalid YAML: {reason}."))
     return document
 
 
 def parse_value(text: str) -> Any:
-    """One value as YAML reads it: `1e-3` is a number, `on` a word, `[1, 2]` a list, nothing is null.
+    """Parse a single YAML value: `1e-3` is a number, `on` a string, `[1, 2]` a list, empty text None.
+
+    Args:
+        text: The value.
+
+    Returns:
+        The parsed value.
 
     Raises:
-        ValueError: it is not YAML.
+        ValueError: If the text is not valid YAML.
     """
     if not text.strip():
         return None
     if text.lstrip().startswith("#"):
-        raise ValueError(f"{text!r} is a comment in YAML; put it in quotes.")
+        raise ValueError(f"{text!r} is a comment in YAML. Quote the value.")
     document = read(text, "value")
     if document.problems:
         raise ValueError(document.problems[0].partition(": ")[2])
@@ -115,18 +138,21 @@ def parse_value(text: str) -> Any:
 
 
 def unwritable(text: str) -> str:
-    """What is wrong with a text that no file and no file name can hold; "" if it is fine."""
-    odd = next((each for each in text if each == "\0" or "\ud800" <= each <= "\udfff"), None)
-    return "" if odd is None else f"the character U+{ord(odd):04X} cannot stand here: no file name has it."
+    """Return a message if a string contains a character that file names cannot contain, else ""."""
+    invalid = next((character for character in text if character == "\0" or "\ud800" <= character <= "\udfff"), None)
+    return (
+        "" if invalid is None else f"invalid character U+{ord(invalid):04X}, which no file name can contain. Remove it."
+    )
 
 
 def dump(data: Any) -> str:
-    """Plain data as YAML that `read` gives back as it was; mappings keep their order."""
+    """Serialize built-in types as YAML, such that `read` returns equal data. The order of mappings is preserved."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Representer = _Representer
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.allow_unicode = True
+    # A line break inside a scalar would make the file harder to edit.
     yaml.width = 1_000_000
     stream = io.StringIO()
     yaml.dump(data, stream)
@@ -134,7 +160,7 @@ def dump(data: Any) -> str:
 
 
 class _Representer(SafeRepresenter):
-    """Writes a text with line breaks or invisible characters in double quotes: only there are all of them escaped."""
+    """Represent strings with non-printable characters in double quotes, the only style that escapes them."""
 
     def represent_str(self, data: str) -> ScalarNode:
         style = None if data.isprintable() else '"'
@@ -145,7 +171,7 @@ _Representer.add_representer(str, _Representer.represent_str)
 
 
 class _Refused(Exception):
-    """The whole file is refused."""
+    """Abort parsing: the file exceeds a limit."""
 
     def __init__(self, node: Node, message: str) -> None:
         super().__init__(message)
@@ -153,7 +179,7 @@ class _Refused(Exception):
 
 
 class _Reader:
-    """Turns nodes into data and writes down their places."""
+    """Convert YAML nodes to data and store their locations."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -165,38 +191,41 @@ class _Reader:
         self._document.values[path] = _place(node)
         self._count(node)
         if node.tag not in PLAIN_TAGS:
-            return self._refuse(path, f"the tag {_short(node.tag)} is refused: a run file is plain data.")
+            return self._refuse(
+                path, f"unsupported tag {_short(node.tag)}. A run file contains plain YAML only; remove the tag."
+            )
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._inside:
-            return self._refuse(path, "the alias stands inside what it refers to.")
+            return self._refuse(path, "the alias refers to a node that contains it.")
         with self._entered(node, depth):
             if isinstance(node, SequenceNode):
-                return [self.value(each, (*path, i), depth + 1) for i, each in enumerate(node.value)]
+                return [self.value(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
             result: dict[str, Any] = {}
             self._fill(result, node, path, depth)
             return result
 
     def _fill(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
-        """Add the pairs of a mapping; what an earlier one gave stays. What it merges in by `<<` comes last."""
+        """Add the pairs of a mapping node. Existing keys are kept."""
         own: dict[str, Node] = {}
         merged: list[Node] = []
         for key_node, value_node in node.value:
             if key_node.tag == STANDARD + "merge":
                 merged += value_node.value if isinstance(value_node, SequenceNode) else [value_node]
             elif not isinstance(key_node, ScalarNode):
-                self._wrong(_place(key_node), path, "a key is a word, not a list or a mapping.")
-            elif odd := unwritable(key_node.value):
-                self._wrong(_place(key_node), path, odd)
+                self._wrong(_place(key_node), path, "a key should be a scalar, not a list or a mapping.")
+            elif error := unwritable(key_node.value):
+                self._wrong(_place(key_node), path, error)
             elif key_node.value in own:
                 first = _place(own[key_node.value])[0]
-                again = f"this key stands here a second time; the first is in line {first}."
-                self._wrong(_place(key_node), (*path, key_node.value), again)
+                message = f"duplicate key; the first is in line {first}."
+                self._wrong(_place(key_node), (*path, key_node.value), message)
             else:
                 own[key_node.value] = key_node
                 self._add(result, key_node, value_node, path, depth)
-        for each in merged:
-            self._merge(result, each, path, depth)
+        # Keys merged by `<<` have the lowest precedence (YAML merge-key specification), so they are added last.
+        for merged_node in merged:
+            self._merge(result, merged_node, path, depth)
 
     def _add(self, result: dict[str, Any], key_node: Node, value_node: Node, path: Path, depth: int) -> None:
         if key_node.value not in result:
@@ -207,22 +236,23 @@ class _Reader:
     def _merge(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
         self._count(node)
         if id(node) in self._inside:
-            self._wrong(_place(node), path, "the alias stands inside what it refers to.")
+            self._wrong(_place(node), path, "the alias refers to a node that contains it.")
         elif not isinstance(node, MappingNode):
-            self._wrong(_place(node), path, "<< merges mappings, and this is none.")
+            self._wrong(_place(node), path, "<< should refer to a mapping.")
         else:
             with self._entered(node, depth):
                 self._fill(result, node, path, depth + 1)
 
     def _scalar(self, node: ScalarNode, path: Path) -> Any:
+        # Dates stay strings: JSON, which validates the data, has no type for them.
         if str(node.tag) == STANDARD + "timestamp":
             return node.value
-        if odd := unwritable(node.value):
-            return self._refuse(path, odd)
+        if error := unwritable(node.value):
+            return self._refuse(path, error)
         try:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError, YAMLError):
-            return self._refuse(path, f"{node.value[:40]!r} cannot be read as {_short(node.tag)}.")
+            return self._refuse(path, f"{node.value[:40]!r} cannot be parsed as {_short(node.tag)}.")
 
     @contextmanager
     def _entered(self, node: Node, depth: int) -> Iterator[None]:
@@ -238,7 +268,7 @@ class _Reader:
             raise _Refused(node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used.")
 
     def _refuse(self, path: Path, message: str) -> None:
-        """A value that cannot be had: reported here, so that nobody needs to say that it is missing."""
+        """Report a value that cannot be parsed and mark its path, so that validation does not report it as missing."""
         self._document.refused.add(path)
         self._document.problems.append(self._document.problem(path, message))
 
@@ -255,7 +285,7 @@ def _short(tag: object) -> str:
 
 
 def _described(error: YAMLError, text: str) -> tuple[Place, str]:
-    """Where a YAML error is, and what it says."""
+    """Return the location and the reason of a YAML error."""
     if isinstance(error, ReaderError):
         before = text[: error.position]
         place = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -266,6 +296,6 @@ def _described(error: YAMLError, text: str) -> tuple[Place, str]:
     place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = text.split("\n")
     if mark and mark.line < len(lines) and lines[mark.line][: mark.column + 1].endswith("\t"):
-        return place, "a tab stands here, where only spaces may indent and separate"
+        return place, "tab character; indent and separate with spaces only"
     problem = str(error.problem or error.context).strip()
     return place, f"{error.context}, {problem}" if problem.startswith("but ") else problem

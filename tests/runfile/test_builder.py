@@ -99,7 +99,7 @@ class TestClassesWithTheirOwnInit:
         assert list(bus.hooks) == ["k"]
 
     def test_a_wrong_common_key_is_told(self) -> None:
-        with pytest.raises(ConfigError, match="KeywordHook: priority: 'TOP' is not a level."):
+        with pytest.raises(ConfigError, match="KeywordHook: priority: unknown priority level, got 'TOP'."):
             build_hook({"type": KeywordHook, "priority": "TOP"})
 
     def test_an_unknown_keyword_is_told_with_a_near_one(self) -> None:
@@ -128,7 +128,7 @@ class TestClassesWithTheirOwnInit:
             def __init__(self, config: Any = None) -> None:
                 raise OSError("the disk is full")
 
-        with pytest.raises(ConfigError, match=r"FullHook cannot be built: OSError: the disk is full \(.*line \d+\)\."):
+        with pytest.raises(ConfigError, match=r"FullHook: cannot be built: OSError: the disk is full \(.*line \d+\)\."):
             build_hook({"type": FullHook})
 
     def test_a_required_keyword_is_told(self) -> None:
@@ -136,7 +136,7 @@ class TestClassesWithTheirOwnInit:
             def __init__(self, path: str) -> None:
                 self.path = path
 
-        with pytest.raises(ConfigError, match="NeedyHook cannot be built: TypeError: .* missing .* 'path'"):
+        with pytest.raises(ConfigError, match="NeedyHook: cannot be built: TypeError: .* missing .* 'path'"):
             build_hook({"type": NeedyHook})
 
 
@@ -242,7 +242,7 @@ class TestPaths:
         with pytest.raises(PluginNotFound) as caught:
             hook_class("parts:QuietHok")
         assert str(caught.value).startswith(
-            "The hook 'parts:QuietHok' cannot be imported: parts has no 'QuietHok'. Did you mean 'QuietHook'"
+            "hook: 'parts:QuietHok' cannot be imported: parts has no 'QuietHok'. Did you mean 'QuietHook'"
         )
 
     def test_a_path_to_a_class_that_is_no_hook_is_told_and_nothing_is_built(self, project: Project) -> None:
@@ -272,8 +272,8 @@ def test_a_bus_takes_the_order_of_the_file(project: Project) -> None:
 
 
 def test_a_hook_that_the_bus_refuses_is_told_with_its_line(project: Project) -> None:
-    file = project.write("seed: 1\nhooks:\n  - type: 'parts:MisspeltHook'\n")
-    with pytest.raises(ConfigError, match="^run.yaml:3:5: hooks.0: hook 'misspelt' .* before_trian_iter"):
+    file = project.write("seed: 1\nhooks:\n  - type: 'parts:MisspelledHook'\n")
+    with pytest.raises(ConfigError, match="^run.yaml:3:5: hooks.0: hook 'misspelled' .* before_trian_iter"):
         HookBus.from_file(file)
 
 

@@ -38,14 +38,14 @@ def wrong(text: str) -> list[str]:
 class TestWording:
     def test_the_branches_of_a_union_become_one_sentence(self) -> None:
         assert wrong("either: x\n") == [
-            "f:1:9: either: should be a valid integer or a mapping or instance of Inner, but it is 'x'."
+            "f:1:9: either: should be a valid integer or a mapping or instance of Inner, got 'x'."
         ]
 
     def test_the_branch_that_got_furthest_counts(self) -> None:
-        assert wrong("either: {size: x}\n") == ["f:1:16: either.size: should be a valid integer, but it is 'x'."]
+        assert wrong("either: {size: x}\n") == ["f:1:16: either.size: should be a valid integer, got 'x'."]
 
     def test_what_is_missing_is_told_where_it_should_stand(self) -> None:
-        assert wrong("inner: {}\n") == ["f:1:8: inner.size: required, but not given."]
+        assert wrong("inner: {}\n") == ["f:1:8: inner.size: required, but missing."]
 
     def test_a_hook_of_a_mapping_is_told_by_its_name(self) -> None:
         (problem,) = wrong("hooks:\n  a: 1\n")
@@ -53,12 +53,12 @@ class TestWording:
 
     def test_what_could_not_be_read_is_told_once(self) -> None:
         assert wrong("inner: {size: !no 3}\neither: x\n") == [
-            "f:2:9: either: should be a valid integer or a mapping or instance of Inner, but it is 'x'."
+            "f:2:9: either: should be a valid integer or a mapping or instance of Inner, got 'x'."
         ]
 
     def test_pydantics_words_are_put_into_those_of_the_file(self) -> None:
-        assert in_yaml_words("should be an object, but it is None.") == "should be a mapping, but it is null."
-        assert in_yaml_words("should be a valid array, but it is True.") == "should be a list, but it is true."
+        assert in_yaml_words("should be an object, got None.") == "should be a mapping, got null."
+        assert in_yaml_words("should be a valid array, got True.") == "should be a list, got true."
 
 
 class TestHookEntries:
@@ -102,7 +102,7 @@ class TestDocuments:
     def test_what_is_no_plain_value_is_told_with_its_path(self) -> None:
         with pytest.raises(ConfigError, match=r"^config: a\.0: the character U\+0000 cannot stand here"):
             document_of({"a": ["x\0"]})
-        with pytest.raises(ConfigError, match=r"^config: a\.0\.b: <object object at .*> is no plain value"):
+        with pytest.raises(ConfigError, match=r"^config: a\.0\.b: <object object at .*> should be a built-in type"):
             document_of({"a": [{"b": object()}]})
 
     def test_a_file_that_cannot_be_read_is_told(self, project: Project) -> None:

@@ -165,13 +165,13 @@ class TestDeleting:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("training", "an override is written key=value, or ~key to delete."),
+        ("training", "invalid override. Write key=value to set a key, or ~key to delete it."),
         ("a..b=1", "'a..b' is not a key; keys are joined by single dots."),
         ("=1", "'' is not a key; keys are joined by single dots."),
         ("~", "'' is not a key; keys are joined by single dots."),
-        ("a=[1", "this is not YAML: expected ',' or ']', but got '<stream end>'."),
-        ("a={b: 1, b: 2}", "b: this key stands here a second time; the first is in line 1."),
-        ("a=#f00", "'#f00' is a comment in YAML; put it in quotes."),
+        ("a=[1", "invalid YAML: expected ',' or ']', but got '<stream end>'."),
+        ("a={b: 1, b: 2}", "b: duplicate key; the first is in line 1."),
+        ("a=#f00", "'#f00' is a comment in YAML. Quote the value."),
         ("training.epochs.x=1", "training.epochs is 5, which has no keys inside."),
         ("metrics.2=x", "'2' is not the number of an item: there are 2, counted from 0."),
         ("metrics.f1=x", "'f1' is not the number of an item: there are 2, counted from 0."),
@@ -180,10 +180,10 @@ class TestDeleting:
         ("~hooks.same", "'same' means more than one hook; say which one: hooks.3, hooks.4."),
         ("~training.epoch", "there is nothing of this name to delete. Did you mean 'epochs'?"),
         ("~metrics.7", "'7' is not the number of an item: there are 2, counted from 0."),
-        ("~hooks.leftt", "the file has no hook 'leftt'. Did you mean 'left'?"),
-        ("~hooks.progres", "the file has no hook 'progres'. Did you mean 'progress'?"),
-        ("~hooks.nobody", "the file has no hook 'nobody'."),
-        ("~hooks.nobody.x", "the file has no hook 'nobody'."),
+        ("~hooks.leftt", "unknown hook 'leftt'. Did you mean 'left'?"),
+        ("~hooks.progres", "unknown hook 'progres'. Did you mean 'progress'?"),
+        ("~hooks.nobody", "unknown hook 'nobody'."),
+        ("~hooks.nobody.x", "unknown hook 'nobody'."),
     ],
 )
 def test_an_override_that_means_nothing_says_why(override: str, reason: str) -> None:

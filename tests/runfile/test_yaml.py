@@ -50,7 +50,7 @@ def test_what_is_no_value_is_refused_with_a_reason(written: str) -> None:
 
 
 def test_a_comment_is_told_from_a_value() -> None:
-    with pytest.raises(ValueError, match="'#fff' is a comment in YAML; put it in quotes."):
+    with pytest.raises(ValueError, match="'#fff' is a comment in YAML. Quote the value."):
         parse_value("#fff")
 
 
@@ -99,7 +99,7 @@ class TestMerging:
         assert read("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n", "f").data["c"] == {"y": 2, "x": 1}
 
     def test_only_mappings_merge(self) -> None:
-        assert read("a: &a 3\nb: {<<: *a}\n", "f").problems == ["f:1:4: b: << merges mappings, and this is none."]
+        assert read("a: &a 3\nb: {<<: *a}\n", "f").problems == ["f:1:4: b: << should refer to a mapping."]
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,22 @@ class TestMerging:
     [
         ("", "f:1:1: the file is empty."),
         ("# only a comment\n", "f:1:1: the file is empty."),
-        ("a:\n\tb: 1\n", "f:2:1: this is not YAML: a tab stands here, where only spaces may indent and separate."),
-        ("a: [1, 2\nb: }\n", "f:2:2: this is not YAML: expected ',' or ']', but got ':'."),
-        ("a: 1\na: 2\n", "f:2:1: a: this key stands here a second time; the first is in line 1."),
-        ("a: *nobody\n", "f:1:4: this is not YAML: found undefined alias 'nobody'."),
-        ("a: &a [*a]\n", "f:1:4: a.0: the alias stands inside what it refers to."),
-        ("a: &a {b: *a}\n", "f:1:4: a.b: the alias stands inside what it refers to."),
-        ("a: &a {<<: *a}\n", "f:1:4: a: the alias stands inside what it refers to."),
+        ("a:\n\tb: 1\n", "f:2:1: invalid YAML: tab character; indent and separate with spaces only."),
+        ("a: [1, 2\nb: }\n", "f:2:2: invalid YAML: expected ',' or ']', but got ':'."),
+        ("a: 1\na: 2\n", "f:2:1: a: duplicate key; the first is in line 1."),
+        ("a: *nobody\n", "f:1:4: invalid YAML: found undefined alias 'nobody'."),
+        ("a: &a [*a]\n", "f:1:4: a.0: the alias refers to a node that contains it."),
+        ("a: &a {b: *a}\n", "f:1:4: a.b: the alias refers to a node that contains it."),
+        ("a: &a {<<: *a}\n", "f:1:4: a: the alias refers to a node that contains it."),
         ("a: !!python/tuple x\n", "f:1:4: a: the tag !!python/tuple is refused: a run file is plain data."),
-        ("a: !own 3\n", "f:1:4: a: the tag !own is refused: a run file is plain data."),
-        ("a: !!binary aGk=\n", "f:1:4: a: the tag !!binary is refused: a run file is plain data."),
-        ("a: !!int x\n", "f:1:4: a: 'x' cannot be read as !!int."),
-        ("a: !!bool maybe\n", "f:1:4: a: 'maybe' cannot be read as !!bool."),
-        ("a: !!float x\n", "f:1:4: a: 'x' cannot be read as !!float."),
-        ("a: b: c\n", "f:1:5: this is not YAML: mapping values are not allowed here."),
-        ("a: 1\nb: x\x00\n", "f:2:5: this is not YAML: the character U+0000 is not allowed."),
-        ("[a]: 1\n", "f:1:1: a key is a word, not a list or a mapping."),
+        ("a: !own 3\n", "f:1:4: a: unsupported tag !own. A run file contains plain YAML only; remove the tag."),
+        ("a: !!binary aGk=\n", "f:1:4: a: unsupported tag !!binary. A run file contains plain YAML only; remove the tag."),
+        ("a: !!int x\n", "f:1:4: a: 'x' cannot be parsed as !!int."),
+        ("a: !!bool maybe\n", "f:1:4: a: 'maybe' cannot be parsed as !!bool."),
+        ("a: !!float x\n", "f:1:4: a: 'x' cannot be parsed as !!float."),
+        ("a: b: c\n", "f:1:5: invalid YAML: mapping values are not allowed here."),
+        ("a: 1\nb: x\x00\n", "f:2:5: invalid YAML: the character U+0000 is not allowed."),
+        ("[a]: 1\n", "f:1:1: a key should be a scalar, not a list or a mapping."),
         ("a: " + "[" * 100 + "]" * 100, "f:1:63: nested deeper than 60 levels."),
         ("a: " + "[" * 1000, "f:1:1: nested deeper than 60 levels."),
     ],
@@ -134,13 +134,13 @@ def test_what_is_wrong_is_told_with_its_place(text: str, problem: str) -> None:
 
 def test_a_second_document_is_refused() -> None:
     assert read("a: 1\n---\nb: 2\n", "f").problems == [
-        "f:2:1: this is not YAML: expected a single document in the stream, but found another document."
+        "f:2:1: invalid YAML: expected a single document in the stream, but found another document."
     ]
 
 
 def test_a_number_too_long_for_python_is_a_problem_and_not_a_crash() -> None:
     (problem,) = read(f"a: {'1' * 5000}", "f").problems
-    assert problem == f"f:1:4: a: {'1' * 40!r} cannot be read as !!int."
+    assert problem == f"f:1:4: a: {'1' * 40!r} cannot be parsed as !!int."
 
 
 def test_several_mistakes_are_told_at_once_and_the_rest_is_read() -> None:
