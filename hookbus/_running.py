@@ -63,6 +63,7 @@ def _running() -> Iterator[Listener]:
 
 
 def _frames() -> Iterator[FrameType]:
+    # `inspect.stack()` reads source files and is too slow for requests within iterations.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

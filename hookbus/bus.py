@@ -171,7 +171,7 @@ class HookBus(Points):
                 raise RegistrationError(
                     f"bus.on({point!r}): expected a function, got {function!r}. Pass a function that calls it."
                 )
-            # `mark` stores the options on a throwaway lambda: the function may be registered at several points, with
+            # `mark` stores the options on a throwaway lambda: the function may be registered at multiple points, with
             # different options at each.
             plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
             self.register(plugin, name or self.pm.members.free_name(function, target))

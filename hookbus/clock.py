@@ -255,6 +255,7 @@ class Clock:
         """Return the last number of the run in a unit, None if it is unknown."""
         if unit == "epoch":
             return self.max_epochs
+        # The number of steps, samples or seconds per iteration is not known in advance.
         if unit != "iter":
             return None
         ends = [end for end in (self.max_iters, self._last_iter_of_epochs()) if end is not None]
@@ -283,6 +284,7 @@ class Clock:
         self.batch = max(self.epoch_iter, 0)
         self._steps_at_last_iter = self.steps_done
         self._iter_at_last_step = state["iter_at_last_step"]
+        # Not restored: the limits of the resumed run may be higher than those of the run that wrote the checkpoint.
         self.epoch_complete = self.epoch_cut = self.limit_reached = False
 
 

@@ -75,8 +75,8 @@ PARTS = """
 
 
     class AnyHook(Hook):
-        def __init__(self, **given):
-            self.given = given
+        def __init__(self, **settings):
+            self.settings = settings
 
 
     class RaisingHook(Hook):
@@ -84,7 +84,7 @@ PARTS = """
             raise ValueError("no disk there")
 
 
-    class MisspeltHook(Hook):
+    class MisspelledHook(Hook):
         def before_trian_iter(self, run):
             pass
 

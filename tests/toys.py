@@ -48,18 +48,18 @@ class Saver(Hook):
         run.provide("saver", self)
 
     def before_epoch(self, run: Run) -> None:
-        self.ask(run, "before_epoch")
+        self._request_at(run, "before_epoch")
 
     def after_train_iter(self, run: Run) -> None:
-        self.ask(run, "after_train_iter")
+        self._request_at(run, "after_train_iter")
 
     def after_epoch(self, run: Run) -> None:
-        self.ask(run, "after_epoch")
+        self._request_at(run, "after_epoch")
 
     def after_train(self, run: Run) -> None:
-        self.ask(run, "after_train")
+        self._request_at(run, "after_train")
 
-    def ask(self, run: Run, point: str) -> None:
+    def _request_at(self, run: Run, point: str) -> None:
         if point == self.point and self.iteration in (None, run.iters_done):
             run.request_save()
 
@@ -114,7 +114,7 @@ def trainer(*hooks: object, model: nn.Module | None = None, lr: float = 0.1, **o
     return Trainer(model, **{**defaults, **options})
 
 
-def train_by_hand(bus: HookBus, run: Run, loader: Any, model: nn.Module, optimizer: Any) -> Iterator[int]:
+def run_custom_loop(bus: HookBus, run: Run, loader: Any, model: nn.Module, optimizer: Any) -> Iterator[int]:
     """Run a custom training loop. Yields the index of each epoch before its end is emitted."""
     for epoch in run.epochs():
         bus.emit("before_train_epoch")

@@ -63,7 +63,7 @@ class Points:
         existing = self.points.get(new.name)
         if existing is None:
             self._declare(new)
-        # A spec method may be declared by several modules, and before or after its package is discovered.
+        # A spec method may be declared by multiple modules, before or after its package is discovered.
         elif isinstance(point, str) or existing != new:
             raise PointError(f"{new.name!r}: the point is already declared. Choose another name.")
         return firing(self._emit, new)

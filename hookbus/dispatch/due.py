@@ -26,7 +26,7 @@ class Counter:
 
     Args:
         moment: View of the clock from the point.
-        unit: Unit, None for schedules that count in several units.
+        unit: Unit, None for schedules that count in multiple units.
         schedules: The schedules.
 
     Attributes:
@@ -106,7 +106,7 @@ class Due:
         due = [self._is_due(schedule) for schedule in self._schedules]
         for counter in self.counters:
             counter.advance()
-        return [due[place] for place in self._places]
+        return [due[index] for index in self._places]
 
     def _is_due(self, schedule: Schedule) -> bool:
         try:

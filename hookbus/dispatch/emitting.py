@@ -98,7 +98,7 @@ def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
         emit(point.name, **dict(zip(point.args, args, strict=False)), **kwargs)
 
     fire.__name__ = fire.__qualname__ = point.name
-    fire.__doc__ = point.doc or f"Fire {point.signature}."
+    fire.__doc__ = point.doc or f"Emit {point.signature}."
     return fire
 
 

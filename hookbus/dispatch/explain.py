@@ -87,6 +87,7 @@ def _rows(listeners: list[Listener]) -> list[Row]:
 
 def _when(listener: Listener) -> str:
     schedule = listener.schedule
+    # Such as `every(None)`, the schedule of a listener that the settings disable.
     if schedule is not None and schedule.following(0, None) == NEVER:
         return "never"
     parts = [repr(schedule)] if schedule is not None else []

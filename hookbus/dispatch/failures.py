@@ -71,14 +71,14 @@ def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clo
 
 
 def _main_of(errors: list[BaseException], point: str) -> BaseException:
-    """Return a single exception for several: an exit request such as KeyboardInterrupt first, else a group.
+    """Return one exception to raise for all: an exit request such as KeyboardInterrupt, or else a group.
 
     Other exceptions are added as notes to an exit request, which must not be wrapped so that callers recognize it.
     """
     failures = [error for error in errors if isinstance(error, Exception)]
     if len(failures) == len(errors):
-        several = f"{len(failures)} hooks failed at {point}"
-        return failures[0] if len(failures) == 1 else ExceptionGroup(several, failures)
+        message = f"{len(failures)} hooks failed at {point}"
+        return failures[0] if len(failures) == 1 else ExceptionGroup(message, failures)
     main = next(error for error in errors if not isinstance(error, Exception))
     note_besides(main, (error for error in errors if error is not main))
     return main
@@ -164,7 +164,7 @@ class Failures:
         """Raise the exceptions that the listeners of a point in `REACH_ALL` have raised.
 
         Raises:
-            ExceptionGroup: If there are several. A single exception is raised unchanged.
+            ExceptionGroup: If there are multiple exceptions. A single exception is raised unchanged.
             KeyboardInterrupt, SystemExit: If there is one, with the other exceptions added as notes.
         """
         errors, self._collected = self._collected, []

@@ -75,7 +75,7 @@ class Manager(pluggy.PluginManager):
         self._bus.changed()
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
-        """Unregister a plugin by itself or by name.
+        """Unregister a plugin, passed as the object or by name.
 
         Its `cleanup` is called if a run is active, after the current event if there is one.
 
@@ -180,7 +180,7 @@ class Manager(pluggy.PluginManager):
         try:
             implementations = inspect_plugin(plugin, name, bus.points, ACTIONS)
         except RegistrationError:
-            # The plugin may implement points of its own or another package, which are loaded only when needed.
+            # The plugin may implement points of its own or another package, which are imported only when needed.
             if not bus.find_points(set(dir(plugin)), _packages.module_of(plugin)):
                 raise
             implementations = inspect_plugin(plugin, name, bus.points, ACTIONS)

@@ -81,7 +81,7 @@ class Members(dict[str, Member]):
         return None
 
     def names_of(self, hook: object) -> list[str]:
-        """Return the names of a plugin, given by itself, by its name, or by a function registered by `bus.on`."""
+        """Return the names of a plugin, passed as the object, its name, or a function registered by `bus.on`."""
         if isinstance(hook, str):
             return [hook] if hook in self else []
         return [name for name, member in self.items() if hook is member.plugin or _is_function(member.plugin, hook)]

@@ -42,6 +42,7 @@ class Spent(dict[tuple[str, str], int]):
             elapsed = perf_counter_ns() - start
             own, self._inside = elapsed - self._inside, before + elapsed
             self[key] = self.get(key, 0) + own
+            # Not computed from the entries, which the caller may remove.
             self.total += own
 
 
@@ -59,6 +60,7 @@ def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
     spent, outer = Spent(), bus.table.around_work
 
     def wrap(listener: Listener) -> Callable[..., Any]:
+        # Bound once per listener instead of looked up in every call.
         call, key, measure = listener.call, (listener.hook, listener.point), spent.measure
         return call if listener.hook in without else lambda *args, **kwargs: measure(key, call, *args, **kwargs)
 
