@@ -1,4 +1,4 @@
-"""System, GPU and memory monitors for hookbus: what a training asks of the machine, and whether its memory grows."""
+"""System, GPU and memory monitors for hookbus, with leak detection."""
 
 from hookbus_system_monitor.config import MemoryProfilerConfig, SystemMonitorConfig
 from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider

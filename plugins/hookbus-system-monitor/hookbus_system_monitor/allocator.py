@@ -1,4 +1,4 @@
-"""What torch's caching allocator says of the memory of a device.
+"""Memory statistics of torch's caching allocator.
 
 Usable without hookbus.
 """
@@ -14,14 +14,14 @@ __all__ = ["Allocation", "allocation", "allocation_of"]
 
 
 class Allocation(NamedTuple):
-    """The memory that torch holds on one device, in bytes.
+    """Memory of torch on one device, in bytes.
 
     Attributes:
-        current: what tensors use.
-        peak: the most that they ever used.
-        reserved: what torch has asked the device for.
-        fragmentation: percent of what is reserved that lies free beside used pieces of the same block, where it can
-            neither be given back nor hold anything larger.
+        current: Memory allocated to tensors.
+        peak: Peak of the memory allocated to tensors.
+        reserved: Memory reserved by the allocator.
+        fragmentation: Percentage of the reserved memory that is free within partly used blocks. It can be neither
+            released nor used for larger allocations.
     """
 
     current: int
@@ -31,28 +31,31 @@ class Allocation(NamedTuple):
 
 
 def allocation() -> Allocation | None:
-    """The allocation on the current device of this process; None where there is none, or none that counts."""
+    """Return the allocation on the current device; None without a device or statistics."""
     if not torch.accelerator.is_available():
         return None
     try:
         return allocation_of(torch.accelerator.memory_stats())
-    except RuntimeError:  # that of MPS counts nothing in older versions of torch
+    except RuntimeError:  # the MPS allocator of older torch versions has no statistics
         return None
 
 
 def allocation_of(stats: Mapping[str, int]) -> Allocation | None:
-    """The same, from what `torch.accelerator.memory_stats` returns.
+    """Convert the result of `torch.accelerator.memory_stats()`.
 
     Args:
-        stats: counts by name; empty before the device is used.
+        stats: Statistics by name; empty before the device is used.
+
+    Returns:
+        The allocation; None if the statistics are empty.
     """
     if not stats:
         return None
     reserved = stats.get("reserved_bytes.all.current", 0)
-    stuck = stats.get("inactive_split_bytes.all.current", 0)
+    inactive = stats.get("inactive_split_bytes.all.current", 0)
     return Allocation(
         current=stats.get("allocated_bytes.all.current", 0),
         peak=stats.get("allocated_bytes.all.peak", 0),
         reserved=reserved,
-        fragmentation=100 * stuck / reserved if reserved else 0.0,
+        fragmentation=100 * inactive / reserved if reserved else 0.0,
     )

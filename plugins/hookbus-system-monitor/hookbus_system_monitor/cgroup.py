@@ -1,7 +1,7 @@
-"""What the control group of this process may use: memory, swap and CPU time, for cgroup v1 and v2.
+"""Limits and usage of the process's control group: memory, swap and CPU time, for cgroup v1 and v2.
 
-In a container the kernel still shows the host's memory and CPUs; the limits are in the files that are read here.
-Their meaning is in the kernel's documentation: `admin-guide/cgroup-v2.rst` and `admin-guide/cgroup-v1/memory.rst`.
+Inside a container, `/proc` reports the memory and CPUs of the host; the limits are only in the cgroup files. Reference:
+`admin-guide/cgroup-v2.rst` and `admin-guide/cgroup-v1/memory.rst` of the kernel documentation.
 
 Usable without hookbus.
 """
@@ -20,25 +20,24 @@ MICROSECONDS = 1_000_000
 NANOSECONDS = 1_000_000_000
 
 NO_LIMIT = 2**62
-"""So many bytes are what v1 writes for no limit, or more. What is used is not asked for then: that takes long."""
+"""Limits in bytes from this value on mean "no limit" in v1."""
 
 
 class Usage(NamedTuple):
-    """A limit, and what of it is used, in bytes."""
+    """Limit and current usage, in bytes."""
 
     limit: int
     used: int
 
 
 class Cgroup:
-    """The control group of this process; each answer is None where there is no limit, or none that can be read.
+    """Control group of this process.
 
-    Which groups have a limit is looked up once, when it is made: opening a file takes longer than reading it. The
-    limits themselves, and what is used of them, are read anew each time.
+    The groups with a limit are determined on construction; limits and usage are read on each call.
 
     Args:
-        root: where the control groups are mounted.
-        own: the file that says in which groups this process is.
+        root: Mount point of the control groups.
+        own: File that lists the groups of this process.
     """
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> None:
@@ -46,25 +45,29 @@ class Cgroup:
         self._memory_of = _memory_v1 if "memory" in self._paths else _memory_v2
         self._swap_of = _swap_v1 if "memory" in self._paths else _swap_v2
         self._cpus_of = _cpus_v1 if "cpu" in self._paths else _cpus_v2
+        # Groups without a limit are not opened again: opening a file takes longer than reading it.
         self._memory = _those_with(self._memory_of, self._groups("memory"))
         self._swap = _those_with(self._swap_of, self._groups("memory"))
         self._cpus = _those_with(self._cpus_of, self._groups("cpu"))
         self._accounts = self._groups("cpuacct" if "cpuacct" in self._paths else "cpu")
 
     def memory(self) -> Usage | None:
-        """The tightest limit of memory here or above; files that the kernel can drop at once do not count as used."""
+        """Return the lowest memory limit of the group and its ancestors, with the usage excluding inactive page cache.
+
+        None if there is no limit.
+        """
         return _tightest(self._memory_of, self._memory)
 
     def swap(self) -> Usage | None:
-        """The tightest limit of swap here or above."""
+        """Return the lowest swap limit of the group and its ancestors; None if there is no limit."""
         return _tightest(self._swap_of, self._swap)
 
     def cpus(self) -> float | None:
-        """How many CPUs' time may be used, a fraction included."""
+        """Return the lowest CPU limit as a (fractional) number of CPUs; None if there is no limit."""
         return _tightest(self._cpus_of, self._cpus)
 
     def cpu_seconds(self) -> float | None:
-        """CPU time that was used so far, in seconds; only growth has a meaning."""
+        """Return the CPU time of the group in seconds, from an arbitrary start; None if it cannot be read."""
         if not self._accounts:
             return None
         if "cpuacct" in self._paths:
@@ -74,24 +77,25 @@ class Cgroup:
         return None if used is None else used / unit
 
     def _groups(self, controller: str) -> list[Path]:
-        """The directories of the group and of those above it, as far as this process can see them."""
+        """Return the existing directories of the group and its ancestors."""
         if controller in self._paths:
             top, path = self._root / controller, self._paths[controller]
         else:
             top, path = self._root, self._paths.get("", "/")
+        # In a container the path is that of the host and may not exist; then only the mounted root applies.
         own = top / path.strip("/")
         groups = [own, *own.parents] if own != top else [top]
         return [group for group in groups if group.is_relative_to(top) and group.is_dir()]
 
 
 def _paths(own: Path) -> dict[str, str]:
-    """The group of this process for each controller of v1, and under "" that of v2."""
+    """Return the group path of this process by v1 controller; the v2 group has the key ""."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
         return {}
-    found = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    return {name: path for _, names, path in found for name in names.split(",")}
+    entries = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    return {name: path for _, names, path in entries for name in names.split(",")}
 
 
 def _those_with(limit_of: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
@@ -111,15 +115,16 @@ def _memory_v2(group: Path) -> Usage | None:
 
 
 def _usage(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
-    most = _number(group / limit)
-    used = _number(group / usage) if most is not None and most < NO_LIMIT else None
-    if most is None or used is None:
+    max_bytes = _number(group / limit)
+    # The usage is read only for groups with a limit, because the read is slow.
+    used = _number(group / usage) if max_bytes is not None and max_bytes < NO_LIMIT else None
+    if max_bytes is None or used is None:
         return None
-    return Usage(most, max(used - (_field(group / "memory.stat", droppable) or 0), 0))
+    return Usage(max_bytes, max(used - (_field(group / "memory.stat", droppable) or 0), 0))
 
 
 def _swap_v1(group: Path) -> Usage | None:
-    """In v1 there is only the sum of memory and swap."""
+    # v1 limits and counts only the sum of memory and swap (memsw).
     both_limit = _number(group / "memory.memsw.limit_in_bytes")
     if both_limit is None or both_limit >= NO_LIMIT:
         return None
@@ -131,8 +136,8 @@ def _swap_v1(group: Path) -> Usage | None:
 
 
 def _swap_v2(group: Path) -> Usage | None:
-    most, used = _number(group / "memory.swap.max"), _number(group / "memory.swap.current")
-    return None if most is None or used is None else Usage(most, used)
+    max_bytes, used = _number(group / "memory.swap.max"), _number(group / "memory.swap.current")
+    return None if max_bytes is None or used is None else Usage(max_bytes, used)
 
 
 def _cpus_v1(group: Path) -> float | None:
@@ -146,13 +151,13 @@ def _cpus_v2(group: Path) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None for `max`, and where there is no such file."""
+    """Return the integer in a file; None for `max` or a missing file."""
     text = _text(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The number behind a name in a file of lines."""
+    """Return the integer of a `name value` line in a file; None if it is missing."""
     pairs = (line.split() for line in _text(path).splitlines())
     return next((int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == name), None)
 

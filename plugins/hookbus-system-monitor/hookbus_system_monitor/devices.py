@@ -1,4 +1,4 @@
-"""Where the numbers about devices come from: the interface, one source that has none, and what torch itself knows."""
+"""Providers of device metrics: the interface, an empty provider, and torch's own statistics."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ __all__ = ["AcceleratorProvider", "NullProvider", "Provider", "cuda_uuids"]
 
 
 class Provider(Protocol):
-    """A source of numbers about devices, read by one thread.
+    """Provider of device metrics, called by a single thread.
 
-    Names begin with `gpu<index>/`, where the index is the one by which torch knows the device.
+    Names begin with `gpu<index>/`, where the index is the torch device index.
     """
 
     def read(self) -> Values:
-        """The numbers at this moment; None for one that cannot be had. Does not raise where a device is gone."""
+        """Return the current values, None for an unavailable one. A lost device must not raise."""
 
     def close(self) -> None:
-        """Give everything back. May be called twice."""
+        """Release all resources; a no-op if closed."""
 
 
 class NullProvider:
-    """No devices."""
+    """Provider without devices."""
 
     def read(self) -> Values:
-        """Nothing."""
+        """Return no values."""
         return {}
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
 
 class AcceleratorProvider:
-    """What torch holds of the memory of its accelerator, of whatever maker it is."""
+    """Memory of torch on the accelerators of any vendor."""
 
     def read(self) -> Values:
-        """For each device what tensors use and what torch has reserved, in GB; nothing where there is no device."""
+        """Return the allocated and reserved memory of each device, in GB."""
         accelerator, values = torch.accelerator, Values()
         for index in range(accelerator.device_count()):
             values[f"gpu{index}/allocated_gb"] = accelerator.memory_allocated(index) / GB
@@ -47,11 +47,12 @@ class AcceleratorProvider:
         return values
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing."""
 
 
 def cuda_uuids() -> list[str] | None:
-    """The UUIDs of torch's CUDA devices in its own order, without their prefix; None where it uses none yet."""
+    """Return the UUIDs of torch's CUDA devices by index, without the prefix; None before CUDA is initialized."""
+    # The query would initialize CUDA, after which forked worker processes cannot use it.
     if not torch.cuda.is_initialized():
         return None
     return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]

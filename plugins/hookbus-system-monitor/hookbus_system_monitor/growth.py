@@ -1,4 +1,4 @@
-"""Does something grow, and how fast? A straight line through the last values, by least squares.
+"""Detection of steady growth by a least-squares fit of the last values.
 
 Usable without hookbus.
 """
@@ -16,11 +16,11 @@ LEAST_GROWTH = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A straight line through points.
+    """Linear fit.
 
     Attributes:
-        slope: its growth per unit of x.
-        explained: which share of the variation of y it explains (the coefficient of determination), from 0 to 1.
+        slope: Increase of y per unit of x.
+        explained: Coefficient of determination (R^2), from 0 to 1.
     """
 
     slope: float
@@ -28,10 +28,13 @@ class Line:
 
 
 def line_through(points: list[tuple[float, float]]) -> Line:
-    """The line of least squares: slope = sum((x - mx)(y - my)) / sum((x - mx)^2).
+    """Fit a line by least squares: slope = sum((x - mx)(y - my)) / sum((x - mx)^2).
 
     Args:
-        points: (x, y), at least two different x.
+        points: Pairs (x, y) with at least two distinct x.
+
+    Returns:
+        The fit; R^2 is 0 if all y are equal.
     """
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
@@ -42,13 +45,13 @@ def line_through(points: list[tuple[float, float]]) -> Line:
 
 
 class Growth:
-    """Watches a value over a window of the last points, and tells once that it grows steadily.
+    """Detect steady growth of a value once.
 
-    It grows steadily if the line through a full window explains at least 95 % of the variation and rises, over the
-    window, by at least 2 % of where it ends. A step, or a rise that levels off, does neither for long.
+    A value grows steadily if the linear fit of a full window has an R^2 of at least 0.95 and rises over the window by
+    at least 2 % of the last value. Steps and growth that levels off meet these conditions at most briefly.
 
     Args:
-        size: points of the window; at least 3.
+        size: Number of points in the window, at least 3.
     """
 
     def __init__(self, size: int = 20) -> None:
@@ -56,14 +59,14 @@ class Growth:
         self._told = False
 
     def add(self, x: float, y: float) -> float | None:
-        """Take a point in.
+        """Add a point.
 
         Args:
-            x: where; greater than the last.
-            y: the value, greater than 0.
+            x: Position, greater than the previous one.
+            y: Value, greater than 0.
 
         Returns:
-            The growth per unit of x at the first time that it is steady, else None.
+            Increase per unit of x when steady growth is detected for the first time, otherwise None.
         """
         self._points.append((x, y))
         if self._told or len(self._points) < (self._points.maxlen or 0):

@@ -1,4 +1,4 @@
-"""What the host is doing: CPU, memory, disk, network and temperature.
+"""Metrics of the host: CPU, memory, disk and network.
 
 Usable without hookbus.
 """
@@ -21,20 +21,20 @@ Timer = Callable[[], float]
 
 
 def cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Probe]:
-    """Use of the CPUs, and their temperature where there is a sensor.
+    """Return probes of CPU utilization, and of the CPU temperature if there is a sensor.
 
     Args:
-        cgroup: the limits.
-        timer: returns seconds.
+        cgroup: Control group with the limits of the process.
+        timer: Function that returns the time of a monotonic clock in seconds.
     """
-    probes = [Probe("use of the CPU", ("cpu_percent", "process_cpu_percent"), _Cpu(cgroup, timer).read)]
+    probes = [Probe("CPU utilization", ("cpu_percent", "process_cpu_percent"), _Cpu(cgroup, timer).read)]
     if _temperatures():
-        probes.append(Probe("temperature of the CPU", ("cpu_celsius",), lambda: (max(_temperatures()),)))
+        probes.append(Probe("CPU temperature", ("cpu_celsius",), lambda: (max(_temperatures()),)))
     return probes
 
 
 def memory_probes(cgroup: Cgroup) -> list[Probe]:
-    """Memory of the system, swap and process."""
+    """Return probes of the memory of the system, swap and the process."""
     names = ("memory_used_gb", "memory_percent", "swap_used_gb", "swap_percent")
 
     def read() -> Sequence[float]:
@@ -42,36 +42,36 @@ def memory_probes(cgroup: Cgroup) -> list[Probe]:
         return memory.used / GB, memory.percent, swap.used / GB, swap.percent
 
     return [
-        Probe("memory", names, read),
-        Probe("memory of the process", ("process_memory_gb",), lambda: (process_memory() / GB,)),
+        Probe("system memory", names, read),
+        Probe("process memory", ("process_memory_gb",), lambda: (process_memory() / GB,)),
     ]
 
 
 def disk_probes(path: Path, timer: Timer = time.monotonic) -> list[Probe]:
-    """Traffic of all disks, and how full one is.
+    """Return probes of the traffic of all disks and the usage of one disk.
 
     Args:
-        path: a place on that disk.
-        timer: returns seconds.
+        path: Path on the disk whose usage is measured.
+        timer: Function that returns the time of a monotonic clock in seconds.
     """
     return [
         Probe("disk traffic", ("disk_read_mb_per_s", "disk_write_mb_per_s"), _Traffic(_disk_bytes, timer).read),
-        Probe(f"the disk of {path}", ("disk_percent",), lambda: (psutil.disk_usage(str(path)).percent,)),
+        Probe(f"disk usage of {path}", ("disk_percent",), lambda: (psutil.disk_usage(str(path)).percent,)),
     ]
 
 
 def network_probes(timer: Timer = time.monotonic) -> list[Probe]:
-    """Traffic of all network interfaces.
+    """Return a probe of the traffic of all network interfaces.
 
     Args:
-        timer: returns seconds.
+        timer: Function that returns the time of a monotonic clock in seconds.
     """
     names = ("net_received_mb_per_s", "net_sent_mb_per_s")
     return [Probe("network traffic", names, _Traffic(_network_bytes, timer).read)]
 
 
 class _Cpu:
-    """Use of the CPUs since the last look; the first look has nothing to compare with."""
+    """CPU utilization between two readings."""
 
     def __init__(self, cgroup: Cgroup, timer: Timer) -> None:
         self._cgroup, self._timer = cgroup, timer
@@ -80,10 +80,14 @@ class _Cpu:
         self._looked = False
 
     def read(self) -> Sequence[float | None]:
-        """Percent of all CPUs that may be used, and percent of one CPU that this process takes."""
-        found = self._all(), float(self._process.cpu_percent())
-        looked, self._looked = self._looked, True
-        return found if looked else (None, None)
+        """Return the utilization of all available CPUs and, relative to one CPU, of this process, in percent.
+
+        Both are None in the first reading.
+        """
+        utilization = self._all(), float(self._process.cpu_percent())
+        # psutil returns a meaningless 0 on the first call of `cpu_percent`.
+        was_read, self._looked = self._looked, True
+        return utilization if was_read else (None, None)
 
     def _all(self) -> float | None:
         cpus, used = self._cgroup.cpus(), self._cgroup.cpu_seconds()
@@ -94,13 +98,14 @@ class _Cpu:
 
 
 class _Traffic:
-    """Two counters of bytes as MB per second."""
+    """Rates of two byte counters, in MB per second."""
 
     def __init__(self, counters: Callable[[], tuple[int, int]], timer: Timer) -> None:
         self._counters, self._timer = counters, timer
         self._rates = Rate(), Rate()
 
     def read(self) -> Sequence[float | None]:
+        """Return the rates since the last reading; None in the first reading."""
         now = self._timer()
         return [rate.per_second(count / MB, now) for rate, count in zip(self._rates, self._counters(), strict=True)]
 
@@ -108,7 +113,7 @@ class _Traffic:
 def _disk_bytes() -> tuple[int, int]:
     counters = psutil.disk_io_counters()
     if counters is None:
-        raise OSError("this system counts no disk traffic")
+        raise OSError("the system has no disk counters")
     return counters.read_bytes, counters.write_bytes
 
 
@@ -118,10 +123,10 @@ def _network_bytes() -> tuple[int, int]:
 
 
 def _temperatures() -> list[float]:
-    """The present temperatures of all sensors that belong to a CPU, in degrees Celsius."""
+    """Return the temperatures of all CPU sensors in degrees Celsius."""
     try:
         sensors = psutil.sensors_temperatures()
-    except (AttributeError, OSError):  # some systems have no such function, some let nobody read
+    except (AttributeError, OSError):  # not available on macOS and Windows; permission denied in some containers
         return []
     chips = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal")
     return [entry.current for chip in chips for entry in sensors.get(chip, ())]

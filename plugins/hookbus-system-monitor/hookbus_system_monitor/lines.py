@@ -1,4 +1,4 @@
-"""The two lines of text about memory, as users of MMDetection know them.
+"""Log lines on memory in the format of MMDetection's MemoryProfilerHook.
 
 Usable without hookbus.
 """
@@ -12,12 +12,12 @@ __all__ = ["memory_fields", "memory_sentence"]
 
 
 def memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
-    """All there is to say, in sentences.
+    """Format the memory usage in sentences.
 
     Args:
-        memory: of the system.
-        swap: of the system.
-        process: bytes of this process.
+        memory: Memory of the system.
+        swap: Swap space of the system.
+        process: Resident memory of this process in bytes.
     """
     return (
         f"The system has {memory.total / GB:.0f} GB ({_mb(memory.available)} + {_mb(memory.used)}) of memory and "
@@ -28,12 +28,12 @@ def memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
 
 
 def memory_fields(memory: Memory, swap: Memory, process: int) -> str:
-    """The same numbers by name.
+    """Format the memory usage as named fields.
 
     Args:
-        memory: of the system.
-        swap: of the system.
-        process: bytes of this process.
+        memory: Memory of the system.
+        swap: Swap space of the system.
+        process: Resident memory of this process in bytes.
     """
     return (
         f"Memory information available_memory: {_mb(memory.available)}, used_memory: {_mb(memory.used)}, "

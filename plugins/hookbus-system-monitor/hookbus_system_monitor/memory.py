@@ -1,4 +1,4 @@
-"""How much memory there is and is used: of the system or container, of swap, of this process.
+"""Memory of the system or container, swap, and the process.
 
 Usable without hookbus.
 """
@@ -19,13 +19,13 @@ __all__ = ["Memory", "process_memory", "process_peak", "swap_memory", "system_me
 
 
 class Memory(NamedTuple):
-    """Some memory, in bytes.
+    """Memory usage, in bytes.
 
     Attributes:
-        total: all of it.
-        available: what can still be had.
-        used: what cannot.
-        percent: what of it is used, from 0 to 100.
+        total: Total memory.
+        available: Memory available for new allocations.
+        used: Used memory.
+        percent: Used share, from 0 to 100.
     """
 
     total: int
@@ -35,35 +35,38 @@ class Memory(NamedTuple):
 
 
 def system_memory(cgroup: Cgroup) -> Memory:
-    """The memory of the system, or of the container where its limit is lower."""
+    """Return the memory of the system, or of the container if its limit is lower."""
     host = psutil.virtual_memory()
     return _within(Memory(host.total, host.available, host.used, host.percent), cgroup.memory())
 
 
 def swap_memory(cgroup: Cgroup) -> Memory:
-    """The swap space of the system, or of the container where its limit is lower."""
+    """Return the swap space of the system, or of the container if its limit is lower."""
     host = psutil.swap_memory()
     return _within(Memory(host.total, host.free, host.used, host.percent), cgroup.swap())
 
 
 def process_memory() -> int:
-    """The memory of this process that is in RAM (resident set size), in bytes."""
+    """Return the resident set size of this process in bytes."""
     return int(_process(os.getpid()).memory_info().rss)
 
 
 def process_peak(now: int) -> int:
-    """The most memory that this process ever had in RAM, in bytes.
+    """Return the peak resident set size of this process in bytes.
 
     Args:
-        now: what it has; the kernel notes the peak with a delay, so that it may lie below.
+        now: Current resident set size in bytes, the lower bound of the result.
     """
+    # The kernel updates ru_maxrss with a delay, so it may be below the current size. Its unit is kilobytes, or bytes
+    # on macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return max(peak if sys.platform == "darwin" else peak * 1024, now)
 
 
 @lru_cache(maxsize=1)
 def _process(pid: int) -> psutil.Process:
-    """What psutil finds out about a process when it is first asked, which takes longer than the rest."""
+    # Cached: constructing a psutil.Process takes longer than reading its memory. The PID is the key, so a forked
+    # process does not reuse the object of its parent.
     return psutil.Process(pid)
 
 

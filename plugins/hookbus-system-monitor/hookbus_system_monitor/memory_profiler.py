@@ -1,4 +1,4 @@
-"""The memory profiler: memory of process, system and device, whether it grows, and what filled it."""
+"""The memory profiler: memory of process, system and device, leak detection and out-of-memory snapshots."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hookbus_system_monitor.watch import Watch
 
 __all__ = ["MemoryProfilerHook"]
 
-PROCESS = "the memory of this process"
-DEVICE = "the memory of tensors on the device"
+PROCESS = "process memory"
+DEVICE = "tensor memory on the device"
 
 
 class MemoryProfilerHook(RecordingHook):
-    """Records memory under `memory/...`, says it in words, and warns of too much and of steady growth.
+    """Log memory under `memory/...`, and warn if it exceeds a threshold or grows steadily.
 
-    Runs on every rank, because each has memory of its own; what is recorded is that of the main one.
+    Runs on every rank, because each rank has its own memory; the values of rank 0 are logged.
     """
 
     Config = MemoryProfilerConfig
@@ -40,35 +40,35 @@ class MemoryProfilerHook(RecordingHook):
         self._cgroup = Cgroup()
         self._watches: dict[str, Watch] = {}
 
-    # -- when ----------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def before_train(self) -> None:
-        """Begin anew to look for growth."""
+        """Reset the leak detection."""
         self._watches = {}
         self._forget_records()
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Record, at the interval of the config."""
+        """Log the memory every `interval` iterations."""
         super().after_train_iter(run)
 
     def after_train(self, run: Run) -> None:
-        """Say how much it was at most; a short training has no record."""
-        found = allocation() if self.config.log_gpu else None
-        most = {PROCESS: process_peak(process_memory())} if self.config.log_cpu else {}
-        most |= {DEVICE: found.peak} if found is not None else {}
-        for what, size in most.items():
-            run.logger.info("%s: %s was at most %.2f GB.", self.name, what, size / GB)
+        """Log the peak memory, also for a short training without records."""
+        device = allocation() if self.config.log_gpu else None
+        peaks = {PROCESS: process_peak(process_memory())} if self.config.log_cpu else {}
+        peaks |= {DEVICE: device.peak} if device is not None else {}
+        for label, size in peaks.items():
+            run.logger.info("%s: %s peaked at %.2f GB.", self.name, label, size / GB)
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
-        """Keep what can be known of an out-of-memory error."""
+        """Save a snapshot after an out-of-memory error."""
         if is_out_of_memory(exception):
             self._dump(run, exception)
 
-    # -- what ----------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------
 
     def values(self, run: Run) -> dict[str, float]:
-        """The memory of the host and of the device, which are told in words as well."""
+        """Return the memory of host and device, and log that of the host as text."""
         return {**self._of_host(run), **self._of_device(run)}
 
     def _of_host(self, run: Run) -> dict[str, float]:
@@ -89,19 +89,19 @@ class MemoryProfilerHook(RecordingHook):
         }
 
     def _of_device(self, run: Run) -> dict[str, float]:
-        found = allocation() if self.config.log_gpu else None
-        if found is None:
+        device = allocation() if self.config.log_gpu else None
+        if device is None:
             return {}
-        self._look_at(run, DEVICE, found.current)
+        self._look_at(run, DEVICE, device.current)
         return {
-            "memory/gpu_allocated_gb": found.current / GB,
-            "memory/gpu_peak_gb": found.peak / GB,
-            "memory/gpu_reserved_gb": found.reserved / GB,
-            "memory/gpu_fragmentation_percent": found.fragmentation,
+            "memory/gpu_allocated_gb": device.current / GB,
+            "memory/gpu_peak_gb": device.peak / GB,
+            "memory/gpu_reserved_gb": device.reserved / GB,
+            "memory/gpu_fragmentation_percent": device.fragmentation,
         }
 
-    def _look_at(self, run: Run, what: str, size: int) -> None:
-        watch = self._watches.setdefault(what, Watch(what, self.config.warn_threshold))
+    def _look_at(self, run: Run, label: str, size: int) -> None:
+        watch = self._watches.setdefault(label, Watch(label, self.config.warn_threshold))
         for text in watch.see(run.iters_done, size):
             run.logger.warning("%s: %s", self.name, text)
 
@@ -110,13 +110,15 @@ class MemoryProfilerHook(RecordingHook):
     def _dump(self, run: Run, error: BaseException) -> None:
         directory = run.get("logs_dir")
         if directory is None:
-            run.logger.warning("%s: out of memory; give work_dir to the run for a snapshot of it.", self.name)
+            run.logger.warning(
+                "%s: out of memory, and the run has no work directory for a snapshot. Set `work_dir`.", self.name
+            )
             return
         files = save_snapshot(Path(directory), rank(), self._facts(run, error))
-        run.logger.warning("%s: out of memory; a snapshot is in %s.", self.name, " and ".join(map(str, files)))
+        run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
 
     def _facts(self, run: Run, error: BaseException) -> dict[str, Any]:
-        found, process = allocation(), process_memory()
+        device, process = allocation(), process_memory()
         return {
             "error": in_one_line(error),
             "epoch": run.epoch,
@@ -126,5 +128,5 @@ class MemoryProfilerHook(RecordingHook):
             "process_peak": process_peak(process),
             "system": system_memory(self._cgroup)._asdict(),
             "swap": swap_memory(self._cgroup)._asdict(),
-            "device": None if found is None else found._asdict(),
+            "device": None if device is None else device._asdict(),
         }

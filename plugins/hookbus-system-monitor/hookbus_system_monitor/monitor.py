@@ -1,4 +1,4 @@
-"""The system monitor: what a training asks of CPU, memory, disk, network and GPUs."""
+"""The system monitor: utilization of CPU, memory, disk, network and GPUs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["SystemMonitorHook"]
 
 
 class SystemMonitorHook(RecordingHook):
-    """Samples the machine in a thread of its own, and records the means under `system/...`.
+    """Sample the machine in a separate thread, and log the means under `system/...`.
 
-    The thread begins with the run and is gone when the run ends, however it ends. It never talks to the bus: records
-    are made by the training at its own iterations, and only where there are new samples.
+    The thread runs from the start to the end of the run, also if the run fails. It emits no events: the training thread
+    logs the records, and only if there are new samples.
     """
 
     Config = SystemMonitorConfig
@@ -49,37 +49,39 @@ class SystemMonitorHook(RecordingHook):
     # -- the thread ----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self.cleanup()
         self._samples, self._reader = Samples(), Reader(self._warn)
         self._forget_records()
         self._probes, self._providers = self._host_probes(run), self.providers()
         self._began = time.monotonic()
-        self._sampler = Sampler(self._sample, self.config.interval, name=self.name, say=self._warn)
+        self._sampler = Sampler(self._sample, self.config.interval, name=self.name, warn=self._warn)
         self._sampler.start()
-        if self.config.show_plots and (why := why_no_plots(run.get("visualization_dir"))):
-            self._warn(why)
+        # Before training, so that the user can fix it before the run ends without plots.
+        if self.config.show_plots and (problem := why_no_plots(run.get("visualization_dir"))):
+            self._warn(problem)
 
     def after_run(self, run: Run) -> None:
-        """End the thread, and draw what it saw."""
+        """Stop the thread and save the plots."""
         self.cleanup()
         if self.config.show_plots:
             self._draw(run)
 
     def cleanup(self) -> None:
-        """End the thread, and give the devices back."""
+        """Stop the thread and release the devices."""
         sampler, self._sampler = self._sampler, None
+        # A thread that did not end may still use the providers, so they are not closed.
         if sampler is not None and sampler.stop():
             for provider in self._providers:
                 provider.close()
 
     def providers(self) -> Sequence[Provider]:
-        """The sources of numbers about devices. Override it for devices of another maker."""
+        """Return the providers of device metrics. Override for devices of other vendors."""
         use, memory = self.config.track_gpu, self.config.track_gpu_memory
         if not use and not memory:
             return [NullProvider()]
         entries = entries_of(os.environ.get("CUDA_VISIBLE_DEVICES"), cuda_uuids())
-        nvml = NvmlProvider(entries, use=use, memory=memory, reader=self._reader, tell=self._tell, warn=self._warn)
+        nvml = NvmlProvider(entries, use=use, memory=memory, reader=self._reader, info=self._tell, warn=self._warn)
         return [nvml, AcceleratorProvider()] if memory else [nvml]
 
     def _sample(self) -> None:
@@ -87,7 +89,7 @@ class SystemMonitorHook(RecordingHook):
         for probe in self._probes:
             values |= self._reader.read(probe)
         for provider in self._providers:
-            values |= self._reader.attempt(f"source {type(provider).__name__}", provider.read, {})
+            values |= self._reader.attempt(f"provider {type(provider).__name__}", provider.read, {})
         named = {f"system/{name}": value for name, value in values.items()}
         self._samples.add(time.monotonic() - self._began, named)
 
@@ -103,27 +105,27 @@ class SystemMonitorHook(RecordingHook):
     # -- records -------------------------------------------------------------------------------
 
     def values(self, run: Run) -> dict[str, float]:
-        """The means of the samples since the last record."""
+        """Return the means of the samples since the last record."""
         return self._samples.take()
 
     def after_train(self, run: Run) -> None:
-        """Record what is left."""
+        """Log the samples since the last record."""
         self._record(run)
 
     after_test = after_train
 
-    # -- pictures ------------------------------------------------------------------------------
+    # -- plots ---------------------------------------------------------------------------------
 
     def _draw(self, run: Run) -> None:
         directory = run.get("visualization_dir")
-        seconds, course = self._samples.course()
-        if course and why_no_plots(directory) is None:
+        seconds, values = self._samples.course()
+        if values and why_no_plots(directory) is None:
             path = Path(directory) / f"system_{run.mode}.png"
             run.own(path)
-            save_plots(path, seconds, course)
-            self._tell(f"the course of the run is in {path}.")
+            save_plots(path, seconds, values)
+            self._tell(f"plots saved to {path}.")
 
-    # -- words ---------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------
 
     def _warn(self, text: str) -> None:
         self.run.logger.warning("%s: %s", self.name, text)

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through the driver's own library, NVML.
+"""Metrics of NVIDIA GPUs from the driver's management library, NVML.
 
-Every number stands alone: one that a GPU does not know is None, and the others are there. A driver that goes away, a
-GPU that is lost and a library that is missing are no errors: there are no values as long as that lasts, and NVML is
-opened anew after 1, 2, 4, ... up to 16 readings.
+A value that a GPU does not support is None and does not affect the others. An unloaded driver, a lost GPU and a missing
+library are not errors: values are omitted while unavailable, and NVML is reinitialized after 1, 2, 4, ... up to 16
+readings.
 
 Usable without hookbus.
 """
@@ -34,19 +34,19 @@ GONE = tuple(
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     )
 )
-"""What does not concern one number, but the GPU or the driver: what was opened is of no use any more."""
+"""Errors of the GPU or driver rather than of a single value, after which the handles are invalid."""
 
 
 class NvmlProvider:
-    """Use, memory, temperature, power, clocks and energy of the GPUs of this process.
+    """Utilization, memory, temperature, power, clocks and energy of the GPUs of this process.
 
     Args:
-        entries: the devices of this process, see `visible_entries`; None for all.
-        use: whether everything but memory is read.
-        memory: whether memory is read.
-        reader: says once of each number that it cannot be read.
-        tell: takes a sentence for people: there is no driver from the start, or it is back.
-        warn: takes a sentence for people: something that was there is gone.
+        entries: Devices of this process, see `visible_entries`; None for all.
+        use: Whether all metrics except memory are read.
+        memory: Whether memory is read.
+        reader: Reader that reports each unavailable value once.
+        info: Function that logs an informational message: no driver at the start, or the driver is available again.
+        warn: Function that logs a warning: a driver or GPU has become unavailable.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class NvmlProvider:
         use: bool = True,
         memory: bool = True,
         reader: Reader,
-        tell: Callable[[str], None],
+        info: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         self._entries, self._use, self._memory = entries, use, memory
-        self._reader, self._tell, self._warn = reader, tell, warn
+        self._reader, self._tell, self._warn = reader, info, warn
         self._probes: dict[int, list[Probe]] = {}
         self._energy: dict[int, Total] = {}
         self._names: Values = {}
@@ -69,89 +69,94 @@ class NvmlProvider:
         self._pause = _Pause()
 
     def read(self) -> Values:
-        """The numbers of every device, `gpu<index>/...`; None for what cannot be had now."""
-        trouble, tries = self._trouble, True
-        if trouble or not self._is_open:
-            tries = self._pause.is_over()
-            trouble = self._open() if tries else trouble
-        found, lost = self._read_devices()
-        self._names |= dict.fromkeys(found)
-        if tries:
-            self._settle(trouble or lost)
-        return self._names | found
+        """Return the values of all devices by `gpu<index>/...`; None for an unavailable one."""
+        problem, is_attempt = self._trouble, True
+        if problem or not self._is_open:
+            is_attempt = self._pause.is_over()
+            problem = self._open() if is_attempt else problem
+        values, lost = self._read_devices()
+        self._names |= dict.fromkeys(values)
+        if is_attempt:
+            self._settle(problem or lost)
+        return self._names | values
 
     def close(self) -> None:
-        """Give the library back. May be called twice."""
+        """Shut down NVML; a no-op if closed."""
         if self._is_open:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
         self._is_open, self._probes = False, {}
 
-    # -- what is gone, and comes back ----------------------------------------------------------
+    # -- availability --------------------------------------------------------------------------
 
     def _open(self) -> str:
-        """Open the library and look for the devices; returns what is wrong."""
+        """Initialize NVML and find the devices; return a message if there is a problem, otherwise ""."""
         self.close()
         try:
             pynvml.nvmlInit()
             self._is_open = True
-            gpus, trouble = _gpus()
+            gpus, problem = _gpus()
         except pynvml.NVMLError as error:
-            return f"no NVIDIA driver answers ({error})"
+            return f"the NVIDIA driver is unavailable: {error}"
         chosen = pick(self._entries, gpus)
         self._probes = {index: self._probes_of(index, gpu) for index, gpu in chosen.items()}
-        return trouble if self._entries is None or len(chosen) < len(self._entries) else ""
+        # An unavailable GPU of the machine does not matter if all devices of this process were found.
+        return problem if self._entries is None or len(chosen) < len(self._entries) else ""
 
-    def _settle(self, trouble: str) -> None:
-        """After an attempt: when to try again, and a word about what has changed."""
-        self._pause.note(failed=bool(trouble))
-        if trouble and not self._trouble:
-            say = self._warn if self._names else self._tell
-            say(f"{trouble}: there are no values of it as long as that lasts.")
-        elif self._trouble and not trouble:
+    def _settle(self, problem: str) -> None:
+        """Schedule the next attempt, and log a change of the availability."""
+        self._pause.note(failed=bool(problem))
+        if problem and not self._trouble:
+            # A machine without a GPU is not worth a warning; losing one during a run is.
+            log = self._warn if self._names else self._tell
+            log(f"{problem}. Its values are omitted until it is available.")
+        elif self._trouble and not problem:
             number = len(self._probes)
-            self._tell(f"the NVIDIA driver answers again, for {number} GPU{'' if number == 1 else 's'}.")
-        self._trouble = trouble
+            self._tell(f"the NVIDIA driver is available again, with {number} GPU{'' if number == 1 else 's'}.")
+        self._trouble = problem
 
-    # -- what is read --------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------
 
     def _read_devices(self) -> tuple[Values, str]:
-        """What the devices say, and then which of them is lost."""
-        found: Values = {}
+        """Return the values of the devices, and a message if one of them is lost, otherwise ""."""
+        values: Values = {}
         lost = ""
         for index, probes in self._probes.items():
             try:
                 for probe in probes:
-                    found |= self._reader.read(probe, passes_on=GONE)
+                    values |= self._reader.read(probe, reraise=GONE)
             except GONE as error:
-                found |= {name: None for probe in probes for name in probe.names}
-                lost = f"GPU {index} does not answer ({error})"
-        return found, lost
+                values |= {name: None for probe in probes for name in probe.names}
+                lost = f"GPU {index} is unavailable: {error}"
+        return values, lost
 
     def _probes_of(self, index: int, gpu: Gpu) -> list[Probe]:
+        # Kept over reinitializations, so that the energy continues after the driver was reloaded.
         total = self._energy.setdefault(index, Total())
         probes = (_use_of(gpu.handle, total) if self._use else []) + (_memory_of(gpu.handle) if self._memory else [])
         return [
-            Probe(f"{each.what} of GPU {index} ({gpu.uuid})", tuple(f"gpu{index}/{n}" for n in each.names), each.read)
-            for each in probes
+            Probe(
+                f"{probe.label} of GPU {index} ({gpu.uuid})", tuple(f"gpu{index}/{n}" for n in probe.names), probe.read
+            )
+            for probe in probes
         ]
 
 
 class _Pause:
-    """How many readings to wait before the next attempt: twice as many after each that fails."""
+    """Exponential backoff: number of readings between two attempts, doubled after each failure."""
 
     def __init__(self) -> None:
         self._left, self._length = 0, 1
 
     def is_over(self) -> bool:
-        """Whether this reading makes an attempt; if not, one less is left to wait for."""
+        """Count a reading and return whether it makes an attempt."""
         if self._left:
             self._left -= 1
             return False
         return True
 
     def note(self, *, failed: bool) -> None:
-        """An attempt was made."""
+        """Record the outcome of an attempt."""
         self._left = self._length if failed else 0
         self._length = min(2 * self._length, MOST_READINGS_APART) if failed else 1
 
@@ -159,7 +164,7 @@ class _Pause:
 def _use_of(handle: Any, energy: Total) -> list[Probe]:
     clock = partial(pynvml.nvmlDeviceGetClockInfo, handle)
     return [
-        Probe("use", ("percent",), lambda: (pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
+        Probe("utilization", ("percent",), lambda: (pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
         Probe("temperature", ("celsius",), lambda: (_celsius(handle),)),
         Probe("power", ("watts",), lambda: (pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,)),
         Probe("clock", ("sm_mhz",), lambda: (clock(pynvml.NVML_CLOCK_SM),)),
@@ -177,7 +182,7 @@ def _memory_of(handle: Any) -> list[Probe]:
 
 
 def _memory_info(handle: Any) -> Any:
-    """The newer call tells what is used from what the driver reserves; older drivers only have their sum."""
+    # Version 2 separates used memory from memory reserved by the driver; older drivers return only the sum.
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except GONE:
@@ -191,39 +196,39 @@ def _celsius(handle: Any) -> float:
 
 
 def _joules(handle: Any) -> float:
-    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # millijoules
 
 
 def _gpus() -> tuple[list[Gpu | None], str]:
-    """The GPUs of the machine, None for one that does not answer, and then what is wrong."""
+    """Return the GPUs of the machine, None for an unavailable one, and a message if there is one, otherwise ""."""
     gpus: list[Gpu | None] = []
-    trouble = ""
+    problem = ""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             gpus.append(Gpu(pynvml.nvmlDeviceGetUUID(handle), handle, _parts(handle)))
         except pynvml.NVMLError as error:
             gpus.append(None)
-            trouble = f"GPU {index} of this machine does not answer ({error})"
-    return gpus, trouble
+            problem = f"GPU {index} of this machine is unavailable: {error}"
+    return gpus, problem
 
 
 def _parts(handle: Any) -> tuple[Gpu, ...]:
-    """The MIG instances of a GPU; none where it is not divided, or cannot be."""
+    """Return the MIG instances of a GPU; empty if MIG is disabled or not supported."""
     try:
         if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             return ()
-        places = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+        indices = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     except GONE:
         raise
     except pynvml.NVMLError:
         return ()
-    return tuple(part for place in places if (part := _part(handle, place)) is not None)
+    return tuple(instance for index in indices if (instance := _part(handle, index)) is not None)
 
 
-def _part(handle: Any, place: int) -> Gpu | None:
+def _part(handle: Any, index: int) -> Gpu | None:
     try:
-        part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
-    except pynvml.NVMLError:  # instances may have places with gaps between them
+        instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+    except pynvml.NVMLError:  # indices of instances may have gaps
         return None
-    return Gpu(pynvml.nvmlDeviceGetUUID(part), part)
+    return Gpu(pynvml.nvmlDeviceGetUUID(instance), instance)

@@ -1,4 +1,4 @@
-"""The course of a run as a picture: one panel per unit, over time.
+"""Plots of the samples over time, with one panel per unit.
 
 Usable without hookbus. Needs matplotlib: `pip install 'hookbus-system-monitor[plots]'`.
 """
@@ -20,38 +20,39 @@ UNITS = {
     "mhz": "MHz",
     "joules": "J",
 }
-"""The ends of names, and what they mean."""
+"""Suffixes of names and the labels of their units, in the order of the panels."""
 
 PANEL_INCHES = (10.0, 2.5)
 
 
 def why_no_plots(directory: Path | None) -> str | None:
-    """Why nothing can be drawn, and what to do about it; None where it can.
+    """Return a message if plots cannot be saved, otherwise None.
 
     Args:
-        directory: where pictures go; None for nowhere.
+        directory: Output directory of the plots; None if there is none.
     """
     if find_spec("matplotlib") is None:
-        return "show_plots needs matplotlib: pip install 'hookbus-system-monitor[plots]'. Nothing is drawn."
+        return "`show_plots` requires matplotlib; no plots are saved. Run: pip install 'hookbus-system-monitor[plots]'"
     if directory is None:
-        return "show_plots is on, and this run has no place for pictures: give it a work_dir. Nothing is drawn."
+        return "`show_plots` requires a work directory; no plots are saved. Set `work_dir` of the run."
     return None
 
 
 def panels_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """Names by the unit in which they end, both in the order of `UNITS` and of `names`."""
+    """Group names by unit, in the order of `UNITS`."""
     panels = {unit: [name for name in names if name.endswith(end)] for end, unit in UNITS.items()}
     return {unit: members for unit, members in panels.items() if members}
 
 
 def save_plots(path: Path, seconds: Sequence[float], course: Mapping[str, Sequence[float | None]]) -> None:
-    """Draw everything into one PNG file.
+    """Save the plots of all values to one PNG file.
 
     Args:
-        path: the file; its directory is there.
-        seconds: when.
-        course: by name, as many numbers; None breaks the line.
+        path: Path of the file; its directory must exist.
+        seconds: Times of the samples, in seconds.
+        course: Values by name, one per time; None interrupts the line.
     """
+    # Not pyplot, whose global state and backend belong to the user's script.
     from matplotlib.figure import Figure
 
     panels = panels_of(list(course))

@@ -1,4 +1,4 @@
-"""Reading numbers that may not be there: each stands alone, and one that cannot be had is None.
+"""Reading of values that may be unavailable: each is read separately and None on failure.
 
 Usable without hookbus.
 """
@@ -14,92 +14,92 @@ MB = 2**20
 GB = 2**30
 
 Values = dict[str, float | None]
-"""Numbers by name; None where there is none at the moment, which is not the same as 0."""
+"""Values by name; None for an unavailable value, which is distinct from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing that can be read.
+    """Source of one or more values.
 
     Attributes:
-        what: what it is, for people.
-        names: the names of its numbers.
-        read: returns the numbers; raises where they cannot be had.
+        label: Label for messages.
+        names: Names of the values.
+        read: Function that returns one value per name; raises if they are unavailable.
     """
 
-    what: str
+    label: str
     names: tuple[str, ...]
     read: Callable[[], Sequence[float | None]]
 
 
 class Reader:
-    """Reads probes, and says once of each that it cannot be read.
+    """Read probes, and report each unavailable probe once.
 
     Args:
-        say: takes a sentence for people.
+        warn: Function that logs a warning.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._say = warn
         self._said: set[str] = set()
 
-    def read(self, probe: Probe, *, passes_on: tuple[type[Exception], ...] = ()) -> Values:
-        """The numbers of a probe; all None where it fails.
+    def read(self, probe: Probe, *, reraise: tuple[type[Exception], ...] = ()) -> Values:
+        """Return the values of a probe; None for all of them if it fails.
 
         Args:
-            probe: what to read.
-            passes_on: exceptions that mean more than this one probe; they are raised.
+            probe: Probe to read.
+            reraise: Exceptions to propagate, because they concern more than this probe.
         """
         return self.attempt(
-            probe.what,
+            probe.label,
             lambda: dict(zip(probe.names, probe.read(), strict=True)),
             dict.fromkeys(probe.names),
-            passes_on=passes_on,
+            reraise=reraise,
         )
 
     def attempt(
         self,
-        what: str,
+        label: str,
         read: Callable[[], Values],
-        otherwise: Values,
+        default: Values,
         *,
-        passes_on: tuple[type[Exception], ...] = (),
+        reraise: tuple[type[Exception], ...] = (),
     ) -> Values:
-        """The numbers that a function returns; others where it fails.
+        """Return the values returned by a function, or a default if it fails.
 
         Args:
-            what: what it reads, for people.
-            read: the function.
-            otherwise: the numbers where it fails.
-            passes_on: exceptions that mean more than these numbers; they are raised.
+            label: Label for messages.
+            read: Function that returns the values.
+            default: Values to return on failure.
+            reraise: Exceptions to propagate, because they concern more than these values.
         """
         try:
             return read()
-        except passes_on:
+        except reraise:
             raise
-        except Exception as error:
-            self._complain(what, error)
-            return otherwise
+        except Exception as error:  # monitoring must not affect the training
+            self._complain(label, error)
+            return default
 
-    def _complain(self, what: str, error: Exception) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            why = str(error) or type(error).__name__
-            self._say(f"{what} cannot be read ({why}): there is no value for it as long as that lasts.")
+    def _complain(self, label: str, error: Exception) -> None:
+        if label not in self._said:
+            self._said.add(label)
+            reason = str(error) or type(error).__name__
+            self._say(f"{label} is unavailable: {reason}. Its values are omitted until it is available.")
 
 
 class Rate:
-    """How fast a counter grows between one look and the next."""
+    """Rate of a counter between two readings."""
 
     def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
 
     def per_second(self, count: float, now: float) -> float | None:
-        """The growth per second since the last look; None at the first look, and where the counter began again.
+        """Return the increase per second since the last reading; None in the first reading and after a counter reset.
 
         Args:
-            count: what the counter says.
-            now: seconds of a clock that never goes back.
+            count: Value of the counter.
+            now: Current time in seconds of a monotonic clock.
         """
         last, self._last = self._last, (count, now)
         if last is None or count < last[0] or now <= last[1]:
@@ -108,19 +108,20 @@ class Rate:
 
 
 class Total:
-    """How much a counter has grown since the first look, also where it began again in between."""
+    """Increase of a counter since the first reading, across counter resets."""
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._sum = 0.0
 
     def since_start(self, count: float) -> float:
-        """The growth since the first look, which gives 0.
+        """Return the increase since the first reading, in which it is 0.
 
         Args:
-            count: what the counter says.
+            count: Value of the counter.
         """
         if self._last is not None:
+            # After a reset, by a reloaded driver for example, the counter restarts at 0.
             self._sum += count - self._last if count >= self._last else count
         self._last = count
         return self._sum

@@ -1,4 +1,4 @@
-"""Records stand on optimizer updates: one that falls due in the middle of an accumulation waits for the next."""
+"""Base class of the hooks that log their own values, aligned to optimizer steps."""
 
 from __future__ import annotations
 
@@ -11,24 +11,33 @@ __all__ = ["RecordingHook"]
 
 
 class RecordingHook(Hook):
-    """A hook that records values of its own when they are due. An update has one record of it at most."""
+    """Log values when they are due, at most once per optimizer step.
+
+    A record that is due within a gradient accumulation is logged at the next optimizer step.
+    """
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._forget_records()
 
     def values(self, run: Run) -> Mapping[str, float]:
-        """What a record holds, by full name; {} where there is nothing new. Asked for once for each record."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it records")
+        """Return the values of a record by full name; {} if there is nothing to log.
+
+        Called once per record.
+
+        Raises:
+            NotImplementedError: If the subclass does not override this method.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: `values` is not implemented.")
 
     def after_train_iter(self, run: Run) -> None:
-        """Record; in the middle of an accumulation, at the next update."""
+        """Log the values; within an accumulation, defer them to the next optimizer step."""
         self._is_due = True
         if run.stepped:
             self._record(run)
 
     def after_optimizer_step(self, run: Run) -> None:
-        """Record what waited for an update."""
+        """Log a deferred record."""
         if self._is_due:
             self._record(run)
 

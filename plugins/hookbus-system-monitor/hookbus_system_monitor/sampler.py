@@ -1,4 +1,4 @@
-"""One thread that samples at an interval.
+"""Thread that samples at an interval.
 
 Usable without hookbus.
 """
@@ -12,38 +12,39 @@ __all__ = ["Sampler"]
 
 
 class Sampler:
-    """Calls a function at once and then at an interval, in a daemon thread, until it is stopped.
+    """Daemon thread that calls a function at once and then at an interval until stopped.
 
     Args:
-        sample: what is called.
-        interval: seconds from the end of one call to the next.
-        name: of the thread.
-        say: takes a sentence for people: the first failure, and that the thread did not end.
+        sample: Function to call.
+        interval: Seconds between the end of a call and the next one.
+        name: Name of the thread.
+        warn: Function that logs a warning: the first failed call, or a thread that does not end.
     """
 
-    def __init__(self, sample: Callable[[], None], interval: float, *, name: str, say: Callable[[str], None]) -> None:
-        self._sample, self._interval, self._say = sample, interval, say
+    def __init__(self, sample: Callable[[], None], interval: float, *, name: str, warn: Callable[[str], None]) -> None:
+        self._sample, self._interval, self._say = sample, interval, warn
         self._is_over = threading.Event()
         self._failed = False
+        # A daemon, so that a call blocked in a driver does not keep the process alive.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> bool:
-        """End the thread. May be called twice.
+        """Stop the thread; may be called more than once.
 
         Args:
-            timeout: how many seconds to wait for a sample that is being taken.
+            timeout: Maximum number of seconds to wait for a call in progress.
 
         Returns:
-            Whether the thread is gone. If not, a sample hangs; the thread ends with it, and keeps no process alive.
+            True if the thread has ended; False if a call is still in progress. The thread then ends after the call.
         """
         self._is_over.set()
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._say(f"a sample has taken longer than {timeout:g} s; its thread ends when it comes back.")
+            self._say(f"a sample is still in progress after {timeout:g} s. Its thread ends when the sample returns.")
         return not self._thread.is_alive()
 
     def _work(self) -> None:
@@ -52,10 +53,10 @@ class Sampler:
             self._is_over.wait(self._interval)
 
     def _sample_once(self) -> None:
-        """A failure costs this sample only, and is told once."""
+        """Call the function; report only the first failure."""
         try:
             self._sample()
         except Exception as error:
             if not self._failed:
                 self._failed = True
-                self._say(f"a sample failed ({type(error).__name__}: {error}); others are still taken.")
+                self._say(f"a sample failed: {type(error).__name__}: {error}. Sampling continues.")

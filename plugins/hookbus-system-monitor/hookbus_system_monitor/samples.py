@@ -1,6 +1,6 @@
-"""What was sampled: the means since the last look, and the course of the whole run in bounded memory.
+"""Storage of samples: means since the last record, and a history of the run in bounded memory.
 
-Usable without hookbus. One thread adds, another one looks.
+Usable without hookbus. Thread-safe: one thread adds samples, another one reads them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ __all__ = ["Samples"]
 
 
 class Samples:
-    """Sums up samples for the next record, and keeps a course of at most `size` points over the whole run.
+    """Sum up samples for the next record, and store a history of at most `size` points.
 
-    A full course is thinned out to every second point, and from then on takes only every second sample.
+    A full history is thinned to every second point, after which only every second sample is stored.
 
     Args:
-        size: the most points of the course; at least 2.
+        size: Maximum number of points in the history, at least 2.
     """
 
     def __init__(self, size: int = 2000) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._sums: dict[str, tuple[float, int, float]] = {}  # the sum, of how many, and the last of them
+        self._sums: dict[str, tuple[float, int, float]] = {}  # sum, count and last value
         self._course: list[tuple[float, Values]] = []
         self._seen, self._stride = 0, 1
 
     def add(self, seconds: float, values: Values) -> None:
-        """Take a sample in.
+        """Add a sample.
 
         Args:
-            seconds: when, since the beginning.
-            values: numbers by name; one that is None or not finite counts for nothing.
+            seconds: Seconds since the start.
+            values: Values by name; None and values that are not finite are ignored.
         """
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         with self._lock:
@@ -47,17 +47,17 @@ class Samples:
             self._seen += 1
 
     def take(self) -> dict[str, float]:
-        """The means since the last call; of what adds up by itself (joules) the last. Empty without new samples."""
+        """Return the means since the last call; the last value for cumulative ones (joules)."""
         with self._lock:
             sums, self._sums = self._sums, {}
         return {name: last if name.endswith("joules") else total / count for name, (total, count, last) in sums.items()}
 
     def course(self) -> tuple[list[float], Mapping[str, list[float | None]]]:
-        """Seconds since the beginning, and by name as many numbers, None where there was none."""
+        """Return the times in seconds since the start, and the values by name; None for a missing value."""
         with self._lock:
-            course = list(self._course)
-        names = dict.fromkeys(name for _, values in course for name in values)
-        return [seconds for seconds, _ in course], {name: [row.get(name) for _, row in course] for name in names}
+            points = list(self._course)
+        names = dict.fromkeys(name for _, values in points for name in values)
+        return [seconds for seconds, _ in points], {name: [row.get(name) for _, row in points] for name in names}
 
     def _keep(self, seconds: float, values: Mapping[str, float]) -> None:
         if len(self._course) >= self._size:

@@ -1,4 +1,4 @@
-"""What is left of an out-of-memory error: files from which to see what filled the memory."""
+"""Snapshot of the memory usage after an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ MESSAGES = ("can't allocate memory", "out of memory")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether a device or the host had no memory left.
+    """Return whether an exception means that a device or the host is out of memory.
 
     Args:
-        error: what ended the run. On the CPU, and where a driver has no memory for its own work, torch raises a
-            RuntimeError, which only its message tells from others.
+        error: Exception that ended the run; None if there is none.
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
+    # The CPU allocator and drivers raise a plain RuntimeError, which only its message identifies.
     return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
 
 
 def save_snapshot(directory: Path, rank: int, facts: Mapping[str, Any]) -> list[Path]:
-    """Write `out_of_memory_rank<rank>.json`, and where CUDA is in use the allocator's blocks as `.pickle`.
+    """Write `out_of_memory_rank<rank>.json` and, if CUDA is in use, the allocator's blocks as `.pickle`.
 
     Args:
-        directory: where to.
-        rank: the number of this process.
-        facts: what is known; goes into the JSON file.
+        directory: Output directory.
+        rank: Rank of this process.
+        facts: Contents of the JSON file.
 
     Returns:
-        The files. The pickle is for https://pytorch.org/memory_viz.
+        Paths of the files. The pickle can be opened in https://pytorch.org/memory_viz.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: If a file cannot be written.
     """
     path = directory / f"out_of_memory_rank{rank}.json"
     write_json(path, dict(facts))

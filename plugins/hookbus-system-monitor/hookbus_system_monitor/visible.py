@@ -1,7 +1,7 @@
-"""Which GPUs of the machine are the devices of this process? `CUDA_VISIBLE_DEVICES`, as CUDA reads it.
+"""Mapping of the devices of this process to the GPUs of the machine, by `CUDA_VISIBLE_DEVICES`.
 
-The rules are those of the CUDA programming guide, "CUDA environment variables": entries are indices, or beginnings of
-`GPU-` or `MIG-` UUIDs; an entry that names nothing hides everything behind it.
+Rules of the CUDA programming guide, "CUDA environment variables": entries are indices, or prefixes of `GPU-` or `MIG-`
+UUIDs; an entry without a match hides all later entries.
 
 Usable without hookbus.
 """
@@ -20,17 +20,17 @@ UUIDS = ("GPU-", "MIG-")
 NUMBER = re.compile(r"\s*([+-]?[0-9]+)")
 
 Entry = int | str
-"""One of the devices of a process: the index of a GPU of the machine, or a UUID as `pick` knows them."""
+"""Device of a process: index of a GPU of the machine, or a UUID as accepted by `pick`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the machine, or a part of one.
+    """GPU of the machine, or a MIG instance.
 
     Attributes:
-        uuid: `GPU-...`, or `MIG-...` for a part.
-        handle: what the driver calls it.
-        parts: its MIG instances.
+        uuid: `GPU-...`, or `MIG-...` for a MIG instance.
+        handle: Handle of the driver.
+        parts: MIG instances of the GPU.
     """
 
     uuid: str
@@ -39,19 +39,22 @@ class Gpu:
 
 
 def visible_entries(text: str | None) -> list[Entry] | None:
-    """The devices that `CUDA_VISIBLE_DEVICES` names, in order; None where every GPU is visible.
+    """Parse `CUDA_VISIBLE_DEVICES`.
 
-    The beginning of the text decides whether its entries are UUIDs of GPUs, UUIDs of MIG instances, or numbers; one of
-    another kind ends the list. Of a number the digits at the beginning count; a device that is named twice hides all.
+    The prefix of the text determines whether its entries are GPU UUIDs, MIG UUIDs or indices; an entry of another type
+    ends the list. An index consists of the leading digits of its entry; a duplicate entry hides all devices.
 
     Args:
-        text: the value of the variable; None where it is not set.
+        text: Value of the variable; None if it is not set.
+
+    Returns:
+        Entries in order; None if all GPUs are visible.
     """
     if text is None:
         return None
-    read = _index if not text.startswith(UUIDS) else partial(_uuid, kind=text[:4])
+    parse = _index if not text.startswith(UUIDS) else partial(_uuid, kind=text[:4])
     entries: list[Entry] = []
-    for entry in map(read, text.split(",")):
+    for entry in map(parse, text.split(",")):
         if entry is None:
             break
         if entry in entries:
@@ -61,38 +64,39 @@ def visible_entries(text: str | None) -> list[Entry] | None:
 
 
 def entries_of(text: str | None, uuids: list[str] | None) -> Sequence[Entry] | None:
-    """The devices of this process: what torch says, except for MIG instances, of which it may name the whole GPU.
+    """Return the devices of this process: torch's UUIDs if known, otherwise the entries of the variable.
 
     Args:
-        text: the value of `CUDA_VISIBLE_DEVICES`; None where it is not set.
-        uuids: of torch's devices, without `GPU-`; None where it uses none.
+        text: Value of `CUDA_VISIBLE_DEVICES`; None if it is not set.
+        uuids: UUIDs of torch's devices without the prefix `GPU-`; None before CUDA is initialized.
     """
-    named = visible_entries(text)
-    return named if not uuids or str(text).startswith("MIG-") else uuids
+    entries = visible_entries(text)
+    # For a MIG instance, torch may return the UUID of the entire GPU.
+    return entries if not uuids or str(text).startswith("MIG-") else uuids
 
 
 def pick(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[int, Gpu]:
-    """The GPUs of a process by their index there.
+    """Return the GPUs of a process by device index.
 
-    A GPU that is divided stands for the first of its parts, as it does for CUDA.
+    A GPU with MIG instances is represented by its first instance, as in CUDA.
 
     Args:
-        entries: the devices of the process: indices, beginnings of UUIDs, whole UUIDs without `GPU-`; None for all.
-        gpus: the GPUs of the machine in the order of the driver; None for one that does not answer.
+        entries: Devices of the process: indices, prefixes of UUIDs, or full UUIDs without `GPU-`; None for all.
+        gpus: GPUs of the machine in the order of the driver; None for an unavailable one.
     """
     chosen = {}
     for index, entry in enumerate(range(len(gpus)) if entries is None else entries):
-        found = _at(entry, gpus) if isinstance(entry, int) else _named(entry, gpus)
-        if found is not None:
-            chosen[index] = found
-        elif None not in gpus:
+        gpu = _at(entry, gpus) if isinstance(entry, int) else _named(entry, gpus)
+        if gpu is not None:
+            chosen[index] = gpu
+        elif None not in gpus:  # with an unavailable GPU, an entry without a match may refer to that GPU
             break
     return chosen
 
 
 def _index(word: str) -> int | None:
-    found = NUMBER.match(word)
-    index = -1 if found is None else int(found[1])
+    match = NUMBER.match(word)
+    index = -1 if match is None else int(match[1])
     return index if index >= 0 else None
 
 
@@ -105,14 +109,14 @@ def _at(index: int, gpus: Sequence[Gpu | None]) -> Gpu | None:
     return gpu.parts[0] if gpu is not None and gpu.parts else gpu
 
 
-def _named(beginning: str, gpus: Sequence[Gpu | None]) -> Gpu | None:
-    """The one GPU or part whose UUID begins so; a divided GPU stands for its first part."""
-    whole = [gpu for gpu in gpus if gpu is not None]
-    found = [gpu.parts[0] if gpu.parts else gpu for gpu in whole if _is_called(gpu, beginning)]
-    found += [part for gpu in whole for part in gpu.parts if _is_called(part, beginning)]
-    return found[0] if len(found) == 1 else None
+def _named(prefix: str, gpus: Sequence[Gpu | None]) -> Gpu | None:
+    """Return the GPU or MIG instance with a UUID prefix; None if the prefix is ambiguous or has no match."""
+    available = [gpu for gpu in gpus if gpu is not None]
+    matches = [gpu.parts[0] if gpu.parts else gpu for gpu in available if _is_called(gpu, prefix)]
+    matches += [instance for gpu in available for instance in gpu.parts if _is_called(instance, prefix)]
+    return matches[0] if len(matches) == 1 else None
 
 
-def _is_called(gpu: Gpu, beginning: str) -> bool:
-    """Whether a UUID begins so; torch gives whole ones, and leaves `GPU-` and `MIG-` out."""
-    return gpu.uuid.startswith(beginning) or gpu.uuid.partition("-")[2] == beginning
+def _is_called(gpu: Gpu, prefix: str) -> bool:
+    """Return whether a UUID starts with a prefix, or equals it without `GPU-` or `MIG-` as in torch."""
+    return gpu.uuid.startswith(prefix) or gpu.uuid.partition("-")[2] == prefix

@@ -1,4 +1,4 @@
-"""Watching one amount of memory: too much of it, and steady growth.
+"""Warnings about one memory size: above a threshold, and steady growth.
 
 Usable without hookbus.
 """
@@ -14,33 +14,32 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Tells of too much memory, again only after there was less, and once of steady growth.
+    """Warn each time a memory size rises above a limit, and once about steady growth.
 
     Args:
-        what: which memory, for people.
-        limit: GB; None for no limit.
+        label: Name of the memory for messages.
+        limit: Limit in GB; None for no limit.
     """
 
-    def __init__(self, what: str, limit: float | None) -> None:
-        self._what, self._limit = what, limit
+    def __init__(self, label: str, limit: float | None) -> None:
+        self._what, self._limit = label, limit
         self._was_above = False
         self._growth = Growth()
 
     def see(self, iteration: int, size: int) -> Iterator[str]:
-        """Take a size in, and give sentences about what is to be told.
+        """Add a size and yield the warnings.
 
         Args:
-            iteration: greater than the last.
-            size: bytes.
+            iteration: Number of the iteration, greater than the previous one.
+            size: Size in bytes.
         """
         is_above = self._limit is not None and size > self._limit * GB
         if is_above and not self._was_above:
-            yield f"{self._what} is {size / GB:.2f} GB, more than the warn_threshold of {self._limit:g} GB."
+            yield f"{self._what} is {size / GB:.2f} GB, which exceeds the `warn_threshold` of {self._limit:g} GB."
         self._was_above = is_above
         rate = self._growth.add(iteration, size)
         if rate is not None:
             yield (
-                f"{self._what} grows steadily, by {1000 * rate / GB:.3g} GB per 1000 iterations, and is "
-                f"{size / GB:.2f} GB now. Something keeps what it should let go: often a list of losses that were not "
-                "detached, or a cache without a limit."
+                f"{self._what} grows steadily, by {1000 * rate / GB:.3g} GB per 1000 iterations, and is now "
+                f"{size / GB:.2f} GB, which indicates a memory leak. Detach stored losses and limit the size of caches."
             )

@@ -15,17 +15,17 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left_behind() -> Iterator[None]:
+def _no_leaked_threads() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("QueueFeederThread"):  # of a loader with workers, which lets it end by itself
+        if thread.name.startswith("QueueFeederThread"):  # of a loader with workers, which does not join it
             thread.join(10)
     assert set(threading.enumerate()) <= before
 
 
 class FakeClock:
-    """A clock that stands still until it is told to go on."""
+    """Clock that is advanced by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -33,7 +33,7 @@ class FakeClock:
     def __call__(self) -> float:
         return self.now
 
-    def pass_(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
 
 
@@ -43,28 +43,26 @@ def clock() -> FakeClock:
 
 
 def build_driver(directory: Path, *flags: str) -> Path:
-    """Compile the library that stands in for NVIDIA's; returns the directory in which it is."""
+    """Compile the fake NVML library and return its directory."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.fail(
-            "These tests build a small C library that stands in for NVIDIA's driver: install gcc, for instance."
-        )
+        pytest.fail("The tests require a C compiler to build a fake NVML library. Install gcc.")
     library = directory / "libnvidia-ml.so.1"
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", *flags, "-o", str(library), str(HERE / "nvml.c")]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     return directory
 
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a driver library is that answers as a scenario says."""
+    """Return the directory of a fake NVML library controlled by a scenario file."""
     return build_driver(tmp_path_factory.mktemp("driver"))
 
 
 @dataclass
 class Machine:
-    """A machine with GPUs that are made up: a process in which the real binding reads them."""
+    """Machine with fake GPUs: a process that reads them through the real NVML binding."""
 
     directory: Path
     library: Path
@@ -81,9 +79,9 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        found = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
         paths = {"NVML_SCENARIO": self.scenario, "NVML_CALLS": self.calls, "LD_LIBRARY_PATH": self.library}
-        return found | {name: str(path) for name, path in paths.items()}
+        return variables | {name: str(path) for name, path in paths.items()}
 
     def boot(self) -> "Machine":
         command = [sys.executable, str(HERE / "nvml_reader.py")]
@@ -92,82 +90,82 @@ class Machine:
         return self
 
     def watch(self, scenario: str, entries: list[int | str] | None = None, **settings: bool) -> "Machine":
-        """Begin anew, with a provider for these devices."""
+        """Create a provider for the given devices in a scenario."""
         self.calls.write_text("")
-        self._ask(scenario=scenario, new={"entries": entries, **settings})
+        self._send(scenario=scenario, new={"entries": entries, **settings})
         return self
 
     def read(self, scenario: str | None = None) -> dict[str, float | None]:
-        """One reading, of another scenario where one is given."""
-        return self.reads(1, scenario)[0]
+        """Return one reading, after a change of the scenario if one is given."""
+        return self.read_times(1, scenario)[0]
 
-    def reads(self, count: int, scenario: str | None = None) -> list[dict[str, float | None]]:
+    def read_times(self, count: int, scenario: str | None = None) -> list[dict[str, float | None]]:
         change = {} if scenario is None else {"scenario": scenario}
-        return self._ask(reads=count, **change)["values"]
+        return self._send(reads=count, **change)["values"]
 
     def close(self) -> None:
-        self._ask(close=True)
+        self._send(close=True)
 
-    def opened_and_closed(self) -> list[str]:
+    def get_calls(self) -> list[str]:
         return self.calls.read_text().split()
 
-    def _ask(self, **command: Any) -> dict[str, Any]:
+    def _send(self, **command: Any) -> dict[str, Any]:
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        self.lines = {name: answer[name] for name in ("told", "warned", "complained")}
-        return answer
+        response = json.loads(self.process.stdout.readline())
+        self.lines = {name: response[name] for name in ("info", "warnings", "unavailable")}
+        return response
 
     def shut_down(self) -> None:
         self.process.communicate(timeout=30)
         assert self.process.returncode == 0
 
 
-def booted(directory: Path, library: Path) -> Iterator[Machine]:
-    made = Machine(directory, library)
-    made.scenario.write_text("")
-    made.boot()
-    yield made
-    made.shut_down()
+def boot_machine(directory: Path, library: Path) -> Iterator[Machine]:
+    machine = Machine(directory, library)
+    machine.scenario.write_text("")
+    machine.boot()
+    yield machine
+    machine.shut_down()
 
 
 @pytest.fixture(scope="module")
 def machine(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A machine with a driver of today."""
-    yield from booted(tmp_path_factory.mktemp("machine"), driver)
+    """Machine with a current driver."""
+    yield from boot_machine(tmp_path_factory.mktemp("machine"), driver)
 
 
 @pytest.fixture(scope="module")
 def old_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A machine whose driver does not have the newer calls."""
+    """Machine whose driver lacks recent functions."""
     library = build_driver(tmp_path_factory.mktemp("old_driver"), "-DOLD_DRIVER")
-    yield from booted(tmp_path_factory.mktemp("old_machine"), library)
+    yield from boot_machine(tmp_path_factory.mktemp("old_machine"), library)
 
 
 @pytest.fixture
 def bare_machine(tmp_path: Path) -> Iterator[Machine]:
-    """A machine without a driver; its library directory is empty."""
+    """Machine without a driver: its library directory is empty."""
     library = tmp_path / "library"
     library.mkdir()
-    yield from booted(tmp_path, library)
+    yield from boot_machine(tmp_path, library)
 
 
 @pytest.fixture
 def foreign_machine(tmp_path: Path) -> Iterator[Machine]:
-    """A machine where a file with the name of the driver's library is another library."""
+    """Machine on which another library has the file name of NVML."""
     library = tmp_path / "library"
     library.mkdir()
-    yield from booted(tmp_path, build_driver(library, "-DnvmlInitWithFlags=something_else"))
+    yield from boot_machine(tmp_path, build_driver(library, "-DnvmlInitWithFlags=something_else"))
 
 
 @pytest.fixture
-def made_up_driver(driver: Path, tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """The environment of a process that sees the GPUs of a scenario."""
+def fake_driver(driver: Path, tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """Return a factory of environments in which a process reads the GPUs of a scenario."""
 
     def environment(scenario: str) -> dict[str, str]:
-        made = Machine(tmp_path, driver)
-        made.scenario.write_text(scenario)
-        made.calls.write_text("")
-        return made.environment
+        machine = Machine(tmp_path, driver)
+        machine.scenario.write_text(scenario)
+        machine.calls.write_text("")
+        return machine.environment
 
     return environment

@@ -1,4 +1,4 @@
-"""A process that reads GPUs through the real binding: commands come in as lines of JSON, answers go out so."""
+"""Process that reads GPUs through the real NVML binding, controlled by JSON lines on standard input and output."""
 
 import json
 import os
@@ -16,12 +16,12 @@ def main() -> None:
         if "scenario" in command:
             Path(os.environ["NVML_SCENARIO"]).write_text(command["scenario"])
         if "new" in command:
-            lines = {"told": [], "warned": [], "complained": []}
+            lines = {"info": [], "warnings": [], "unavailable": []}
             provider = NvmlProvider(
                 **command["new"],
-                reader=Reader(lines["complained"].append),
-                tell=lines["told"].append,
-                warn=lines["warned"].append,
+                reader=Reader(lines["unavailable"].append),
+                info=lines["info"].append,
+                warn=lines["warnings"].append,
             )
         values = [provider.read() for _ in range(command.get("reads", 0))]
         if command.get("close"):

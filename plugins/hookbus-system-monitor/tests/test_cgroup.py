@@ -5,8 +5,8 @@ from hookbus_system_monitor.cgroup import Cgroup, Usage
 NO_LIMIT_V1 = 9223372036854771712
 
 
-def cgroup_of(tmp_path, own, files):
-    """A tree of control groups: what `/proc/self/cgroup` says, and files by path."""
+def build_cgroup(tmp_path, own, files):
+    """Create a tree of control groups from the content of `/proc/self/cgroup` and of files by path."""
     root, proc = tmp_path / "cgroup", tmp_path / "own"
     root.mkdir()
     proc.write_text(own)
@@ -21,121 +21,121 @@ V1 = "9:name=systemd:/\n5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n"
 
 
 class TestMemory:
-    def test_of_v2_is_the_limit_and_what_cannot_be_dropped(self, tmp_path):
+    def test_v2_usage_excludes_inactive_page_cache(self, tmp_path):
         files = {"memory.max": 1000, "memory.current": 600, "memory.stat": "anon 300\ninactive_file 250"}
 
-        assert cgroup_of(tmp_path, "0::/\n", files).memory() == Usage(1000, 350)
+        assert build_cgroup(tmp_path, "0::/\n", files).memory() == Usage(1000, 350)
 
-    def test_of_v1_is_the_limit_and_what_cannot_be_dropped(self, tmp_path):
+    def test_v1_usage_excludes_inactive_page_cache(self, tmp_path):
         files = {
             "memory/docker/abc/memory.limit_in_bytes": 1000,
             "memory/docker/abc/memory.usage_in_bytes": 600,
             "memory/docker/abc/memory.stat": "inactive_file 1\ntotal_inactive_file 250",
         }
-        assert cgroup_of(tmp_path, V1, files).memory() == Usage(1000, 350)
+        assert build_cgroup(tmp_path, V1, files).memory() == Usage(1000, 350)
 
-    def test_is_the_tightest_of_the_groups_above(self, tmp_path):
+    def test_lowest_limit_of_the_ancestors_applies(self, tmp_path):
         files = {
             "a/memory.max": 500,
             "a/memory.current": 400,
             "a/b/memory.max": 800,
             "a/b/memory.current": 100,
         }
-        assert cgroup_of(tmp_path, "0::/a/b\n", files).memory() == Usage(500, 400)
+        assert build_cgroup(tmp_path, "0::/a/b\n", files).memory() == Usage(500, 400)
 
-    def test_without_limit_is_none(self, tmp_path):
+    def test_v2_memory_without_a_limit_is_none(self, tmp_path):
         files = {"memory.max": "max", "memory.current": 600}
 
-        assert cgroup_of(tmp_path, "0::/\n", files).memory() is None
+        assert build_cgroup(tmp_path, "0::/\n", files).memory() is None
 
-    def test_of_v1_without_limit_is_none(self, tmp_path):
+    def test_v1_memory_without_a_limit_is_none(self, tmp_path):
         files = {"memory/memory.limit_in_bytes": NO_LIMIT_V1, "memory/memory.usage_in_bytes": 600}
 
-        assert cgroup_of(tmp_path, V1, files).memory() is None
+        assert build_cgroup(tmp_path, V1, files).memory() is None
 
-    def test_of_a_container_that_sees_only_its_own_group_is_found_at_the_top(self, tmp_path):
+    def test_limit_of_a_container_is_read_from_the_mounted_root(self, tmp_path):
         # The path is the host's; inside the container the group is mounted as the root.
         files = {"memory/memory.limit_in_bytes": 1000, "memory/memory.usage_in_bytes": 600}
 
-        assert cgroup_of(tmp_path, V1, files).memory() == Usage(1000, 600)
+        assert build_cgroup(tmp_path, V1, files).memory() == Usage(1000, 600)
 
-    def test_is_none_where_there_are_no_groups(self, tmp_path):
-        cgroup = Cgroup(tmp_path / "missing", tmp_path / "missing as well")
+    def test_all_values_are_none_without_cgroups(self, tmp_path):
+        cgroup = Cgroup(tmp_path / "missing", tmp_path / "also missing")
 
         assert (cgroup.memory(), cgroup.swap(), cgroup.cpus(), cgroup.cpu_seconds()) == (None, None, None, None)
 
-    def test_without_a_reading_of_what_is_used_is_none(self, tmp_path):
-        assert cgroup_of(tmp_path, "0::/\n", {"memory.max": 1000}).memory() is None
+    def test_memory_without_a_usage_is_none(self, tmp_path):
+        assert build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000}).memory() is None
 
-    def test_is_read_anew_each_time(self, tmp_path):
-        cgroup = cgroup_of(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
+    def test_limit_and_usage_are_read_on_each_call(self, tmp_path):
+        cgroup = build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
         (tmp_path / "cgroup/memory.max").write_text("2000\n")
         (tmp_path / "cgroup/memory.current").write_text("700\n")
 
         assert cgroup.memory() == Usage(2000, 700)
 
-    def test_is_none_where_the_group_has_lost_its_limit(self, tmp_path):
-        cgroup = cgroup_of(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
+    def test_memory_is_none_after_the_limit_is_removed(self, tmp_path):
+        cgroup = build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
         (tmp_path / "cgroup/memory.max").write_text("max\n")
 
         assert cgroup.memory() is None
 
-    def test_is_not_looked_for_again_where_there_was_none(self, tmp_path):
-        cgroup = cgroup_of(tmp_path, "0::/\n", {"memory.max": "max", "memory.current": 600})
+    def test_limit_set_after_construction_is_ignored(self, tmp_path):
+        cgroup = build_cgroup(tmp_path, "0::/\n", {"memory.max": "max", "memory.current": 600})
         (tmp_path / "cgroup/memory.max").write_text("1000\n")
 
         assert cgroup.memory() is None
 
 
 class TestSwap:
-    def test_of_v2_has_a_limit_of_its_own(self, tmp_path):
+    def test_v2_swap_has_its_own_limit(self, tmp_path):
         files = {"memory.swap.max": 300, "memory.swap.current": 20}
 
-        assert cgroup_of(tmp_path, "0::/\n", files).swap() == Usage(300, 20)
+        assert build_cgroup(tmp_path, "0::/\n", files).swap() == Usage(300, 20)
 
-    def test_of_v1_is_what_the_sum_leaves(self, tmp_path):
+    def test_v1_swap_is_the_difference_of_memsw_and_memory(self, tmp_path):
         files = {
             "memory/docker/abc/memory.limit_in_bytes": 1000,
             "memory/docker/abc/memory.usage_in_bytes": 600,
             "memory/docker/abc/memory.memsw.limit_in_bytes": 1500,
             "memory/docker/abc/memory.memsw.usage_in_bytes": 640,
         }
-        assert cgroup_of(tmp_path, V1, files).swap() == Usage(500, 40)
+        assert build_cgroup(tmp_path, V1, files).swap() == Usage(500, 40)
 
-    def test_of_v1_without_accounting_is_none(self, tmp_path):
+    def test_v1_swap_without_accounting_is_none(self, tmp_path):
         files = {"memory/memory.limit_in_bytes": NO_LIMIT_V1, "memory/memory.usage_in_bytes": 600}
 
-        assert cgroup_of(tmp_path, V1, files).swap() is None
+        assert build_cgroup(tmp_path, V1, files).swap() is None
 
 
 class TestCpu:
     @pytest.mark.parametrize(("text", "cpus"), [("150000 100000", 1.5), ("max 100000", None)])
-    def test_of_v2_is_quota_by_period(self, tmp_path, text, cpus):
-        assert cgroup_of(tmp_path, "0::/\n", {"cpu.max": text}).cpus() == cpus
+    def test_v2_cpu_limit_is_quota_divided_by_period(self, tmp_path, text, cpus):
+        assert build_cgroup(tmp_path, "0::/\n", {"cpu.max": text}).cpus() == cpus
 
     @pytest.mark.parametrize(("quota", "cpus"), [(400000, 4), (-1, None)])
-    def test_of_v1_is_quota_by_period(self, tmp_path, quota, cpus):
+    def test_v1_cpu_limit_is_quota_divided_by_period(self, tmp_path, quota, cpus):
         files = {"cpu/docker/abc/cpu.cfs_quota_us": quota, "cpu/docker/abc/cpu.cfs_period_us": 100000}
 
-        assert cgroup_of(tmp_path, V1, files).cpus() == cpus
+        assert build_cgroup(tmp_path, V1, files).cpus() == cpus
 
-    def test_is_the_tightest_of_the_groups_above(self, tmp_path):
+    def test_lowest_limit_of_the_ancestors_applies(self, tmp_path):
         files = {"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}
 
-        assert cgroup_of(tmp_path, "0::/a/b\n", files).cpus() == 1
+        assert build_cgroup(tmp_path, "0::/a/b\n", files).cpus() == 1
 
-    def test_time_of_v2_is_in_the_group_itself(self, tmp_path):
+    def test_v2_cpu_time_is_that_of_the_group(self, tmp_path):
         files = {"cpu.stat": "usage_usec 99000000", "a/cpu.stat": "usage_usec 2500000\nuser_usec 1"}
 
-        assert cgroup_of(tmp_path, "0::/a\n", files).cpu_seconds() == 2.5
+        assert build_cgroup(tmp_path, "0::/a\n", files).cpu_seconds() == 2.5
 
-    def test_time_of_v1_is_in_the_group_itself(self, tmp_path):
+    def test_v1_cpu_time_is_that_of_the_group(self, tmp_path):
         files = {"cpuacct/docker/abc/cpuacct.usage": 2_500_000_000}
 
-        assert cgroup_of(tmp_path, V1, files).cpu_seconds() == 2.5
+        assert build_cgroup(tmp_path, V1, files).cpu_seconds() == 2.5
 
 
-def test_the_group_of_this_process_can_be_asked():
+def test_cgroup_of_this_process_is_readable():
     cgroup = Cgroup()
     used = cgroup.cpu_seconds()
 

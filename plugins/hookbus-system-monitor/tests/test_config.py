@@ -4,17 +4,17 @@ from hookbus.errors import ConfigError
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 
 
-def settings_of(config):
+def get_settings(config):
     return {
         name: value for name, value in config.model_dump().items() if name not in type(config).__bases__[0].model_fields
     }
 
 
-def test_the_defaults_of_the_system_monitor():
+def test_system_monitor_has_the_documented_defaults():
     config = SystemMonitorHook().config
 
     assert config.frequency == 10
-    assert settings_of(config) == {
+    assert get_settings(config) == {
         "interval": 2.0,
         "track_cpu": True,
         "track_memory": True,
@@ -26,8 +26,8 @@ def test_the_defaults_of_the_system_monitor():
     }
 
 
-def test_the_defaults_of_the_memory_profiler():
-    assert settings_of(MemoryProfilerHook().config) == {
+def test_memory_profiler_has_the_documented_defaults():
+    assert get_settings(MemoryProfilerHook().config) == {
         "interval": 50,
         "log_gpu": True,
         "log_cpu": True,
@@ -35,7 +35,7 @@ def test_the_defaults_of_the_memory_profiler():
     }
 
 
-def test_whole_seconds_are_seconds():
+def test_interval_may_be_an_integer():
     assert SystemMonitorHook({"interval": 2}).config.interval == 2
 
 
@@ -49,7 +49,7 @@ def test_whole_seconds_are_seconds():
         (MemoryProfilerHook, {"warn_threshold": 0}),
     ],
 )
-def test_what_does_not_hold_is_refused(hook, settings):
+def test_invalid_setting_raises(hook, settings):
     (name,) = settings
     with pytest.raises(ConfigError, match=name):
         hook(settings)

@@ -9,34 +9,34 @@ from hookbus_system_monitor.readings import Reader
 GB = 2**30
 
 
-def test_no_devices_have_no_values():
+def test_null_provider_has_no_values():
     provider = NullProvider()
     provider.close()
 
     assert provider.read() == {}
 
 
-def test_a_machine_without_accelerator_has_no_values():
+def test_accelerator_provider_reads_the_memory_of_each_device():
     expected = {
-        f"gpu{i}/{what}_gb" for i in range(torch.accelerator.device_count()) for what in ("allocated", "reserved")
+        f"gpu{i}/{kind}_gb" for i in range(torch.accelerator.device_count()) for kind in ("allocated", "reserved")
     }
 
     assert set(AcceleratorProvider().read()) == expected
 
 
-def test_torch_names_no_devices_before_it_uses_them():
+def test_cuda_uuids_are_none_before_cuda_is_initialized():
     if not torch.cuda.is_initialized():
         assert cuda_uuids() is None
 
 
 @pytest.mark.gpu
-class TestARealGpu:
-    def test_is_the_one_that_torch_uses(self):
+class TestGpu:
+    def test_gpu_0_is_the_current_device_of_torch(self):
         torch.zeros(1, device="cuda")
         lines = []
-        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), tell=lines.append, warn=lines.append)
+        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), info=lines.append, warn=lines.append)
         before = provider.read()
-        kept = torch.zeros(GB, dtype=torch.uint8, device="cuda")
+        tensor = torch.zeros(GB, dtype=torch.uint8, device="cuda")
         after = provider.read()
         provider.close()
 
@@ -44,17 +44,17 @@ class TestARealGpu:
         assert after["gpu0/memory_percent"] == pytest.approx(
             100 * after["gpu0/memory_used_gb"] * GB / torch.cuda.get_device_properties(0).total_memory, rel=0.05
         )
-        assert kept.numel() == GB
+        assert tensor.numel() == GB
 
-    def test_has_the_numbers_that_its_driver_gives(self):
+    def test_values_agree_with_the_driver(self):
         torch.zeros(1, device="cuda")
         lines = []
-        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), tell=lines.append, warn=lines.append)
+        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), info=lines.append, warn=lines.append)
         provider.read()
         for _ in range(20):
             torch.randn(4096, 4096, device="cuda") @ torch.randn(4096, 4096, device="cuda")
         torch.cuda.synchronize()
-        found = provider.read()
+        values = provider.read()
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda_uuids()[0]}")
         celsius = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
@@ -63,16 +63,16 @@ class TestARealGpu:
         pynvml.nvmlShutdown()
         provider.close()
 
-        assert found["gpu0/celsius"] == pytest.approx(celsius, abs=10)
-        assert 0 < found["gpu0/watts"] < 1.5 * limit
-        assert 0 < found["gpu0/sm_mhz"] <= fastest
-        assert 0 <= found["gpu0/percent"] <= 100
-        assert found["gpu0/joules"] > 0
+        assert values["gpu0/celsius"] == pytest.approx(celsius, abs=10)
+        assert 0 < values["gpu0/watts"] < 1.5 * limit
+        assert 0 < values["gpu0/sm_mhz"] <= fastest
+        assert 0 <= values["gpu0/percent"] <= 100
+        assert values["gpu0/joules"] > 0
         assert lines == []
 
-    def test_holds_what_torch_says_it_holds(self):
-        kept = torch.zeros(GB, dtype=torch.uint8, device="cuda")
-        found = AcceleratorProvider().read()
+    def test_allocated_memory_agrees_with_torch(self):
+        tensor = torch.zeros(GB, dtype=torch.uint8, device="cuda")
+        values = AcceleratorProvider().read()
 
-        assert found["gpu0/allocated_gb"] == torch.cuda.memory_allocated(0) / GB
-        assert found["gpu0/allocated_gb"] * GB >= kept.numel()
+        assert values["gpu0/allocated_gb"] == torch.cuda.memory_allocated(0) / GB
+        assert values["gpu0/allocated_gb"] * GB >= tensor.numel()

@@ -8,30 +8,30 @@ from hypothesis import strategies as st
 from hookbus_system_monitor.growth import Growth, line_through
 
 
-def told(values, size=20, step=50):
-    """(number of the point, rate) at which growth was told."""
+def detect(values, size=20, step=50):
+    """Return pairs (number of the point, rate) at which growth is detected."""
     growth = Growth(size)
-    found = [(i, growth.add(i * step, value)) for i, value in enumerate(values, 1)]
-    return [each for each in found if each[1] is not None]
+    results = [(i, growth.add(i * step, value)) for i, value in enumerate(values, 1)]
+    return [result for result in results if result[1] is not None]
 
 
-class TestTheLine:
-    def test_goes_through_points_that_lie_on_one(self):
+class TestLine:
+    def test_fit_of_collinear_points_is_exact(self):
         line = line_through([(0, 5), (10, 25), (20, 45)])
 
         assert (line.slope, line.explained) == (2, 1)
 
-    def test_explains_what_is_worked_out_by_hand(self):
+    def test_fit_agrees_with_a_manual_calculation(self):
         # Means 1 and 2; sums of squares 2 and 6; sum of products 3: slope 3/2, explained 9/12.
         line = line_through([(0, 1), (1, 1), (2, 4)])
 
         assert (line.slope, line.explained) == (1.5, 0.75)
 
-    def test_through_equal_values_explains_nothing(self):
+    def test_fit_of_equal_values_explains_nothing(self):
         assert (line_through([(0, 7), (1, 7), (2, 7)]).slope, line_through([(0, 7), (1, 7)]).explained) == (0, 0)
 
     @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=30))
-    def test_has_the_slope_that_numpy_finds(self, values):
+    def test_slope_agrees_with_numpy(self, values):
         points = [(float(50 * i), value) for i, value in enumerate(values)]
         expected = numpy.polyfit(*zip(*points, strict=True), 1)[0]
 
@@ -39,21 +39,21 @@ class TestTheLine:
 
 
 class TestSteadyGrowth:
-    def test_is_told_once_with_its_rate_when_the_window_is_full(self):
-        assert told([1000 + 10 * i for i in range(60)]) == [(20, 0.2)]
+    def test_steady_growth_is_detected_once_when_the_window_is_full(self):
+        assert detect([1000 + 10 * i for i in range(60)]) == [(20, 0.2)]
 
-    def test_is_told_where_it_begins_late(self):
+    def test_growth_that_starts_late_is_detected(self):
         values = [1000] * 20 + [1000 + 10 * i for i in range(1, 41)]
         windows = [(end, numpy.arange(20) * 50, numpy.array(values[end - 20 : end])) for end in range(21, 61)]
-        end, x, y = next(each for each in windows if numpy.corrcoef(each[1], each[2])[0, 1] ** 2 >= 0.95)
+        end, x, y = next(window for window in windows if numpy.corrcoef(window[1], window[2])[0, 1] ** 2 >= 0.95)
 
-        assert told(values) == [(end, pytest.approx(numpy.polyfit(x, y, 1)[0]))]
+        assert detect(values) == [(end, pytest.approx(numpy.polyfit(x, y, 1)[0]))]
         assert 30 < end < 40
 
-    def test_is_seen_through_noise(self):
+    def test_noisy_growth_is_detected(self):
         noisy = [1000 + 10 * i + 8 * math.sin(7 * i) for i in range(60)]
 
-        assert len(told(noisy)) == 1
+        assert len(detect(noisy)) == 1
 
 
 class TestNoGrowth:
@@ -70,5 +70,5 @@ class TestNoGrowth:
         ],
         ids=["flat", "swinging", "a step", "falling", "too slow", "levels off", "too short"],
     )
-    def test_is_told_of_nothing(self, values):
-        assert told(values) == []
+    def test_values_without_steady_growth_are_not_detected(self, values):
+        assert detect(values) == []

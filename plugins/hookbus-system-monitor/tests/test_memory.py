@@ -9,7 +9,7 @@ from hookbus_system_monitor.memory import Memory, process_memory, process_peak, 
 
 
 class Limits:
-    """A control group with these limits."""
+    """Control group with the given limits."""
 
     def __init__(self, memory=None, swap=None):
         self._memory, self._swap = memory, swap
@@ -23,51 +23,51 @@ class Limits:
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch):
-    """A host of 1000 bytes of memory and 200 of swap."""
+    """Fake a host with 1000 bytes of memory and 200 bytes of swap."""
     memory = psutil.virtual_memory()._replace(total=1000, available=750, used=250, percent=25.0)
     swap = psutil.swap_memory()._replace(total=200, free=150, used=50, percent=25.0)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
 
 
-class TestTheSystem:
-    def test_is_the_host_where_there_is_no_limit(self):
+class TestSystem:
+    def test_memory_without_a_limit_is_that_of_the_host(self):
         assert system_memory(Limits()) == Memory(1000, 750, 250, 25.0)
         assert swap_memory(Limits()) == Memory(200, 150, 50, 25.0)
 
-    def test_is_the_container_where_its_limit_is_lower(self):
+    def test_memory_with_a_lower_limit_is_that_of_the_container(self):
         assert system_memory(Limits(memory=Usage(400, 100))) == Memory(400, 300, 100, 25.0)
         assert swap_memory(Limits(swap=Usage(100, 10))) == Memory(100, 90, 10, 10.0)
 
     @pytest.mark.parametrize("limit", [1000, 9223372036854771712])
-    def test_is_the_host_where_the_limit_is_not_lower(self, limit):
+    def test_memory_with_a_higher_limit_is_that_of_the_host(self, limit):
         assert system_memory(Limits(memory=Usage(limit, 100))) == Memory(1000, 750, 250, 25.0)
 
-    def test_has_no_swap_where_the_container_may_use_none(self):
+    def test_swap_limit_of_zero_is_no_swap(self):
         assert swap_memory(Limits(swap=Usage(0, 0))) == Memory(0, 0, 0, 0.0)
 
-    def test_has_nothing_left_where_the_container_uses_more_than_it_may(self):
+    def test_usage_above_the_limit_leaves_no_available_memory(self):
         assert system_memory(Limits(memory=Usage(400, 500))) == Memory(400, 0, 400, 100.0)
 
 
-class TestTheProcess:
-    def test_grows_by_what_is_filled(self):
+class TestProcess:
+    def test_process_memory_grows_with_an_allocation(self):
         before = process_memory()
         kept = torch.ones(2**26, dtype=torch.uint8)
 
         assert process_memory() - before >= 0.9 * kept.numel()
 
-    def test_had_at_its_peak_what_it_had_before_it_was_given_back(self):
+    def test_process_peak_includes_released_memory(self):
         kept = torch.ones(2**26, dtype=torch.uint8)
         then = process_memory()
         del kept
 
-        assert process_peak(process_memory()) >= 0.99 * then  # the kernel notes both with a delay
+        assert process_peak(process_memory()) >= 0.99 * then  # the kernel updates both with a delay
 
-    def test_had_at_its_peak_at_least_what_it_has(self):
+    def test_process_peak_is_at_least_the_current_size(self):
         assert process_peak(2**60) == 2**60
 
-    def test_is_the_child_after_a_fork(self):
+    def test_process_memory_is_that_of_the_child_after_a_fork(self):
         def grow(pipe):
             before = process_memory()
             kept = b"1" * 2**26

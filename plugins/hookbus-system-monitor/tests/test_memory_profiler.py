@@ -26,21 +26,21 @@ HOST_NAMES = {
 
 @pytest.fixture
 def lines(caplog):
-    """What was logged, as a function of a level."""
+    """Return a function that returns the logged messages of a level."""
     caplog.set_level(logging.INFO, logger="hookbus")
     return lambda level: [record.getMessage() for record in caplog.records if record.levelname == level]
 
 
 @pytest.fixture
 def process(monkeypatch):
-    """A process whose resident memory is what the test says."""
+    """Return the fake memory of the process, set by the test."""
     memory = SimpleNamespace(rss=GB)
     monkeypatch.setattr(psutil.Process, "memory_info", lambda self: memory)
     return memory
 
 
 class TestRecords:
-    def test_are_made_every_interval(self, lines):
+    def test_memory_is_logged_every_interval(self, lines):
         writer = Writer()
         bus = HookBus([MemoryProfilerHook(interval=10), writer])
         with bus.run(epochs=5) as run:
@@ -48,12 +48,12 @@ class TestRecords:
 
         assert writer.steps == [10, 20, 30]
         assert all(set(values) >= HOST_NAMES for _, values in writer.written)
-        said = [line for line in lines("INFO") if "emory" in line]
-        assert [line[:15] for line in said] == ["The system has ", "Memory informat"] * 3 + ["memory_profiler"]
+        messages = [line for line in lines("INFO") if "emory" in line]
+        assert [line[:15] for line in messages] == ["The system has ", "Memory informat"] * 3 + ["memory_profiler"]
 
-    def test_are_not_made_of_a_short_training_but_its_most_is_said(self, lines, process, monkeypatch):
-        most = SimpleNamespace(ru_maxrss=3 * 2**20)  # kilobytes
-        monkeypatch.setattr("resource.getrusage", lambda who: most)
+    def test_short_training_logs_only_its_peak_memory(self, lines, process, monkeypatch):
+        peak = SimpleNamespace(ru_maxrss=3 * 2**20)  # kilobytes
+        monkeypatch.setattr("resource.getrusage", lambda who: peak)
         monkeypatch.setattr("sys.platform", "linux")
         writer = Writer()
         bus = HookBus([MemoryProfilerHook(), writer])
@@ -61,16 +61,16 @@ class TestRecords:
             train(bus, run)
 
         assert writer.steps == []
-        assert lines("INFO") == ["memory_profiler: the memory of this process was at most 3.00 GB."]
+        assert lines("INFO") == ["memory_profiler: process memory peaked at 3.00 GB."]
 
-    def test_say_nothing_of_the_host_where_that_is_not_wanted(self, lines):
+    def test_host_memory_is_not_logged_without_log_cpu(self, lines):
         bus = HookBus([MemoryProfilerHook(interval=1, log_cpu=False)])
         with bus.run(epochs=1) as run:
             train(bus, run)
 
         assert [line for line in lines("INFO") if "process" in line] == []
 
-    def test_hold_what_the_process_has(self, process):
+    def test_record_contains_the_memory_of_the_process(self, process):
         process.rss = 3 * GB
         writer = Writer()
         bus = HookBus([MemoryProfilerHook(interval=6), writer])
@@ -87,19 +87,19 @@ class TestRecords:
             abs=0.1,
         )
 
-    def test_wait_for_an_update_in_the_middle_of_an_accumulation(self):
+    def test_record_within_an_accumulation_is_deferred_to_the_next_step(self):
         writer = Writer()
         accumulate([MemoryProfilerHook(interval=3), writer], by=2)
 
         assert writer.steps == [2, 3]
 
-    def test_stand_once_on_an_update(self):
+    def test_each_optimizer_step_has_one_record(self):
         writer = Writer()
         accumulate([MemoryProfilerHook(interval=1), writer], by=2)
 
         assert writer.steps == [1, 2, 3]
 
-    def test_are_left_out_where_they_are_not_wanted(self, lines):
+    def test_nothing_is_logged_without_log_cpu_and_log_gpu(self, lines):
         writer = Writer()
         bus = HookBus([MemoryProfilerHook(interval=1, log_cpu=False, log_gpu=False), writer])
         with bus.run(epochs=1) as run:
@@ -110,28 +110,28 @@ class TestRecords:
 
 
 class TestWarnings:
-    def test_are_of_too_much_once_until_there_was_less(self, process, lines):
+    def test_memory_above_the_threshold_is_one_warning_until_it_falls(self, process, lines):
         bus = HookBus([MemoryProfilerHook(interval=1, warn_threshold=2)])
         sizes = [1, 3, 4, 1, 5, 6]
         with bus.run(epochs=1) as run:
             train(bus, run, lambda number: setattr(process, "rss", sizes[number - 1] * GB))
 
         assert lines("WARNING") == [
-            f"memory_profiler: the memory of this process is {size}.00 GB, more than the warn_threshold of 2 GB."
+            f"memory_profiler: process memory is {size}.00 GB, which exceeds the `warn_threshold` of 2 GB."
             for size in (3, 5)
         ]
 
-    def test_are_of_steady_growth_once_with_its_rate(self, process, lines):
+    def test_steady_growth_is_one_warning_with_its_rate(self, process, lines):
         bus = HookBus([MemoryProfilerHook(interval=2)])
         with bus.run(epochs=10) as run:
             train(bus, run, lambda number: setattr(process, "rss", GB + number * GB // 64))
 
         (line,) = lines("WARNING")
         assert line.startswith(
-            "memory_profiler: the memory of this process grows steadily, by 15.6 GB per 1000 iterations, and is 1.62"
+            "memory_profiler: process memory grows steadily, by 15.6 GB per 1000 iterations, and is now 1.62"
         )
 
-    def test_are_none_where_memory_stays(self, process, lines):
+    def test_constant_memory_causes_no_warning(self, process, lines):
         bus = HookBus([MemoryProfilerHook(interval=1)])
         with bus.run(epochs=10) as run:
             train(bus, run)
@@ -140,7 +140,7 @@ class TestWarnings:
 
 
 def fail_with(error, **options):
-    """A run that ends so at iteration 2."""
+    """Run a training that raises an error at iteration 2."""
     bus = HookBus([MemoryProfilerHook()])
 
     def fail(number):
@@ -152,23 +152,25 @@ def fail_with(error, **options):
 
 
 class TestOutOfMemory:
-    def test_leaves_a_snapshot_and_names_it(self, tmp_path, lines):
+    def test_out_of_memory_error_saves_a_snapshot(self, tmp_path, lines):
         fail_with(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GB."), work_dir=tmp_path)
         path = tmp_path / "logs" / "out_of_memory_rank0.json"
         facts = json.loads(path.read_text())
 
-        assert f"memory_profiler: out of memory; a snapshot is in {path}" in "".join(lines("WARNING"))
+        assert f"memory_profiler: out of memory. Snapshot saved to {path}" in "".join(lines("WARNING"))
         assert facts["error"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GB."
         assert (facts["iteration"], facts["step"]) == (1, 1)
         assert facts["process"] > 0
         assert set(facts["system"]) == {"total", "available", "used", "percent"}
 
-    def test_without_a_place_for_files_says_what_would_be_right(self, lines):
+    def test_out_of_memory_error_without_a_work_dir_is_a_warning(self, lines):
         fail_with(MemoryError())
 
-        assert lines("WARNING") == ["memory_profiler: out of memory; give work_dir to the run for a snapshot of it."]
+        assert lines("WARNING") == [
+            "memory_profiler: out of memory, and the run has no work directory for a snapshot. Set `work_dir`."
+        ]
 
-    def test_is_not_taken_for_another_error(self, tmp_path, lines):
+    def test_other_error_saves_no_snapshot(self, tmp_path, lines):
         fail_with(ValueError("broken"), work_dir=tmp_path)
 
         assert lines("WARNING") == []
@@ -176,9 +178,9 @@ class TestOutOfMemory:
 
 
 @pytest.mark.gpu
-class TestARealDevice:
-    def test_has_its_memory_in_the_records(self):
-        kept = torch.zeros(GB, dtype=torch.uint8, device="cuda")
+class TestGpu:
+    def test_record_contains_the_memory_of_the_gpu(self):
+        tensor = torch.zeros(GB, dtype=torch.uint8, device="cuda")
         writer = Writer()
         bus = HookBus([MemoryProfilerHook(interval=6), writer])
         with bus.run(epochs=1) as run:
@@ -189,9 +191,9 @@ class TestARealDevice:
         assert values["memory/gpu_reserved_gb"] == torch.cuda.memory_reserved() / GB
         assert values["memory/gpu_peak_gb"] == torch.cuda.max_memory_allocated() / GB
         assert 0 <= values["memory/gpu_fragmentation_percent"] <= 100
-        assert kept.numel() == GB
+        assert tensor.numel() == GB
 
-    def test_that_is_full_leaves_a_snapshot_with_its_blocks(self, tmp_path, lines):
+    def test_full_gpu_saves_a_snapshot_with_its_blocks(self, tmp_path, lines):
         total = torch.cuda.get_device_properties(0).total_memory
         bus = HookBus([MemoryProfilerHook()])
 

@@ -1,4 +1,4 @@
-"""Records stand on optimizer updates."""
+"""Tests of the alignment of records to optimizer steps."""
 
 import pytest
 
@@ -8,23 +8,23 @@ from hookbus_system_monitor.records import RecordingHook
 from .toys import Writer, accumulate
 
 
-class Answers(RecordingHook):
-    """Records the next of these answers, and after training what is left."""
+class ScriptedHook(RecordingHook):
+    """Log the next of the given values, and the next one after training."""
 
     priority = 0
 
-    def __init__(self, answers):
+    def __init__(self, values):
         super().__init__()
-        self.answers = list(answers)
+        self.remaining = list(values)
 
     def values(self, run):
-        return self.answers.pop(0)
+        return self.remaining.pop(0)
 
     def after_train(self, run):
         self._record(run)
 
 
-class Every3(Answers):
+class ScriptedHookEvery3(ScriptedHook):
     @hookimpl(when=every(3))
     def after_train_iter(self, run):
         super().after_train_iter(run)
@@ -33,32 +33,32 @@ class Every3(Answers):
 @pytest.mark.parametrize(
     ("kind", "written", "left"),
     [
-        # Updates are made at iterations 2, 4 and 6.
-        (Answers, [(1, {"a": 1.0}), (2, {"a": 2.0}), (3, {"a": 3.0})], 6),
-        # Due at iterations 3 and 6: 3 makes no update, 4 makes the second one.
-        (Every3, [(2, {"a": 1.0}), (3, {"a": 2.0})], 7),
+        # Optimizer steps at iterations 2, 4 and 6.
+        (ScriptedHook, [(1, {"a": 1.0}), (2, {"a": 2.0}), (3, {"a": 3.0})], 6),
+        # Due at iterations 3 and 6: 3 is no optimizer step, 4 is the second one.
+        (ScriptedHookEvery3, [(2, {"a": 1.0}), (3, {"a": 2.0})], 7),
     ],
 )
-def test_a_record_that_is_due_waits_for_an_update_that_has_none_yet(kind, written, left):
+def test_due_record_is_deferred_to_a_step_without_a_record(kind, written, left):
     hook, writer = kind({"a": float(n)} for n in range(1, 10)), Writer()
     accumulate([hook, writer], by=2)
 
     assert writer.written == written
-    assert len(hook.answers) == left
+    assert len(hook.remaining) == left
 
 
-def test_where_there_is_nothing_new_there_is_no_record_and_the_end_looks_again():
-    looked = 2 * 3  # after each update, and after the iteration that makes it
-    hook, writer = Answers([*[{}] * looked, {"a": 1.0}]), Writer()
+def test_empty_values_are_not_logged_and_requested_again():
+    requests = 2 * 3  # after each optimizer step and after its iteration
+    hook, writer = ScriptedHook([*[{}] * requests, {"a": 1.0}]), Writer()
     accumulate([hook, writer], by=2)
 
     assert writer.written == [(3, {"a": 1.0})]
-    assert hook.answers == []
+    assert hook.remaining == []
 
 
-def test_a_hook_that_does_not_say_what_it_records_is_told():
-    class Mute(RecordingHook):
+def test_hook_without_values_raises_not_implemented_error():
+    class Empty(RecordingHook):
         pass
 
-    with pytest.raises(NotImplementedError, match="Mute must say what it records"):
-        accumulate([Mute()], by=2)
+    with pytest.raises(NotImplementedError, match="Empty: `values` is not implemented"):
+        accumulate([Empty()], by=2)

@@ -9,7 +9,7 @@ from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
 
 class TestOutOfMemory:
     @pytest.mark.parametrize(
-        ("error", "is_it"),
+        ("error", "expected"),
         [
             (torch.OutOfMemoryError("CUDA out of memory."), True),
             (MemoryError(), True),
@@ -23,29 +23,29 @@ class TestOutOfMemory:
         ],
         ids=str,
     )
-    def test_is_told_from_other_errors(self, error, is_it):
-        assert is_out_of_memory(error) is is_it
+    def test_out_of_memory_errors_are_recognized(self, error, expected):
+        assert is_out_of_memory(error) is expected
 
-    def test_is_what_torch_says_on_the_cpu(self):
+    def test_out_of_memory_error_of_torch_on_the_cpu_is_recognized(self):
         with pytest.raises(RuntimeError) as caught:
             torch.empty(2**60, dtype=torch.uint8)
 
         assert is_out_of_memory(caught.value)
 
 
-class TestTheFiles:
-    def test_are_one_with_the_facts(self, tmp_path):
-        (path,) = save_snapshot(tmp_path, 3, {"error": "it was full", "process": 5})
+class TestFiles:
+    def test_snapshot_is_a_json_file_with_the_facts(self, tmp_path):
+        (path,) = save_snapshot(tmp_path, 3, {"error": "out of memory", "process": 5})
 
         assert path == tmp_path / "out_of_memory_rank3.json"
-        assert json.loads(path.read_text()) == {"error": "it was full", "process": 5}
+        assert json.loads(path.read_text()) == {"error": "out of memory", "process": 5}
 
     @pytest.mark.gpu
-    def test_are_the_blocks_of_the_device_as_well(self, tmp_path):
-        kept = torch.zeros(2**25, dtype=torch.uint8, device="cuda")
+    def test_snapshot_on_cuda_includes_the_blocks_of_the_device(self, tmp_path):
+        tensor = torch.zeros(2**25, dtype=torch.uint8, device="cuda")
         facts, blocks = save_snapshot(tmp_path, 0, {})
         snapshot = pickle.loads(blocks.read_bytes())
 
         assert json.loads(facts.read_text()) == {}
         addresses = [block["address"] for segment in snapshot["segments"] for block in segment["blocks"]]
-        assert kept.data_ptr() in addresses
+        assert tensor.data_ptr() in addresses

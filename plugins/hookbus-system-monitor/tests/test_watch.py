@@ -3,32 +3,32 @@ from hookbus_system_monitor.watch import Watch
 GB = 2**30
 
 
-def seen(watch, sizes):
-    """What was told at each size."""
+def collect_warnings(watch, sizes):
+    """Return the warnings at each size."""
     return [list(watch.see(50 * i, round(size * GB))) for i, size in enumerate(sizes, 1)]
 
 
-class TestTooMuch:
-    def test_is_told_once_until_there_was_less(self):
-        found = seen(Watch("this memory", 3), [2.5, 3.5, 4, 3, 3.25])
+class TestThreshold:
+    def test_size_above_the_limit_is_one_warning_until_it_falls(self):
+        warnings = collect_warnings(Watch("GPU memory", 3), [2.5, 3.5, 4, 3, 3.25])
 
-        assert found == [
+        assert warnings == [
             [],
-            ["this memory is 3.50 GB, more than the warn_threshold of 3 GB."],
+            ["GPU memory is 3.50 GB, which exceeds the `warn_threshold` of 3 GB."],
             [],
             [],
-            ["this memory is 3.25 GB, more than the warn_threshold of 3 GB."],
+            ["GPU memory is 3.25 GB, which exceeds the `warn_threshold` of 3 GB."],
         ]
 
-    def test_is_nothing_without_a_limit(self):
-        assert seen(Watch("this memory", None), [2, 3, 1000]) == [[], [], []]
+    def test_size_without_a_limit_causes_no_warning(self):
+        assert collect_warnings(Watch("GPU memory", None), [2, 3, 1000]) == [[], [], []]
 
 
 class TestGrowth:
-    def test_is_told_once_with_its_rate(self):
-        found = seen(Watch("this memory", None), [4 + 0.1 * i for i in range(40)])
+    def test_steady_growth_is_one_warning_with_its_rate(self):
+        warnings = collect_warnings(Watch("GPU memory", None), [4 + 0.1 * i for i in range(40)])
 
-        assert [len(each) for each in found] == [0] * 19 + [1] + [0] * 20
-        assert found[19][0].startswith(
-            "this memory grows steadily, by 2 GB per 1000 iterations, and is 5.90 GB now. Something keeps"
+        assert [len(messages) for messages in warnings] == [0] * 19 + [1] + [0] * 20
+        assert warnings[19][0].startswith(
+            "GPU memory grows steadily, by 2 GB per 1000 iterations, and is now 5.90 GB, which indicates"
         )

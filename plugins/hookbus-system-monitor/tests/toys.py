@@ -1,4 +1,4 @@
-"""Trainings for the tests of the hooks."""
+"""Training loops for the tests of the hooks."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ BATCHES = [torch.zeros(4, 2)] * 6
 
 
 class Writer(Hook):
-    """Keeps every record."""
+    """Store all logged scalars."""
 
     def __init__(self, **settings):
         super().__init__(settings)
@@ -25,7 +25,7 @@ class Writer(Hook):
 
 
 def train(bus, run, in_iteration=lambda number: None):
-    """A loop of one's own."""
+    """Run a custom training loop."""
     for _ in run.epochs():
         bus.emit("before_train_epoch")
         for i, batch in run.batches(BATCHES):
@@ -36,7 +36,7 @@ def train(bus, run, in_iteration=lambda number: None):
 
 
 def accumulate(hooks, *, by, in_iteration=lambda: None):
-    """One epoch of 6 iterations with an update after each so many."""
+    """Train for one epoch of 6 iterations with an optimizer step every `by` iterations."""
     model = nn.Linear(2, 2)
 
     def step(model, batch):
