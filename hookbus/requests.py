@@ -201,7 +201,11 @@ def deliver_records(run: Run, *, everything: bool) -> None:
 def _validate(run: Run, *, sanity: bool) -> None:
     """One validation for all who asked, unless nothing has changed since the last one."""
     if sanity or run.validations.validated_at != run.clock.steps_done:
-        run.validate(sanity=sanity)
+        try:
+            run.validate(sanity=sanity)
+        except Exception as error:
+            if not run.signals.explains(error):
+                raise
 
 
 def _save(run: Run, saves: list[Request]) -> None:

@@ -21,6 +21,7 @@ from hookbus.requests import Outcome, Queue, Record, Request
 from hookbus.runs.best import Best
 from hookbus.runs.counts import Counts
 from hookbus.runs.decisions import Decisions
+from hookbus.runs.interrupts import Signals
 from hookbus.runs.request_methods import RequestMethods
 from hookbus.runs.services import Services
 from hookbus.runs.training_data import TrainingData
@@ -74,7 +75,7 @@ class Run(Counts, RequestMethods):
         "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps",
         "decisions", "device", "exception", "held", "id", "keeps_brackets", "metrics", "mode", "model",
         "optimizer", "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler",
-        "scheduler", "seed", "services", "test_loader", "train_loader", "trainer", "training_data", "unclaimed",
+        "scheduler", "seed", "services", "signals", "test_loader", "train_loader", "trainer", "training_data", "unclaimed",
         "val_loader", "validating", "validations", "weights", "work_dir",
     )  # fmt: skip
 
@@ -137,6 +138,7 @@ class Run(Counts, RequestMethods):
     def _begin_afresh(self) -> None:
         """What every run has for itself."""
         self.queue = Queue()
+        self.signals = Signals(self)
         self.stops: list[Request] = []
         self.records: dict[tuple[str, str], Record] = {}
         self.held: dict[Path, Callable[[], object]] = {}

@@ -18,7 +18,7 @@ from hookbus.ranks import Ranks, join
 from hookbus.run import Run
 from hookbus.runs.decisions import begin_together
 from hookbus.runs.ending import agreed_outcome, end, fail, release_directories, write_status
-from hookbus.runs.interrupts import graceful_interrupts
+from hookbus.runs.interrupts import ends_by_signal, graceful_interrupts
 from hookbus.runs.preconditions import check_hooks
 from hookbus.runs.resuming import go_on_from, take_up_recorded_run
 from hookbus.runs.validations import Evaluator
@@ -121,7 +121,7 @@ def custom_run(
     run.train_loader, run.val_loader = train_loader, val_loader
     run.clock.epoch_length = length
     with living(run, resume), graceful_interrupts(run):
-        with suppress(LoopLeft):
+        with suppress(LoopLeft), ends_by_signal(run):
             yield run
         run.brackets.close_all()
     if run.outcome == "interrupted":

@@ -58,7 +58,7 @@ def end(run: Run) -> None:
     cleanup = partial(bus.fire, "cleanup")
     report = bus.table.failures.report
     _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
-    _add(run, _failures_of(bus.pm.release, run.training_data.close, run.validations.close))
+    _add(run, _failures_of(bus.pm.release, run.training_data.close, run.validations.close, run.signals.close))
     _add(run, _failures_of(partial(write_status, run), partial(release_directories, run)))
     run.alive = False
     if run.exception is not None and not failed_before:

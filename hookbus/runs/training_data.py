@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import LoopError, RankError
+from hookbus.runs.interrupts import ends_by_signal
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -110,9 +111,13 @@ class TrainingData:
             LoopError: the loader gives no batch at all.
             RankError: the ranks have different numbers of batches.
         """
-        run, clock = self._run, self._run.clock
-        if run.should_stop_epoch:
+        if self._run.should_stop_epoch:
             return
+        with ends_by_signal(self._run, in_loader=True):
+            yield from self._read(loader)
+
+    def _read(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        run, clock = self._run, self._run.clock
         feed = self._feed_of(loader)
         index = begun = self._skip(feed.length)
         if index and not feed.exact:
@@ -183,9 +188,11 @@ class TrainingData:
     def _look_for_the_end(self, batches: Iterator[Any]) -> None:
         """Whether a loader without length has ended: that takes reading on, so its place is noted before."""
         place, clock = self.state_dict(), self._run.clock
-        clock.epoch_cut = next(batches, self) is not self
-        if clock.epoch_cut:
-            self.load_state_dict(place)
+        try:
+            clock.epoch_cut = next(batches, self) is not self
+        finally:
+            if clock.epoch_cut:
+                self.load_state_dict(place)
 
     def _feed_of(self, loader: Iterable[Any]) -> Feed:
         if self._feed is None or self._source is not loader:

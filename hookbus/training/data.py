@@ -46,6 +46,7 @@ from hookbus.training.seeding import (
     prepared,
 )
 from hookbus.training.train_shard import Part
+from hookbus.training.workers import read
 
 __all__ = ["Feed", "Splits", "feed_of"]
 
@@ -151,7 +152,7 @@ class SeededFeed:
         set_epoch(self._loader, epoch)
         self.length = self._plan.draw(epoch, skip, seed, iteration)
         self._generator.manual_seed(seed)
-        return iter(self._rebuilt)
+        return read(self._rebuilt)
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -180,20 +181,20 @@ class StatefulFeed:
         restored, self._restored = self._restored, None
         set_epoch(self._loader, epoch)
         if restored is None:
-            return self._followed(islice(iter(self._loader), skip, None))
+            return self._followed(islice(read(self._loader), skip, None))
         self._loader.load_state_dict(restored)
         if self._inside and not skip:  # it stands in an epoch that was left early: that one is over
             self._begun_again()
             set_epoch(self._loader, epoch)
         if not skip:
-            return self._followed(iter(self._loader))
+            return self._followed(read(self._loader))
         batches = self._followed(self._begun_again())
         return islice(batches, 0) if skip == self.length else batches  # some begin anew where all was read
 
     def _begun_again(self) -> Iterator[Any]:
         """An iterator that the uninterrupted run had already: it must not draw from the training's streams again."""
         with preserved_rng():
-            return iter(self._loader)
+            return read(self._loader)
 
     def _followed(self, batches: Iterator[Any]) -> Iterator[Any]:
         self._inside = True
@@ -236,7 +237,7 @@ class ReplayFeed:
     def _begun(self, epoch: int, first: int) -> Iterator[Any]:
         """The whole epoch, whose first batch is for this iteration."""
         set_epoch(self._loader, epoch)
-        batches = iter(self._loader)
+        batches = read(self._loader)
         if not self._preparations:
             return batches
         return prepared(batches, dataset_of(self._loader), self._preparations, epoch, first)

@@ -19,6 +19,7 @@ from hookbus.training.batches import move
 from hookbus.training.eval_shard import share_of
 from hookbus.training.rng import preserved_rng
 from hookbus.training.scores import Score, combine, targets_in
+from hookbus.training.workers import read
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -149,7 +150,7 @@ def _judge_loader(
 ) -> None:
     fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{kind}_step"), -1
     begin_scores(scores, device)
-    for batch_idx, batch in enumerate(_share_of(run, loader)):
+    for batch_idx, batch in enumerate(read(_share_of(run, loader))):
         if device.type != "cpu":
             batch = move(batch, device)
         fire(f"before_{kind}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)

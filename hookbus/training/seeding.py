@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import operator
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import count, islice
@@ -210,10 +209,10 @@ class SeededCollate:
 
 
 class WorkerStart:
-    """Starts a worker: Ctrl-C is the main process's business, then comes the user's own function.
+    """A `worker_init_fn` that calls the one of the user with the user's own dataset in `get_worker_info()`.
 
     Args:
-        user: called with the number of the worker; finds its own data set in `get_worker_info()`.
+        user: The user's `worker_init_fn`, or None.
     """
 
     def __init__(self, user: Callable[[int], None] | None) -> None:
@@ -221,7 +220,6 @@ class WorkerStart:
 
     def __call__(self, worker: int) -> None:
         """Called in the worker, before it reads anything."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         info = get_worker_info()
         if info is not None:
             object.__setattr__(info, "dataset", _unwrapped(info.dataset))  # frozen; the reading itself keeps ours

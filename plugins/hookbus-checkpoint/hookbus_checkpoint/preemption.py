@@ -1,4 +1,4 @@
-"""The preemption hook: when the machine will be taken away, save once and leave with exit code 75."""
+"""Preemption hook: save one checkpoint after a preemption signal, and end the run with exit code 75."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,11 +18,11 @@ __all__ = ["PreemptionHook"]
 
 
 class PreemptionHook(Hook):
-    """Turns SIGTERM and SIGUSR1 into one checkpoint and a clean end at the next boundary.
+    """Save one checkpoint and stop the run at the next boundary after SIGTERM or SIGUSR1.
 
-    The handler only sets a flag. A second signal is handled as if this hook were not there. Handlers that were
-    installed before are called as well, and are put back at the end. Of several processes it is enough that one gets
-    the signal: all save and leave together, and one that gets its own a little later is not ended by it.
+    The handler only sets a flag. The previous handler is called as well, and is restored at the end of the run. A second
+    signal is handled by the previous handler alone. In distributed training a signal to one rank is sufficient: all
+    ranks save and stop together, and a later signal to another rank does not kill it.
     """
 
     Config = PreemptionConfig
@@ -35,8 +36,9 @@ class PreemptionHook(Hook):
         self._earlier: dict[signal.Signals, Any] = {}
 
     def before_run(self, run: Run) -> None:
-        """Listen to the signals, where this is the main thread of a training."""
+        """Install the signal handlers of a training run."""
         self._received, self._has_asked = None, False
+        # Python allows signal handlers in the main thread only.
         if run.mode != "train" or threading.current_thread() is not threading.main_thread():
             return
         for name in self.config.signals:
@@ -44,34 +46,37 @@ class PreemptionHook(Hook):
             self._earlier[number] = signal.signal(number, self._handle)
 
     def after_train_iter(self, run: Run) -> None:
-        """Ask for a checkpoint and the end, once a signal was received."""
-        if self._received is not None:
-            self._leave(run)
+        """Request a checkpoint and a stop after a signal."""
+        self._leave(run)
 
     def after_epoch(self, run: Run) -> None:
-        """The same after a validation, during which no iteration ends."""
-        if self._received is not None:
-            self._leave(run)
+        """Request a checkpoint and a stop after a signal during a validation, in which no iteration ends."""
+        self._leave(run)
 
     def cleanup(self) -> None:
-        """Put the earlier handlers back."""
+        """Restore the previous signal handlers."""
         while self._earlier:
             number, handler = self._earlier.popitem()
+            # None: the previous handler was not installed from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _leave(self, run: Run) -> None:
+        if self._received is None:
+            return
         reason, self._received, self._has_asked = f"received {self._received}", None, True
         if run.get("saver") is not None:
             run.request_save(reason)
         run.request_stop(reason, outcome="preempted")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        which = signal.Signals(number)
-        earlier: Callable[[int, FrameType | None], Any] | int | None = self._earlier.get(which)
+        received = signal.Signals(number)
+        previous: Callable[[int, FrameType | None], Any] | int | None = self._earlier.get(received)
         if self._received is not None or self._has_asked:
-            signal.signal(which, signal.SIG_DFL if earlier is None else earlier)
-            os.kill(os.getpid(), which)
+            # The default action, such as termination, can only be triggered by sending the signal again.
+            signal.signal(received, signal.SIG_DFL if previous is None else previous)
+            os.kill(os.getpid(), received)
             return
-        self._received = which.name
-        if callable(earlier):
-            earlier(number, frame)
+        self._received = received.name
+        self.run.signals.receive(partial(self._leave, self.run))
+        if callable(previous):
+            previous(number, frame)

@@ -1,17 +1,19 @@
-"""What happens when the machine is taken away."""
+"""Preemption signals: checkpoint, outcome, and restored handlers."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
-from hookbus import Hook
+from hookbus import Hook, HookBus, Trainer
 from hookbus.run import Run
 from hookbus.runs.workdir import read_status
 from hookbus.state import read_checkpoint
@@ -19,8 +21,8 @@ from hookbus.testing import check_hook, fake_training
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 
 
-class Signal(Hook):
-    """Sends a signal to its own process at an iteration."""
+class SignalSender(Hook):
+    """Send a signal to the own process at an iteration."""
 
     def __init__(self, number: signal.Signals, at: int) -> None:
         super().__init__()
@@ -31,14 +33,14 @@ class Signal(Hook):
             os.kill(os.getpid(), self.number)
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_check() -> None:
     check_hook(PreemptionHook)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_once_and_ends_the_run(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_saves_once_and_ends_the_run(tmp_path: Path, number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    hooks = [CheckpointHook(interval=50), PreemptionHook(), Signal(number, at=2)]
+    hooks = [CheckpointHook(interval=50), PreemptionHook(), SignalSender(number, at=2)]
 
     run = fake_training(hooks, epochs=3, work_dir=tmp_path).run
 
@@ -50,30 +52,30 @@ def test_a_signal_saves_once_and_ends_the_run(tmp_path: Path, number: signal.Sig
     assert signal.getsignal(number) is before
 
 
-def test_a_resumed_run_goes_on_to_the_end(tmp_path: Path) -> None:
-    fake_training([CheckpointHook(), PreemptionHook(), Signal(signal.SIGTERM, at=2)], epochs=3, work_dir=tmp_path)
+def test_resumed_run_completes_the_training(tmp_path: Path) -> None:
+    fake_training([CheckpointHook(), PreemptionHook(), SignalSender(signal.SIGTERM, at=2)], epochs=3, work_dir=tmp_path)
     run = fake_training([CheckpointHook(), PreemptionHook()], epochs=3, work_dir=tmp_path, resume="auto").run
 
     assert (run.outcome, run.iters_done) == ("finished", 9)
 
 
 @pytest.mark.parametrize("mode", [True, "overlap"])
-def test_while_a_save_is_being_written_that_one_and_the_one_of_the_signal_are_there(tmp_path: Path, mode: Any) -> None:
-    """The file of iteration 3 is held back until the signal has come."""
-    came = threading.Event()
+def test_signal_during_an_asynchronous_save_results_in_both_checkpoints(tmp_path: Path, mode: Any) -> None:
+    """The write of iteration 3 is blocked until the signal was sent."""
+    sent = threading.Event()
 
-    class Holds(Hook):
+    class BlockedSave(Hook):
         def before_save_checkpoint(self, run: Run) -> None:
             if run.iters_done == 3:
-                checkpoints._writer._background._executor.submit(came.wait)
+                checkpoints._writer._background._executor.submit(sent.wait)
 
         def after_train_iter(self, run: Run) -> None:
             if run.iters_done == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
-                came.set()
+                sent.set()
 
     checkpoints: Any = CheckpointHook(async_save=mode, interval=3, by_epoch=False)
-    hooks = [checkpoints, PreemptionHook(), Holds()]
+    hooks = [checkpoints, PreemptionHook(), BlockedSave()]
     run = fake_training(hooks, epochs=3, work_dir=tmp_path).run
 
     assert run.outcome == "preempted"
@@ -83,44 +85,44 @@ def test_while_a_save_is_being_written_that_one_and_the_one_of_the_signal_are_th
     assert fake_training([CheckpointHook()], epochs=3, work_dir=tmp_path, resume="auto").run.iters_done == 9
 
 
-def test_a_handler_that_was_there_before_is_called_and_put_back(tmp_path: Path) -> None:
+def test_previous_handler_is_called_and_restored(tmp_path: Path) -> None:
     called: list[int] = []
 
-    def earlier(number: int, frame: FrameType | None) -> None:
+    def previous(number: int, frame: FrameType | None) -> None:
         called.append(number)
 
-    kept = signal.signal(signal.SIGUSR1, earlier)
+    original = signal.signal(signal.SIGUSR1, previous)
     try:
-        fake_training([PreemptionHook(), Signal(signal.SIGUSR1, at=1)], work_dir=tmp_path)
+        fake_training([PreemptionHook(), SignalSender(signal.SIGUSR1, at=1)], work_dir=tmp_path)
         assert called == [signal.SIGUSR1]
-        assert signal.getsignal(signal.SIGUSR1) is earlier
+        assert signal.getsignal(signal.SIGUSR1) is previous
     finally:
-        signal.signal(signal.SIGUSR1, kept)
+        signal.signal(signal.SIGUSR1, original)
 
 
-def test_without_a_checkpoint_hook_it_stops_all_the_same(tmp_path: Path) -> None:
-    run = fake_training([PreemptionHook(), Signal(signal.SIGTERM, at=1)], work_dir=tmp_path).run
+def test_signal_stops_a_run_without_checkpoint_hook(tmp_path: Path) -> None:
+    run = fake_training([PreemptionHook(), SignalSender(signal.SIGTERM, at=1)], work_dir=tmp_path).run
 
     assert run.outcome == "preempted"
 
 
-def test_a_first_signal_that_comes_after_a_stop_lets_the_run_end_in_order(tmp_path: Path) -> None:
-    """As in one of several processes whose others had the signal before."""
+def test_first_signal_after_a_stop_does_not_kill_the_run(tmp_path: Path) -> None:
+    """In distributed training another rank may have received the signal first."""
 
-    class Stop(Hook):
+    class Stopper(Hook):
         def after_train_iter(self, run: Run) -> None:
-            run.request_stop("the others leave", outcome="preempted")
+            run.request_stop("another rank stops", outcome="preempted")
 
         def after_train(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    run = fake_training([CheckpointHook(), PreemptionHook(), Stop()], work_dir=tmp_path).run
+    run = fake_training([CheckpointHook(), PreemptionHook(), Stopper()], work_dir=tmp_path).run
 
     assert run.outcome == "preempted"
     assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 1
 
 
-def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+def test_second_signal_kills_the_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, signal\n"
@@ -134,7 +136,125 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
         "        print('still here', flush=True)\n"
         "fake_training([PreemptionHook(), Twice()])\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
+    process = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
 
-    assert done.returncode == -signal.SIGTERM
-    assert "still here" not in done.stdout
+    assert process.returncode == -signal.SIGTERM
+    assert "still here" not in process.stdout
+
+
+class Lost:
+    """A loader that loses its worker at its third batch, after a signal or without one."""
+
+    def __init__(self, number: signal.Signals | None) -> None:
+        self.number = number
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(2):
+            yield torch.full((2, 1), float(index)), torch.zeros(2, 1)
+        if self.number is not None:
+            os.kill(os.getpid(), self.number)
+        raise RuntimeError("DataLoader worker (pid(s) 1) exited unexpectedly")
+
+
+def trained(tmp_path: Path, train: Any, val: Any = None) -> Run:
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.nn.functional.mse_loss,
+        train,
+        val,
+        epochs=2,
+        work_dir=tmp_path,
+        hooks=[CheckpointHook(save_best=False), PreemptionHook()],
+        default_hooks=False,
+        device="cpu",
+    )
+    return trainer.fit()
+
+
+def test_a_worker_lost_to_the_signal_ends_the_run_at_the_last_iteration(tmp_path: Path) -> None:
+    run = trained(tmp_path, Lost(signal.SIGTERM))
+
+    assert (run.outcome, run.iters_done, run.epochs_done) == ("preempted", 2, 0)
+    assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 2
+    assert read_status(tmp_path)["exit_code"] == 75
+
+
+def test_a_worker_of_a_validation_lost_to_the_signal_ends_the_run(tmp_path: Path) -> None:
+    batches = [(torch.ones(2, 1), torch.zeros(2, 1))] * 3
+    run = trained(tmp_path, batches, Lost(signal.SIGTERM))
+
+    assert (run.outcome, run.iters_done) == ("preempted", 3)
+    assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 3
+
+
+def test_a_worker_lost_to_ctrl_c_ends_the_run_with_a_last_checkpoint(tmp_path: Path) -> None:
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path, Lost(signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+
+    assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 2
+    assert read_status(tmp_path)["exit_code"] == 130
+
+
+def test_a_worker_lost_without_a_signal_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        trained(tmp_path, Lost(None))
+
+
+def test_a_custom_loop_that_reads_its_own_loader_is_left_after_the_last_iteration(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    bus = HookBus([CheckpointHook(save_best=False), PreemptionHook()])
+    with bus.run(model=model, epochs=2, work_dir=tmp_path) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for batch in Lost(signal.SIGUSR1):
+                bus.emit("before_train_iter", batch=batch)
+                bus.emit("after_train_iter", batch=batch, outputs={"loss": 1.0})
+
+    assert (run.outcome, run.iters_done, run.epochs_done) == ("preempted", 2, 0)
+    assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 2
+
+
+GROUP = """
+import os, signal, sys, time, torch
+from hookbus import Trainer
+from hookbus_checkpoint import CheckpointHook, PreemptionHook
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index): time.sleep(0.01); return torch.ones(1), torch.zeros(1)
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self): return (Slow()[index] for index in range(400))
+
+class Group(CheckpointHook):
+    def after_train_iter(self, run):
+        if run.iters_done == 3: os.killpg(0, signal.SIGTERM)
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(1, 1)
+    loader = torch.utils.data.DataLoader({"map": Slow, "stream": Stream}[sys.argv[1]](), batch_size=4, num_workers=2)
+    run = Trainer(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.mse_loss, loader, epochs=2,
+        work_dir="run", hooks=[Group(), PreemptionHook()], default_hooks=False, device="cpu",
+    ).fit()
+    assert run.outcome == "preempted" and run.iters_done in (3, 4), (run.outcome, run.iters_done)
+"""
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_signal_to_the_process_group_leaves_the_workers_running(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "script.py").write_text(GROUP)
+    command = [sys.executable, "script.py", kind]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False, start_new_session=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "DataLoader worker" not in done.stderr
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.pth")["meta"]["iter"] in (3, 4)
