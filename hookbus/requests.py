@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", "failed"]
+Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", "aborted", "failed"]
 
 BOUNDARIES = frozenset(
     {"after_train_iter", "after_epoch", "before_epoch", "before_train_epoch", "after_train", "after_run"}
@@ -149,6 +149,7 @@ def settle(run: Run, point: str) -> None:
     run.bus.pm.release()
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if run.decisions.reach(point):
+        _drop_if_aborted(run)
         if queue.take(Kind.VALIDATE) and not _is_cut_off(run, point):
             _validate(run, sanity=point == "before_train")
             run.decisions.reach(point)  # hooks may have asked in it
@@ -165,7 +166,15 @@ def _is_cut_off(run: Run, point: str) -> bool:
     return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_cut
 
 
+def _drop_if_aborted(run: Run) -> None:
+    """Drop the pending validations and saves of an aborted run, whose weights are broken."""
+    if run.aborted:
+        for request in [*run.queue.take(Kind.VALIDATE), *run.queue.take(Kind.SAVE)]:
+            run.report_dropped(request)
+
+
 def _save_and_stop(run: Run, queue: Queue) -> None:
+    _drop_if_aborted(run)
     saves = queue.take(Kind.SAVE)
     if run.weights.exchanged:  # a file would hold other weights than the state beside them belongs to
         for request in saves:
@@ -223,12 +232,17 @@ def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
     from hookbus.state import collect
 
     name = run.bus.pm.get_name(saver) or ""
+    best = dict(run.best)
     path = _for(run, name, "a save", lambda: saver.plan(run, requests))
     if path is None:
         return
     checkpoint = collect(run)
     if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
         check_plain(checkpoint, "checkpoint")
+    if run.aborted:  # by a hook that has inspected the checkpoint
+        run.best.clear()
+        run.best.update(best)
+        return
     is_best = _for(run, name, "a save", lambda: saver.write(run, checkpoint))
     if is_best is not None:
         if run.work_dir is not None and run.ranks.is_main:

@@ -22,12 +22,13 @@ EXIT_CODES: Mapping[str, int] = {
     "finished": 0,
     "stopped": 0,
     "failed": 1,
+    "aborted": 1,
     "preempted": 75,
     "interrupted": 130,
 }
 """What a process that makes one run returns, by outcome; 2 is a configuration that does not hold."""
 
-STRONGEST_FIRST: tuple[Outcome, ...] = ("interrupted", "preempted", "stopped")
+STRONGEST_FIRST: tuple[Outcome, ...] = ("aborted", "interrupted", "preempted", "stopped")
 
 
 def agreed_outcome(run: Run) -> Outcome:

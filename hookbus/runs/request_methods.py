@@ -87,6 +87,16 @@ class RequestMethods:
         """
         self._ask(Kind.STOP, reason, outcome=outcome)
 
+    def request_abort(self, reason: str = "") -> None:
+        """Request the end of the run because its weights are broken: nothing is validated or saved from here on.
+
+        The outcome of the run is "aborted". Existing checkpoints are not modified.
+
+        Args:
+            reason: Reason for the log.
+        """
+        self._ask(Kind.STOP, reason, outcome="aborted")
+
     def interrupt(self) -> None:
         """Ctrl-C: the run is to end at the next boundary. Called by the signal's handler, in whatever is running."""
         if self.decisions.active:
@@ -128,12 +138,20 @@ class RequestMethods:
         return any(request.details.get("outcome") == "interrupted" for request in self.stops)
 
     @property
+    def aborted(self) -> bool:
+        """Whether the run is to end because its weights are broken."""
+        requests = [*self.stops, *self.queue.waiting]
+        return any(request.details.get("outcome") == "aborted" for request in requests)
+
+    @property
     def resumable(self) -> bool:
         """Whether what is not complete is left to the run that goes on from a checkpoint.
 
         So it is where this one was stopped before its limit and somebody writes checkpoints. Then nothing is recorded
         of a part of an interval or an epoch: the checkpoint holds it, and the rest is still to come.
         """
+        if self.aborted:
+            return False
         return bool(self.stops) and not self.clock.at_limit and self.services.get("saver") is not None
 
     @property

@@ -77,7 +77,7 @@ def test_what_one_cannot_train_on_all_leave_out(launch: Launch) -> None:
         assert answers["skip"]["skipped"] == 2
         assert answers["stop"]["outcome"] == "stopped"
         assert answers["stop"]["weights"] == [2.0, 2.0]
-        assert answers["stop later"]["outcome"] == "stopped"
+        assert answers["stop later"]["outcome"] == "aborted"
         assert answers["stop later"]["steps"] == [1, 2]
     assert (first["skip"]["good"], second["skip"]["good"]) == ([5, -25.0], [5, -5.0])
     assert first["too many"] == second["too many"]

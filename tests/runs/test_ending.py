@@ -332,7 +332,14 @@ class TestOutcome:
         assert run.outcome == outcome
 
     def test_every_one_has_an_exit_code(self) -> None:
-        assert EXIT_CODES == {"finished": 0, "stopped": 0, "failed": 1, "preempted": 75, "interrupted": 130}
+        assert EXIT_CODES == {
+            "finished": 0,
+            "stopped": 0,
+            "failed": 1,
+            "aborted": 1,
+            "preempted": 75,
+            "interrupted": 130,
+        }
 
 
 class TestStatus:

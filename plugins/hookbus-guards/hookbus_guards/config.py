@@ -18,7 +18,8 @@ class CheckInvalidLossConfig(HookConfig):
         default=50, ge=1, description="Look every this many iterations; each look waits for one number."
     )
     policy: Literal["raise", "skip", "stop"] = Field(
-        default="raise", description="End with an error, leave the micro-batch out, or end as after a stop."
+        default="raise",
+        description="End with an error, skip the micro-batch, or stop without a checkpoint of broken weights.",
     )
     before_step: bool = Field(
         default=False, description="Look before the backward, so that no update is made with such a loss."

@@ -10,6 +10,7 @@ from hookbus import Hook, Run, every, hookimpl
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
 from hookbus_guards.terms import describe, loss_terms, read
+from hookbus_guards.weights import has_invalid_weights
 
 __all__ = ["CheckInvalidLossHook"]
 
@@ -71,6 +72,20 @@ class CheckInvalidLossHook(Hook):
                 "let it look at run.should_skip_iter after it has emitted after_forward."
             )
 
+    def before_save_checkpoint(self, run: Run) -> None:
+        """Refuse a checkpoint of weights that are not finite, because the loss is checked every `interval` iterations.
+
+        Raises:
+            LoopError: If the weights are not finite and the policy is not "stop".
+        """
+        invalid = run.model is not None and has_invalid_weights(run.model)
+        if not run.ranks.reduce("guards: are the weights invalid", torch.tensor(int(invalid)), "max"):
+            return
+        message = f"The weights are not finite after iteration {run.iters_done}, so no checkpoint is saved."
+        if self.config.policy != "stop":
+            raise LoopError(f"{message} Lower the learning rate, clip the gradients, or set `before_step: true`.")
+        run.request_abort(message)
+
     def state_dict(self) -> dict[str, Any]:
         """The last good loss, and what was left out."""
         return {"last_good": self.last_good, "skipped": self.skipped, "in_a_row": self._in_a_row}
@@ -121,12 +136,19 @@ class CheckInvalidLossHook(Hook):
                 f"{message} Lower the learning rate, clip the gradients, or look at the data of this batch."
             )
         if self.config.policy == "stop":
-            run.request_stop(message)
+            self._stop(run, message)
         elif self._in_a_row > self.config.max_skips:
             raise LoopError(f"{message} That makes {self._in_a_row} in a row; max_skips is {self.config.max_skips}.")
         else:
             self.skipped += 1
             run.logger.warning("%s The micro-batch is left out.", message)
+
+    def _stop(self, run: Run, message: str) -> None:
+        # An optimizer step with this loss has broken the weights, even if they are still finite.
+        if run.stepped or run.model is None or has_invalid_weights(run.model, gradients=run.mid_accumulation):
+            run.request_abort(message)
+        else:
+            run.request_stop(message)
 
     def _message(self, run: Run, outputs: Any, loss: Any) -> str:
         groups = run.optimizer.param_groups if run.optimizer is not None else []

@@ -158,7 +158,7 @@ class TestStopping:
     def test_ends_the_run_with_the_message_as_its_reason(self) -> None:
         run, watch = train(CheckInvalidLossHook(interval=1, policy="stop"), [1.0, INF, 1.0])
 
-        assert run.outcome == "stopped"
+        assert run.outcome == "aborted"
         assert run.iters_done == 2
         assert run.stop_reasons[0].startswith("check_invalid_loss: The loss is not finite at iteration 2")
         assert watch.steps == [1, 2]
