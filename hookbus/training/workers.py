@@ -32,7 +32,7 @@ class SpawnWorker(context.SpawnProcess):
 class SpawnWorkers(context.SpawnContext):
     """The context of spawned workers."""
 
-    Process = SpawnWorker  # type: ignore[assignment]
+    Process = SpawnWorker
 
 
 CONTEXTS: dict[str, context.BaseContext] = {"spawn": SpawnWorkers()}
@@ -48,7 +48,7 @@ if sys.platform != "win32":
     class ForkWorkers(context.ForkContext):
         """The context of forked workers."""
 
-        Process = ForkWorker  # type: ignore[assignment]
+        Process = ForkWorker
 
     class ForkServerWorker(context.ForkServerProcess):
         """A worker of the fork server that `terminate()` kills, since it ignores SIGTERM."""
@@ -58,7 +58,7 @@ if sys.platform != "win32":
     class ForkServerWorkers(context.ForkServerContext):
         """The context of workers of the fork server."""
 
-        Process = ForkServerWorker  # type: ignore[assignment]
+        Process = ForkServerWorker
 
     CONTEXTS |= {"fork": ForkWorkers(), "forkserver": ForkServerWorkers()}
     KINDS += (ForkWorker, ForkServerWorker)
