@@ -1,4 +1,4 @@
-"""TensorBoard: numbers, pictures, distributions, texts, graph and hparams of a training."""
+"""TensorBoard writer for hookbus: scalars, images, histograms, text, the model graph and hparams."""
 
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.hook import TensorBoardHook

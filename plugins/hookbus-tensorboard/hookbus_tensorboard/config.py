@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Configuration of the hook."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ __all__ = ["TensorBoardConfig"]
 
 
 class TensorBoardConfig(WriterConfig):
-    """What is written, where, and how often."""
+    """Configuration of `TensorBoardHook`."""
 
     log_dir: Path | None = Field(
-        default=None, description="The directory of the event files; default one among the logs of the run."
+        default=None,
+        description="Directory of the event files; default a directory below the log directory of the run.",
     )
-    log_graph: bool = Field(default=False, description="Whether the graph of the model is traced with the first batch.")
+    log_graph: bool = Field(default=False, description="Trace the model with the first batch and log its graph.")
     log_images: bool = Field(
         default=False,
-        description="Whether pictures that go into the model are recorded. Those that other hooks report always are.",
+        description="Log the input images of the model. Images from other hooks are always logged.",
     )
-    image_interval: int = Field(
-        default=1000, gt=0, description="Input pictures are recorded every this many iterations."
-    )
-    max_images: int = Field(default=8, gt=0, description="At most so many input pictures at a time.")
-    log_weights: bool = Field(default=False, description="Whether distributions of the weights are recorded.")
-    log_gradients: bool = Field(default=False, description="Whether distributions of the gradients are recorded.")
-    histogram_interval: int = Field(
-        default=1000, gt=0, description="Distributions are recorded every this many updates."
-    )
+    image_interval: int = Field(default=1000, gt=0, description="Log input images every N iterations.")
+    max_images: int = Field(default=8, gt=0, description="Maximum number of input images per batch.")
+    log_weights: bool = Field(default=False, description="Log histograms of the weights.")
+    log_gradients: bool = Field(default=False, description="Log histograms of the gradients.")
+    histogram_interval: int = Field(default=1000, gt=0, description="Log histograms every N optimizer steps.")

@@ -1,4 +1,4 @@
-"""Event files as TensorBoard reads them, written so that a full disk or a kill leaves whole events only."""
+"""TensorBoard event files that contain only complete events, also after a full disk or a kill."""
 
 from __future__ import annotations
 
@@ -24,58 +24,60 @@ _numbers = count()
 
 
 class EventFile:
-    """An event file, in the shape that `torch.utils.tensorboard.FileWriter` writes to.
-
-    Its name sorts behind those that are there, since TensorBoard reads the files of a directory by name.
+    """Event file with the interface of the `event_writer` of `torch.utils.tensorboard.FileWriter`.
 
     Args:
-        directory: where it is made.
+        directory: Directory in which the file is created.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: If the file cannot be created.
     """
 
     def __init__(self, directory: Path) -> None:
+        # TensorBoard reads the files of a directory in the order of their names, so the name of this file has to sort
+        # after the existing ones, also within one second or if the clock was set back.
         second = max(int(time.time()), _newest(directory) + 1)
         name = f"{PREFIX}{second:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self._directory, self._file = directory, AppendedFile(directory / name)
         self.add_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def get_logdir(self) -> str:
-        """The directory of the file."""
+        """Return the directory of the file."""
         return str(self._directory)
 
     def add_event(self, event: Event) -> None:
-        """Put an event into the file, at the next `flush`."""
+        """Add an event, which the next `flush` writes."""
         buffer = io.BytesIO()
         RecordWriter(buffer).write(event.SerializeToString())
         self._file.put(buffer.getvalue())
 
     def flush(self) -> None:
-        """Write all events that wait.
+        """Write all pending events.
 
         Raises:
-            OSError: they could not be written; the file is as before.
+            OSError: If they cannot be written; the file is unchanged.
         """
         self._file.flush()
 
     def forget(self) -> None:
-        """Drop the events that wait."""
+        """Discard the pending events."""
         self._file.forget()
 
     def close(self) -> None:
-        """Write what waits, and close the file. May be called twice."""
+        """Write the pending events and close the file. May be called twice."""
         self._file.close()
 
 
 def places(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, int]]:
-    """What stands in the event files of a directory: (kind, tag, step), for steps from `since` to `step`.
+    """Yield the (type, tag, step) of the values in the event files of a directory, from step `since` to `step`.
 
-    Kinds are the plugin that shows it, or the kind of value where none is named: simple_value, image, histo, text, ...
+    The type is the name of the TensorBoard plugin, or the field of the value if no plugin is named: simple_value,
+    image, histo, text, ...
 
     Args:
-        directory: event files, none of which is being written.
-        since, step: the first and the last step that are asked for.
+        directory: Directory of event files, none of which is being written.
+        since: First step.
+        step: Last step.
     """
     events = (event for path in _event_files(directory) for event in _events(path) if since <= event.step <= step)
     for event in events:
@@ -88,17 +90,17 @@ def _event_files(directory: Path) -> list[Path]:
 
 
 def _newest(directory: Path) -> int:
-    """The second in the name of the last event file, -1 where there is none."""
+    """Return the time in the name of the last event file, in seconds since 1970; -1 if there is no file."""
     seconds = (path.name.removeprefix(PREFIX).partition(".")[0] for path in _event_files(directory))
-    return max((int(each) for each in seconds if each.isdecimal()), default=-1)
+    return max((int(second) for second in seconds if second.isdecimal()), default=-1)
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """The whole events of a file: each is framed by its length of 8 bytes, and checksums of 4 bytes."""
+    """Yield the complete events of a file in TFRecord format: length (8 bytes), checksum (4), data, checksum (4)."""
     with open(path, "rb") as file:
         while len(head := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", head[:8])
             data = file.read(length + 4)
-            if len(data) < length + 4:
+            if len(data) < length + 4:  # a kill during the write truncated the last event
                 return
             yield Event.FromString(data[:length])

@@ -1,4 +1,4 @@
-"""The graph of a model, as TensorBoard shows it."""
+"""Tracing of a model into a TensorBoard graph."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from torch import nn
 __all__ = ["graph_of"]
 
 
-def graph_of(model: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def graph_of(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Trace a model.
 
     Args:
-        model: the model, in evaluation mode and without gradients.
-        arguments: what it is called with.
-        named: the same by name.
+        model: Model in evaluation mode, with gradients disabled.
+        arguments: Positional arguments of the model.
+        keywords: Keyword arguments of the model.
 
     Returns:
-        What `FileWriter.add_graph` of torch takes.
+        The graph in the form that `torch.utils.tensorboard.FileWriter.add_graph` accepts.
 
     Raises:
-        Exception: the model cannot be traced with these arguments.
+        Exception: If the model cannot be traced with these arguments.
     """
-    from torch.utils.tensorboard import _pytorch_graph  # SummaryWriter.add_graph would trace on the writer's thread
+    # The private module, because the public `SummaryWriter.add_graph` traces and writes in one call, and the writer's
+    # thread must not run the model while training does.
+    from torch.utils.tensorboard import _pytorch_graph
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that tracing is deprecated, and each value that the trace takes as a constant
+        # Tracing warns of its deprecation (torch 2.13) and of each Python value that becomes a constant.
+        warnings.simplefilter("ignore")
         traced = torch.jit.trace(
-            model, arguments or None, example_kwarg_inputs=named or None, strict=False, check_trace=False
+            model, arguments or None, example_kwarg_inputs=keywords or None, strict=False, check_trace=False
         )
         return _pytorch_graph.graph(traced, arguments)

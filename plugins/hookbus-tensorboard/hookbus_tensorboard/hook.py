@@ -1,4 +1,4 @@
-"""The TensorBoard hook: what is written besides what every back end gets."""
+"""The TensorBoard hook and the data that it logs in addition to a `WriterHook`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ __all__ = ["TensorBoardHook"]
 
 
 class TensorBoardHook(WriterHook):
-    """Writes event files for TensorBoard, which a resumed run goes on with.
+    """Write TensorBoard event files; a resumed run continues them.
 
-    Besides what every back end gets: the configuration and a summary of the model as texts, hparams with the final
-    results, and on request the graph, the pictures that go into the model, and distributions of weights and gradients.
+    In addition to the records of every `WriterHook`, the configuration and a summary of the model are logged as text,
+    and the final results as hparams. The model graph, the input images and histograms of weights and gradients are
+    optional.
     """
 
     Config = TensorBoardConfig
@@ -38,23 +39,23 @@ class TensorBoardHook(WriterHook):
         self._to_trace = self.config.log_graph
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        """See that there is a directory.
+        """Return a factory of writers for the directory of this run.
 
         Raises:
-            HookError: there is none.
+            HookError: If neither `log_dir` nor a work directory is set.
         """
         from hookbus_tensorboard.writer import TensorBoardWriter
 
         return partial(TensorBoardWriter, self.directory(run, self.config.log_dir))
 
     def owns_place(self) -> bool:
-        """A directory of the user's own may hold another run."""
+        """Return whether later steps may be removed; no for `log_dir`, which can contain the events of other runs."""
         return self.config.log_dir is None
 
-    # -- texts and hparams -----------------------------------------------------------------------
+    # -- text and hparams ------------------------------------------------------------------------
 
     def before_train(self, run: Run) -> None:
-        """Write the configuration, and what the model consists of."""
+        """Start writing; log the configuration and a summary of the model as text."""
         super().before_train(run)
         if self._settings:
             self.log_text(run, "config", config_text(self._settings), run.steps_done)
@@ -62,23 +63,24 @@ class TensorBoardHook(WriterHook):
             self.log_text(run, "model", model_text(run.model), run.steps_done)
 
     def put_config(self, config: Mapping[str, Any]) -> None:
-        """Keep the configuration: it becomes a text when training begins, and hparams when it ends."""
+        """Store the configuration, which is logged as text when training starts and as hparams when the run ends."""
         self._settings = config
 
     def after_run(self, run: Run) -> None:
-        """Write the hparams, with the final results."""
+        """Log the hparams with the final results of a training."""
         if run.mode == "train" and self._settings:
+            # Copied here, because the writer's thread runs the lambda after the run may have changed its metrics.
             config, results, step = self._settings, dict(run.metrics.results), run.steps_done
             self.put("hparams", lambda writer: writer.write_hparams(config, results, step))
         super().after_run(run)
 
-    # -- on request ----------------------------------------------------------------------------
+    # -- optional records ------------------------------------------------------------------------
 
     def before_train_iter(self, run: Run, batch: Any, model: nn.Module) -> None:  # type: ignore[override]
-        """Trace the model with the first batch, and record pictures that are about to go into it."""
+        """Trace the model with the first batch, and log the input images of a due iteration."""
         super().before_train_iter(run)
         if self._to_trace:
-            self._to_trace = False
+            self._to_trace = False  # one attempt per hook: a failed trace would fail again with every batch
             self._trace(model, batch)
         if self.config.log_images and self.every_n_iters(run, self.config.image_interval):
             self._record_inputs(run, batch)
@@ -87,7 +89,7 @@ class TensorBoardHook(WriterHook):
         when=lambda config: every(config.histogram_interval if config.log_weights or config.log_gradients else None)
     )
     def before_optimizer_step(self, run: Run) -> None:
-        """Record distributions of the weights, and of the gradients that are about to change them."""
+        """Log histograms of the weights before the optimizer step, and of the gradients of this step."""
         if self._is_spread(run.model, "log_weights and log_gradients"):
             return
         for name, weight in run.model.named_parameters() if run.model is not None else ():
@@ -97,17 +99,18 @@ class TensorBoardHook(WriterHook):
                 self.log_histograms(run, f"gradients/{name}", thinned(weight.grad), run.steps_done)
 
     def _record_inputs(self, run: Run, batch: Any) -> None:
-        pictures = pictures_in(batch, self.config.max_images)
-        if not pictures:
-            self.note("log_images: the batch holds no pictures of shape (N, C, H, W) or (N, H, W, C)")
-        for number, picture in enumerate(pictures):
-            self.log_images(run, f"input/{number}", picture, run.steps_done, None)
+        images = pictures_in(batch, self.config.max_images)
+        if not images:
+            self.note("log_images: the batch contains no images of shape (N, C, H, W) or (N, H, W, C)")
+        for i, image in enumerate(images):
+            self.log_images(run, f"input/{i}", image, run.steps_done, None)
 
-    def _is_spread(self, model: nn.Module | None, what: str) -> bool:
-        """Whether each process has a part of the weights: then the main one alone can do nothing with them."""
+    def _is_spread(self, model: nn.Module | None, setting: str) -> bool:
+        """Return whether the parameters are sharded across ranks, and warn that `setting` has no effect then."""
+        # This hook runs on rank 0 only. Full tensors and a forward pass require collectives, which would deadlock.
         if layout_of(model) is None:
             return False
-        self.note(f"{what}: the weights are spread over several processes, and this one has only a part of them")
+        self.note(f"{setting}: not supported for parameters that are sharded across ranks")
         return True
 
     def _trace(self, model: nn.Module, batch: Any) -> None:

@@ -1,4 +1,4 @@
-"""What of a training is recorded on request: arguments of the model, pictures, values of large tensors."""
+"""Extraction of model arguments and images from a batch, and subsampling of large tensors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from torch import Tensor
 __all__ = ["arguments_of", "pictures_in", "thinned"]
 
 MOST_VALUES = 1 << 16
+"""Maximum number of values in a histogram."""
 
 CHANNELS = (1, 3, 4)
+"""Numbers of channels of an image: grayscale, RGB, RGBA."""
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a model is called with: all of a batch but the targets, which are last; a mapping by name.
+    """Derive the arguments of the model from a batch.
 
     Args:
-        batch: a tensor, (inputs, ..., targets), or a mapping.
+        batch: A tensor; a sequence (inputs, ..., targets), whose last element is omitted; or a mapping of keyword
+            arguments.
 
     Returns:
-        Positional and named arguments.
+        Positional and keyword arguments.
     """
     if isinstance(batch, Mapping):
         return (), dict(batch)
@@ -31,22 +34,24 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def pictures_in(batch: Any, count: int) -> list[Tensor]:
-    """The first pictures of a batch, spread from 0 to 1 where their numbers lie outside. Does not wait for the device.
+    """Return the first images of a batch, rescaled to [0, 1] if their values lie outside.
+
+    Does not synchronize the device.
 
     Args:
-        batch: a tensor, or a sequence or mapping of them; the first of shape (N, C, H, W) or (N, H, W, C) counts.
-        count: at most so many.
+        batch: A tensor, or a sequence or mapping of tensors; the first of shape (N, C, H, W) or (N, H, W, C) is used.
+        count: Maximum number of images.
 
     Returns:
-        (C, H, W) or (H, W, C) each; nothing where no tensor has such a shape.
+        Images of shape (C, H, W) or (H, W, C); empty if no tensor has such a shape.
     """
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else [batch]
-    found = next((each for each in parts if _holds_pictures(each)), None)
-    return [] if found is None else list(_spread(found.detach()[:count]))
+    images = next((part for part in parts if _holds_pictures(part)), None)
+    return [] if images is None else list(_spread(images.detach()[:count]))
 
 
 def thinned(tensor: Tensor) -> Tensor:
-    """At most 65,536 values of a tensor, evenly spaced: a distribution needs no more."""
+    """Return at most 65,536 evenly spaced values of a tensor, as a flat tensor for a histogram."""
     flat = tensor.detach().reshape(-1)
     return flat[:: 1 + (flat.numel() - 1) // MOST_VALUES] if flat.numel() else flat
 
@@ -55,9 +60,10 @@ def _holds_pictures(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 4 and (value.shape[1] in CHANNELS or value.shape[3] in CHANNELS)
 
 
-def _spread(pictures: Tensor) -> Tensor:
-    """Normalized inputs lie around 0; what lies between 0 and 1 already stays."""
-    if not pictures.is_floating_point():
-        return pictures
-    low, high = pictures.amin().clamp(max=0), pictures.amax().clamp(min=1)
-    return (pictures - low) / (high - low)
+def _spread(images: Tensor) -> Tensor:
+    """Rescale float images to [0, 1]; values that already lie in [0, 1] are unchanged."""
+    if not images.is_floating_point():
+        return images
+    # `clamp` instead of an `if` on the extrema: an `if` would synchronize the device.
+    low, high = images.amin().clamp(max=0), images.amax().clamp(min=1)
+    return (images - low) / (high - low)

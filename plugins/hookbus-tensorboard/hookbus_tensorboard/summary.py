@@ -1,4 +1,4 @@
-"""What a model consists of, as a text."""
+"""Summaries of a model and of a configuration, as Markdown."""
 
 from __future__ import annotations
 
@@ -12,31 +12,24 @@ __all__ = ["config_text", "model_text"]
 
 
 def model_text(model: nn.Module) -> str:
-    """The parameters of a model and of its parts, as a Markdown table, and its structure.
-
-    Args:
-        model: the model.
-    """
+    """Return a Markdown table of the parameter counts of a model and its child modules, followed by its structure."""
     rows = [("", type(model).__name__, *_counts(model))]
     rows += [(name, type(child).__name__, *_counts(child)) for name, child in model.named_children()]
-    lines = ["| part | type | parameters | to train |", "|---|---|---:|---:|"]
-    lines += [f"| {name} | {kind} | {count:,} | {trained:,} |" for name, kind, count, trained in rows]
+    lines = ["| module | type | parameters | trainable |", "|---|---|---:|---:|"]
+    lines += [f"| {name} | {kind} | {count:,} | {trainable:,} |" for name, kind, count, trainable in rows]
     return "\n".join([*lines, "", *_as_code(str(model))])
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """A configuration as Markdown: what Markdown shows as it is, an indented block.
-
-    Args:
-        config: plain values, nested.
-    """
+    """Return a nested configuration as JSON in a Markdown code block."""
     return "\n".join(_as_code(json.dumps(config, indent=2, ensure_ascii=False, default=str)))
 
 
 def _counts(module: nn.Module) -> tuple[int, int]:
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
-    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+    return sum(size for size, _ in sizes), sum(size for size, trainable in sizes if trainable)
 
 
 def _as_code(text: str) -> list[str]:
+    # Indented, not fenced: the text itself can contain backticks.
     return [f"    {line}" for line in text.splitlines()]

@@ -18,25 +18,26 @@ from hookbus_tensorboard.events import EventFile, places
 __all__ = ["TensorBoardWriter"]
 
 KINDS = {"simple_value": "scalar", "image": "image", "histo": "histogram", "text": "text"}
-"""What event files call things, and what hookbus calls them."""
+"""Types of values in event files, and the corresponding record types of hookbus."""
 
 
 class Events(FileWriter):
-    """A FileWriter of torch that needs no thread of its own.
+    """`FileWriter` on an `EventFile`.
 
     Args:
-        directory: of the event file.
+        directory: Directory of the event file.
     """
 
     def __init__(self, directory: Path) -> None:
+        # Without `super().__init__()`, whose thread discards its queue on a write error (tensorboard 2.21).
         self.event_writer = EventFile(directory)
 
 
 class Board(SummaryWriter):
-    """A SummaryWriter of torch on `Events`.
+    """`SummaryWriter` on `Events`.
 
     Args:
-        directory: of the event file.
+        directory: Directory of the event file.
     """
 
     file_writer: Any
@@ -50,13 +51,13 @@ class Board(SummaryWriter):
 
 
 class TensorBoardWriter(Writer):
-    """Writes event files into a directory.
+    """Writer of event files.
 
     Args:
-        directory: where; made if it is not there.
+        directory: Directory of the event files; created if it does not exist.
 
     Raises:
-        OSError: nothing can be written there.
+        OSError: If the event file cannot be created.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -65,70 +66,72 @@ class TensorBoardWriter(Writer):
         self._events: Any = self._board.file_writer
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
-        """One number, in single precision; NaN and infinities are shown as such."""
+        """Write a scalar in single precision, including NaN and infinities."""
         self._board.add_scalar(name, value, step, self.time)
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
-        """One picture, uint8 (H, W, C); a caption becomes the text `name/caption`."""
+        """Write a uint8 image of shape (H, W, C); a caption becomes the text `name/caption`."""
         self._board.add_image(name, image.numpy(), step, self.time, dataformats="HWC")
         if caption:
             self.write_text(f"{name}/caption", caption, step)
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:
-        """The distribution of the finite values.
+        """Write a histogram of the finite values.
 
         Raises:
-            ValueError: there are none.
+            ValueError: If no value is finite.
         """
         self._board.add_histogram(name, finite_values(name, values), step, walltime=self.time)
 
     def write_text(self, name: str, text: str, step: int) -> None:
-        """A text, as Markdown."""
+        """Write a text, which TensorBoard renders as Markdown."""
         self._board.add_text(name, text, step, self.time)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Nothing: the hook writes the configuration as a text, and as hparams at the end."""
+        """Do nothing: the hook logs the configuration as text and as hparams."""
 
     def write_graph(self, graph: Any) -> None:
-        """The graph of a model, as `graph_of` returns it."""
+        """Write the graph of a model, as returned by `graph_of`."""
         self._events.add_graph(graph, self.time)
 
     def write_hparams(self, config: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
-        """The configuration as hyperparameters, beside final results, which are numbers of this run already.
+        """Write the configuration as hyperparameters, with the final results.
 
         Args:
-            config: nested; what is no number, truth value or text becomes text.
-            metrics: the results by name.
-            step: where they stand.
+            config: Nested configuration; values other than numbers, booleans and strings are converted to strings.
+            metrics: Final results by name, which are also scalars of this run.
+            step: Number of optimizer steps.
         """
         plain = {key: _hparam(value) for key, value in flattened(config).items() if value is not None}
-        for part in summary.hparams(plain, dict(metrics)):
-            self._events.add_summary(part, step, self.time)
+        # Not `SummaryWriter.add_hparams`, which writes a second event file in a subdirectory (torch 2.13).
+        for proto in summary.hparams(plain, dict(metrics)):
+            self._events.add_summary(proto, step, self.time)
 
     def resume(self, since: int, step: int) -> frozenset[Place]:
-        """What was written for later steps is purged: readers leave it out."""
-        found = list(places(self._directory, since, step))
+        """Mark the values after `step` as purged, and return the records from step `since` to `step`."""
+        values = list(places(self._directory, since, step))
+        # TensorBoard ignores all earlier events from the step of a START event on; existing files are not modified.
         start = Event(session_log=SessionLog(status=SessionLog.START))
         self._events.add_event(start, step + 1)
         self._events.flush()
-        return frozenset((KINDS.get(kind, kind), _name(kind, tag), at) for kind, tag, at in found)
+        return frozenset((KINDS.get(kind, kind), _name(kind, tag), at) for kind, tag, at in values)
 
     def flush(self) -> None:
-        """All events are in the file after this."""
+        """Write all pending events to the file."""
         self._events.flush()
 
     def abandon(self) -> None:
-        """Drop what is not in the file, and close it."""
+        """Discard the pending events and close the file."""
         self._events.event_writer.forget()
         self.close()
 
     def close(self) -> None:
-        """Write what waits, and close the file. May be called twice."""
+        """Write the pending events and close the file. May be called twice."""
         self._events.close()
 
 
 def _name(kind: str, tag: str) -> str:
-    """The name that was given: torch writes a text under a tag with an ending."""
+    """Return the name of a record: `SummaryWriter.add_text` appends a suffix to the tag."""
     return tag.removesuffix("/text_summary") if kind == "text" else tag
 
 

@@ -4,7 +4,7 @@ from hookbus.errors import ConfigError
 from hookbus_tensorboard import TensorBoardConfig, TensorBoardHook
 
 
-def test_without_settings_only_numbers_and_texts_are_written():
+def test_default_config_logs_only_scalars_and_text():
     assert TensorBoardConfig().interval == 50
     assert TensorBoardConfig().model_dump(include=set(TensorBoardConfig.__annotations__)) == {
         "log_dir": None,
@@ -19,6 +19,6 @@ def test_without_settings_only_numbers_and_texts_are_written():
 
 
 @pytest.mark.parametrize("key", ["interval", "image_interval", "max_images", "histogram_interval"])
-def test_a_setting_that_cannot_be_is_named(key):
+def test_invalid_setting_is_named_in_the_error(key):
     with pytest.raises(ConfigError, match=key):
         TensorBoardHook(**{key: 0})

@@ -7,7 +7,7 @@ from hookbus_tensorboard.events import EventFile, places
 from hookbus_tensorboard.writer import TensorBoardWriter
 
 
-def test_a_file_holds_the_events_that_were_flushed(tmp_path):
+def test_file_contains_only_flushed_events(tmp_path):
     file = EventFile(tmp_path)
     file.add_event(Event(step=3))
     file.flush()
@@ -18,7 +18,7 @@ def test_a_file_holds_the_events_that_were_flushed(tmp_path):
     assert [event.step for event in EventFileLoader(str(path)).Load()] == [0, 3]
 
 
-def test_a_later_file_sorts_behind_the_others_within_one_second(tmp_path):
+def test_later_file_sorts_after_existing_files_within_one_second(tmp_path):
     future = tmp_path / f"events.out.tfevents.{int(time.time()) + 100}.host.1.0"
     future.touch()
     EventFile(tmp_path).close()
@@ -27,7 +27,7 @@ def test_a_later_file_sorts_behind_the_others_within_one_second(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_stands_where_is_read_back_and_a_torn_event_is_left_out(tmp_path):
+def test_records_are_listed_and_a_truncated_event_is_skipped(tmp_path):
     writer = TensorBoardWriter(tmp_path)
     writer.write_scalar("loss", 1.0, 4)
     writer.write_scalar("loss", 1.0, 5)

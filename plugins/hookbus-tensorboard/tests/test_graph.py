@@ -5,7 +5,7 @@ from torch import nn
 from hookbus_tensorboard.graph import graph_of
 
 
-class Named(nn.Module):
+class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(3, 2)
@@ -14,23 +14,23 @@ class Named(nn.Module):
         return self.layer(left) if right is None else self.layer(left + right)
 
 
-def operations(graph):
+def get_operations(graph):
     return [node.op for node in graph[0].node]
 
 
-def test_a_model_is_traced_with_what_it_is_called_with():
+def test_model_is_traced_with_positional_arguments():
     with torch.no_grad():
         graph = graph_of(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (torch.ones(1, 3),), {})
-    assert "aten::linear" in operations(graph)
-    assert "aten::relu" in operations(graph)
+    assert "aten::linear" in get_operations(graph)
+    assert "aten::relu" in get_operations(graph)
 
 
-def test_arguments_may_be_named():
+def test_model_is_traced_with_keyword_arguments():
     with torch.no_grad():
-        graph = graph_of(Named(), (), {"left": torch.ones(1, 3), "right": torch.ones(1, 3)})
-    assert "aten::add" in operations(graph)
+        graph = graph_of(TwoInputs(), (), {"left": torch.ones(1, 3), "right": torch.ones(1, 3)})
+    assert "aten::add" in get_operations(graph)
 
 
-def test_a_model_that_cannot_be_traced_is_an_error():
+def test_tracing_with_an_invalid_argument_raises():
     with torch.no_grad(), pytest.raises(RuntimeError):
         graph_of(nn.Linear(3, 2), (torch.ones(1, 4),), {})

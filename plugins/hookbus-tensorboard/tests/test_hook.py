@@ -15,16 +15,16 @@ from hookbus.testing import check_hook, fake_training
 from hookbus_tensorboard import TensorBoardHook
 
 
-def events(directory: Path) -> Any:
+def load_events(directory: Path) -> Any:
     return EventAccumulator(str(directory), size_guidance={"tensors": 0, "images": 0, "histograms": 0}).Reload()
 
 
-def texts(found: Any, name: str) -> list[str]:
-    return [each.tensor_proto.string_val[0].decode() for each in found.Tensors(f"{name}/text_summary")]
+def get_texts(events: Any, name: str) -> list[str]:
+    return [event.tensor_proto.string_val[0].decode() for event in events.Tensors(f"{name}/text_summary")]
 
 
-def trained_with(hook: TensorBoardHook, batch: Any, work_dir: Path) -> None:
-    """Two iterations of a loop of one's own."""
+def train_with(hook: TensorBoardHook, batch: Any, work_dir: Path) -> None:
+    """Run two iterations of a custom loop."""
     bus, model = HookBus([hook]), nn.Linear(3, 2)
     with bus.run(model=model, iterations=2, work_dir=work_dir):
         for i in range(2):
@@ -32,40 +32,40 @@ def trained_with(hook: TensorBoardHook, batch: Any, work_dir: Path) -> None:
             bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
 
 
-def test_keeps_the_promises_that_users_rely_on():
+def test_hook_passes_the_conformance_checks():
     check_hook(TensorBoardHook, interval=1, log_weights=True, log_gradients=True, histogram_interval=2)
 
 
-def test_a_directory_of_ones_own_is_where_it_writes(tmp_path):
+def test_events_are_written_to_log_dir(tmp_path):
     fake_training([TensorBoardHook(log_dir=tmp_path / "own", interval=3)], losses=float, work_dir=tmp_path / "run")
-    found = events(tmp_path / "own").Scalars("train/loss")
-    assert [(each.step, each.value) for each in found] == [(3, 2.0), (6, 5.0)]  # means of 1, 2, 3 and 4, 5, 6
+    scalars = load_events(tmp_path / "own").Scalars("train/loss")
+    assert [(scalar.step, scalar.value) for scalar in scalars] == [(3, 2.0), (6, 5.0)]  # means of 1, 2, 3 and 4, 5, 6
 
 
-def test_without_a_work_dir_it_says_what_to_do_and_the_run_goes_on():
+def test_run_without_a_work_dir_warns_and_continues():
     with pytest.warns(HookWarning, match="this run has none: give work_dir= to the run, or a directory to this hook"):
         fake_training([TensorBoardHook()])
 
 
-def test_configuration_and_model_are_texts_and_hparams(tmp_path):
+def test_configuration_and_model_are_logged_as_text_and_hparams(tmp_path):
     config = {"lr": 0.5, "model": {"type": "mlp"}, "token": "x"}
     fake_training([TensorBoardHook()], work_dir=tmp_path, config=config, scores=lambda epoch: {"accuracy": 0.5})
-    found = events(tmp_path / "logs" / "tensorboard")
-    assert '"type": "mlp"' in texts(found, "config")[0]
-    assert "|  | Sequential | 26 | 26 |" in texts(found, "model")[0]  # 3 * 4 + 4 and 4 * 2 + 2
-    start = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    events = load_events(tmp_path / "logs" / "tensorboard")
+    assert '"type": "mlp"' in get_texts(events, "config")[0]
+    assert "|  | Sequential | 26 | 26 |" in get_texts(events, "model")[0]  # 3 * 4 + 4 and 4 * 2 + 2
+    start = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert all(key in start for key in (b"lr", b"model.type", b"mlp", b"token", b"***"))
-    assert b"val/accuracy" in found.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    assert b"val/accuracy" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
 
 
-def test_the_graph_is_traced_with_the_first_batch(tmp_path):
+def test_graph_is_traced_with_the_first_batch(tmp_path):
     fake_training([TensorBoardHook(log_graph=True)], work_dir=tmp_path)
-    assert "Linear" in str(events(tmp_path / "logs" / "tensorboard").Graph())
+    assert "Linear" in str(load_events(tmp_path / "logs" / "tensorboard").Graph())
 
 
-def test_a_model_that_cannot_be_traced_gives_one_warning(tmp_path):
+def test_failed_trace_warns_once(tmp_path):
     with pytest.warns(HookWarning, match="log_graph: the model cannot be traced with the first batch") as caught:
-        trained_with(TensorBoardHook(log_graph=True), ["a", "b"], tmp_path)
+        train_with(TensorBoardHook(log_graph=True), ["a", "b"], tmp_path)
     assert len(caught) == 1
 
 
@@ -77,37 +77,37 @@ def test_a_model_that_cannot_be_traced_gives_one_warning(tmp_path):
         ((torch.full((2, 4, 4, 1), 0.25), torch.zeros(2)), 64),
     ],
 )
-def test_pictures_that_go_into_the_model_are_shown_as_they_are(tmp_path, batch, pixel):
+def test_input_images_are_logged_with_their_pixel_values(tmp_path, batch, pixel):
     from io import BytesIO
 
     from PIL import Image
 
-    trained_with(TensorBoardHook(log_images=True, image_interval=2, max_images=1), batch, tmp_path)
-    found = events(tmp_path / "logs" / "tensorboard")
-    assert found.Tags()["images"] == ["input/0"]
-    (shown,) = found.Images("input/0")
-    assert set(Image.open(BytesIO(shown.encoded_image_string)).convert("RGB").get_flattened_data()) == {(pixel,) * 3}
+    train_with(TensorBoardHook(log_images=True, image_interval=2, max_images=1), batch, tmp_path)
+    events = load_events(tmp_path / "logs" / "tensorboard")
+    assert events.Tags()["images"] == ["input/0"]
+    (image,) = events.Images("input/0")
+    assert set(Image.open(BytesIO(image.encoded_image_string)).convert("RGB").get_flattened_data()) == {(pixel,) * 3}
 
 
-def test_a_batch_without_pictures_gives_one_warning(tmp_path):
-    with pytest.warns(HookWarning, match="log_images: the batch holds no pictures") as caught:
-        trained_with(TensorBoardHook(log_images=True, image_interval=1), torch.zeros(2, 3), tmp_path)
+def test_batch_without_images_warns_once(tmp_path):
+    with pytest.warns(HookWarning, match="log_images: the batch contains no images") as caught:
+        train_with(TensorBoardHook(log_images=True, image_interval=1), torch.zeros(2, 3), tmp_path)
     assert len(caught) == 1
 
 
-def test_distributions_are_those_of_weights_and_gradients_at_an_update(tmp_path):
+def test_histograms_are_those_of_weights_and_gradients_at_a_step(tmp_path):
     hook = TensorBoardHook(log_weights=True, log_gradients=True, histogram_interval=2)
     fake_training([hook], epochs=1, batches=4, work_dir=tmp_path)
-    found = events(tmp_path / "logs" / "tensorboard")
+    events = load_events(tmp_path / "logs" / "tensorboard")
     names = [
-        f"{kind}/{layer}.{part}" for kind in ("weights", "gradients") for layer in "02" for part in ("weight", "bias")
+        f"{group}/{layer}.{name}" for group in ("weights", "gradients") for layer in "02" for name in ("weight", "bias")
     ]
-    assert sorted(found.Tags()["histograms"]) == sorted(names)
-    assert [each.step for each in found.Histograms("weights/0.weight")] == [1, 3]  # before the updates 2 and 4
+    assert sorted(events.Tags()["histograms"]) == sorted(names)
+    assert [event.step for event in events.Histograms("weights/0.weight")] == [1, 3]  # before the steps 2 and 4
 
 
-def train_spread(hook, work_dir):
-    """Two updates of a model whose weights are spread over processes; here over one."""
+def train_sharded(hook, work_dir):
+    """Run two steps of a model whose parameters are sharded (FSDP2, one rank)."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model, bus = nn.Linear(3, 2), HookBus([hook])
@@ -123,10 +123,12 @@ def train_spread(hook, work_dir):
         dist.destroy_process_group()
 
 
-def test_weights_that_are_spread_over_processes_are_not_looked_at(tmp_path):
+def test_sharded_parameters_are_skipped_with_one_warning(tmp_path):
     hook = TensorBoardHook(log_graph=True, log_weights=True, histogram_interval=1)
-    with pytest.warns(HookWarning, match="log_graph: the weights are spread over several processes") as caught:
-        train_spread(hook, tmp_path)
+    with pytest.warns(
+        HookWarning, match="log_graph: not supported for parameters that are sharded across ranks"
+    ) as caught:
+        train_sharded(hook, tmp_path)
 
     assert len(caught) == 1
-    assert events(tmp_path / "logs" / "tensorboard").Tags()["histograms"] == []
+    assert load_events(tmp_path / "logs" / "tensorboard").Tags()["histograms"] == []

@@ -3,11 +3,11 @@ from torch import nn
 from hookbus_tensorboard.summary import config_text, model_text
 
 
-def test_a_model_is_a_table_of_its_parts_and_its_structure():
+def test_model_summary_is_a_table_of_child_modules_and_the_structure():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     model[0].bias.requires_grad_(False)
     assert model_text(model).splitlines() == [
-        "| part | type | parameters | to train |",
+        "| module | type | parameters | trainable |",
         "|---|---|---:|---:|",
         "|  | Sequential | 26 | 22 |",  # 3 * 4 + 4 and 4 * 2 + 2
         "| 0 | Linear | 16 | 12 |",
@@ -18,11 +18,11 @@ def test_a_model_is_a_table_of_its_parts_and_its_structure():
     ]
 
 
-def test_thousands_are_set_apart():
+def test_counts_have_thousands_separators():
     assert "| Linear | 1,100 | 1,100 |" in model_text(nn.Linear(10, 100)).splitlines()[2]
 
 
-def test_a_configuration_is_an_indented_block():
+def test_configuration_is_an_indented_code_block():
     assert config_text({"lr": 0.5, "größe": {"a": [1]}}).splitlines() == [
         "    {",
         '      "lr": 0.5,',
