@@ -133,12 +133,12 @@ class FakeDevice:
         device = self
 
         class Event:
-            made = 0
+            count = 0
 
             def __init__(self, device, enable_timing):
                 assert (device.type, enable_timing) == ("cuda", True)
-                Event.made += 1
-                self.number = Event.made
+                Event.count += 1
+                self.number = Event.count
 
             def record(self):
                 """Record the event ten milliseconds after the previous one."""

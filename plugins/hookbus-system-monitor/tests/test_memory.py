@@ -53,14 +53,14 @@ class TestSystem:
 class TestProcess:
     def test_process_memory_grows_with_an_allocation(self):
         before = process_memory()
-        kept = torch.ones(2**26, dtype=torch.uint8)
+        buffer = torch.ones(2**26, dtype=torch.uint8)
 
-        assert process_memory() - before >= 0.9 * kept.numel()
+        assert process_memory() - before >= 0.9 * buffer.numel()
 
     def test_process_peak_includes_released_memory(self):
-        kept = torch.ones(2**26, dtype=torch.uint8)
+        buffer = torch.ones(2**26, dtype=torch.uint8)
         then = process_memory()
-        del kept
+        del buffer
 
         assert process_peak(process_memory()) >= 0.99 * then  # the kernel updates both with a delay
 
@@ -70,15 +70,15 @@ class TestProcess:
     def test_process_memory_is_that_of_the_child_after_a_fork(self):
         def grow(pipe):
             before = process_memory()
-            kept = b"1" * 2**26
-            pipe.send((process_memory() - before, len(kept)))
+            buffer = b"1" * 2**26
+            pipe.send((process_memory() - before, len(buffer)))
 
         process_memory()
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
         child = context.Process(target=grow, args=(there,))
         child.start()
-        grown, kept = here.recv()
+        grown, buffer = here.recv()
         child.join()
 
-        assert grown >= 0.9 * kept
+        assert grown >= 0.9 * buffer

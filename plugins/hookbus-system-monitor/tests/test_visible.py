@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from hookbus_system_monitor.visible import Gpu, entries_of, pick, visible_entries
 
-WHOLE = Gpu("GPU-11-22", "whole")
+FULL = Gpu("GPU-11-22", "full")
 OTHER = Gpu("GPU-11-33", "other")
 DIVIDED = Gpu("GPU-44-55", "divided", (Gpu("MIG-66", "first"), Gpu("MIG-77", "second")))
-GPUS = [WHOLE, OTHER, DIVIDED]
+GPUS = [FULL, OTHER, DIVIDED]
 
 
 class TestVariable:
@@ -70,14 +70,14 @@ def get_handles(entries, gpus=GPUS):
 
 class TestPick:
     def test_pick_returns_all_gpus_without_entries(self):
-        assert get_handles(None) == {0: "whole", 1: "other", 2: "first"}
+        assert get_handles(None) == {0: "full", 1: "other", 2: "first"}
 
     def test_pick_returns_the_order_of_the_entries(self):
-        assert get_handles([1, 0]) == {0: "other", 1: "whole"}
+        assert get_handles([1, 0]) == {0: "other", 1: "full"}
 
     @pytest.mark.parametrize("name", ["GPU-11-22", "GPU-11-2", "11-22"])
     def test_pick_finds_a_gpu_by_uuid(self, name):
-        assert get_handles([name]) == {0: "whole"}
+        assert get_handles([name]) == {0: "full"}
 
     @pytest.mark.parametrize("name", ["GPU-11", "GPU-9", "11-2", "MIG-"])
     def test_pick_ignores_an_ambiguous_or_unknown_uuid(self, name):
@@ -90,7 +90,7 @@ class TestPick:
         assert get_handles([name]) == {0: handle}
 
     def test_pick_ignores_entries_after_one_without_a_match(self):
-        assert get_handles([0, 7, 1]) == {0: "whole"}
+        assert get_handles([0, 7, 1]) == {0: "full"}
 
     def test_pick_leaves_the_index_of_an_unavailable_gpu_empty(self):
         assert get_handles(None, [None, OTHER]) == {1: "other"}
