@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, did_you_mean
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 
 if TYPE_CHECKING:
     from hookbus.hook import HookConfig

@@ -26,8 +26,9 @@ from hookbus.dispatch.members import FunctionPlugin, see_that_it_is_free
 from hookbus.dispatch.table import Calls, Order, Table, Wrap
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
 from hookbus.hook import Hook
-from hookbus.lifecycle import ALIASES, POINTS
+from hookbus.lifecycle import POINTS
 from hookbus.markers import IMPL_ATTRIBUTE, hookimpl
+from hookbus.points import ALIASES
 from hookbus.run import Run
 from hookbus.when import Schedule
 

@@ -131,7 +131,8 @@ def points(json_: Json = False) -> None:
     with reported():
         from hookbus._packages import POINTS_GROUP
         from hookbus.discovery import offers
-        from hookbus.lifecycle import ALIASES, POINTS
+        from hookbus.lifecycle import POINTS
+        from hookbus.points import ALIASES
 
         aliases = {name: [alias for alias, point in ALIASES.items() if point == name] for name in POINTS}
         more = {offer.name: f"{offer.package} {offer.version}" for offer in offers(POINTS_GROUP)}

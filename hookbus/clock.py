@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 
 __all__ = ["Clock", "batch_size"]
 

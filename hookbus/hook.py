@@ -16,8 +16,9 @@ from hookbus._packages import entry_point_of
 from hookbus._schedule_text import parse
 from hookbus._validation_errors import problems_of
 from hookbus.errors import ConfigError, did_you_mean
-from hookbus.lifecycle import ALIASES, POINTS
+from hookbus.lifecycle import POINTS
 from hookbus.markers import IMPL_ATTRIBUTE
+from hookbus.points import ALIASES
 from hookbus.rules import Rule
 from hookbus.when import Schedule
 

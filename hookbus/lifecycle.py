@@ -11,13 +11,10 @@ values. The clock advances immediately before an `after_*` event.
 
 from __future__ import annotations
 
-import inspect
-import keyword
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus.errors import PointError, did_you_mean
+from hookbus.points import Point, describe, per
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,62 +23,11 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from hookbus.metrics import Metrics
-    from hookbus.run import Mode
 
-__all__ = ["ALIASES", "POINTS", "SPELLINGS", "Lifecycle", "Point", "Unit", "check_point", "describe", "per", "point_of"]
+__all__ = ["POINTS", "Lifecycle", "Mode"]
 
-Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
-F = TypeVar("F", bound=Callable[..., Any])
-
-ALIASES: Mapping[str, str] = {
-    "before_training": "before_train",
-    "after_training": "after_train",
-    "before_step": "before_train_iter",
-    "after_step": "after_train_iter",
-}
-"""Aliases of points, resolved at registration."""
-
-SPELLINGS: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
-"""Aliases of arguments: a listener may name `run` also `runner`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A named moment of a run.
-
-    Attributes:
-        name: Name of the method in `Lifecycle`.
-        args: Arguments that listeners may take in addition to `run`, in order.
-        unit: Default unit of `when=` at this point, None if schedules are not supported.
-        doc: Description as Markdown.
-        types: Annotation of each argument, as written in the source.
-    """
-
-    name: str
-    args: tuple[str, ...]
-    unit: Unit | None
-    doc: str
-    types: tuple[str, ...]
-
-    @property
-    def reverse(self) -> bool:
-        """Whether the nested order runs by descending priority at this point."""
-        return self.name.startswith("after_") or self.name == "cleanup"
-
-    @property
-    def signature(self) -> str:
-        """Signature of a listener that takes all arguments: `after_train_iter(run, step, ...)`."""
-        return f"{self.name}({', '.join(('run', *self.args))})"
-
-
-def per(unit: Unit) -> Callable[[F], F]:
-    """Mark a point as counted in a unit, so that it supports schedules such as `when=every(n)`."""
-
-    def mark(method: F) -> F:
-        method.unit = unit  # type: ignore[attr-defined]
-        return method
-
-    return mark
+Mode = Literal["train", "val", "test"]
+"""Call that starts a run: fit, validate or test."""
 
 
 class Lifecycle:
@@ -302,82 +248,6 @@ class Lifecycle:
 
     def cleanup(self) -> None:
         """Release of threads, files and handles; always the last point. May be emitted more than once."""
-
-
-def describe(spec: type) -> dict[str, Point]:
-    """Return the points that a spec class declares: its public methods, in order of definition.
-
-    Args:
-        spec: A class like `Lifecycle`.
-
-    Returns:
-        Points by name.
-
-    Raises:
-        PointError: If a method takes `*args` or `**kwargs`.
-    """
-    methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
-    return {name: point_of(method) for name, method in methods.items() if not name.startswith("_")}
-
-
-def point_of(method: Callable[..., object]) -> Point:
-    """Return the point that a method of a spec class declares.
-
-    Raises:
-        PointError: If the method takes `*args` or `**kwargs`.
-    """
-    name = method.__name__
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-        raise PointError(
-            f"{name}{inspect.signature(method)}: invalid *args or **kwargs. Name every argument of the point {name}."
-        )
-    # `run` and the argument aliases exist at every point; a spec class may list them so that it reads like a listener.
-    arguments = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
-    return Point(
-        name=name,
-        args=tuple(p.name for p in arguments),
-        unit=getattr(method, "unit", None),
-        doc=inspect.cleandoc(method.__doc__ or ""),
-        types=tuple(_type_of(p) for p in arguments),
-    )
-
-
-def check_point(point: Point, taken: Collection[str]) -> None:
-    """Raise if a custom point cannot be declared.
-
-    Args:
-        point: The point.
-        taken: Names that are already in use.
-
-    Raises:
-        PointError: If a name is reserved or not an identifier, an argument is duplicated, or the unit is unknown.
-    """
-    for name in (point.name, *point.args):
-        # The names become source code of generated functions, whose own variables start with an underscore.
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-            raise PointError(
-                f"invalid name of a point or argument, got {name!r}. Use an identifier without a leading underscore."
-            )
-    if point.name in taken:
-        raise PointError(
-            f"{point.name!r} is reserved for an alias, an action or an attribute of the bus. Choose another name."
-        )
-    reserved = sorted({"run", "self", *SPELLINGS} & set(point.args))
-    if reserved:
-        raise PointError(f"{point.name}: reserved argument {', '.join(reserved)}. Remove it from the declaration.")
-    if len(set(point.args)) < len(point.args):
-        raise PointError(f"{point.signature}: duplicate argument.")
-    if point.unit is not None and point.unit not in get_args(Unit):
-        raise PointError(f"{point.name}: unknown unit {point.unit!r}.{did_you_mean(point.unit, get_args(Unit))}")
-
-
-def _type_of(parameter: inspect.Parameter) -> str:
-    if parameter.annotation is inspect.Parameter.empty:
-        return "Any"
-    annotation = parameter.annotation
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return text.removesuffix(" | None")  # every argument of a point is optional; the generated types add None again
 
 
 POINTS: Mapping[str, Point] = describe(Lifecycle)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 import pluggy
 
 from hookbus.errors import RegistrationError
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 from hookbus.when import Schedule
 
 __all__ = ["IMPL_ATTRIBUTE", "PROJECT", "SPEC_ATTRIBUTE", "Options", "hookimpl", "hookspec"]

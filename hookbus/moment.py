@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookbus.clock import Clock
-from hookbus.lifecycle import Point, Unit
+from hookbus.points import Point, Unit
 
 __all__ = ["PointMoment"]
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hookbus.clock import Clock
 from hookbus.dispatch.brackets import Brackets
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from hookbus.bus import HookBus
+    from hookbus.lifecycle import Mode
     from hookbus.runs.workdir import WorkDir
 
-__all__ = ["Best", "Mode", "Run"]
-
-Mode = Literal["train", "val", "test"]
+__all__ = ["Best", "Run"]
 
 
 class Run(Counts, RequestMethods):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hookbus._schedule_numbers import check_number, checked_unit, field_value
 from hookbus.errors import ConfigError
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 
 if TYPE_CHECKING:
     from hookbus.hook import HookConfig

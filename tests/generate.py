@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hookbus.lifecycle import ALIASES, POINTS, Point
+from hookbus.lifecycle import POINTS
+from hookbus.points import ALIASES, Point
 
 ROOT = Path(__file__).parent.parent
 EMIT = ROOT / "hookbus" / "dispatch" / "overloads.py"
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from hookbus.run import Mode
+    from hookbus.lifecycle import Mode
 
 __all__ = ["Emit"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookbus.clock import Clock, batch_size
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 
 # -- counts --------------------------------------------------------------------------------------------
 

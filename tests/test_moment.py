@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hookbus import HookBus, between, every, hookimpl, last, once
 from hookbus.clock import Clock
 from hookbus.errors import ConfigError
-from hookbus.lifecycle import POINTS, Unit
+from hookbus.lifecycle import POINTS
 from hookbus.moment import PointMoment
+from hookbus.points import Unit
 from hookbus.when import Schedule
 from tests import toys
 

@@ -9,7 +9,8 @@ from typing import Any
 from hookbus._running import asking, failed, nested
 from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener, compile_point
-from hookbus.lifecycle import POINTS, Point
+from hookbus.lifecycle import POINTS
+from hookbus.points import Point
 
 
 def propagate(*_: Any) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hookbus import between, every, last, once
 from hookbus._schedule_text import parse
 from hookbus.errors import ConfigError
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 from hookbus.when import Schedule
 
 UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hookbus import between, every, last, once
 from hookbus.errors import ConfigError
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 from hookbus.when import NEVER, Schedule
 
 UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from docs.generating.tables import table
 from hookbus.hook import Priority
-from hookbus.lifecycle import ALIASES, POINTS, Point
+from hookbus.lifecycle import POINTS
+from hookbus.points import ALIASES, Point
 
 __all__ = ["points", "priorities"]
 

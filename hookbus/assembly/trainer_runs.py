@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus.assembly.start_files import check_files
 from hookbus.ranks import join
-from hookbus.run import Mode, Run
+from hookbus.run import Run
 from hookbus.session import claim_for, living, refuse_second
 from hookbus.training.evaluation import judge
 from hookbus.training.loaders import length_of
 from hookbus.training.rng import seed_everything, seed_of_rank
 
 if TYPE_CHECKING:
+    from hookbus.lifecycle import Mode
     from hookbus.loop import Trainer
     from hookbus.runs.validations import Evaluator, Kind
     from hookbus.runs.workdir import WorkDir

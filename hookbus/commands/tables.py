@@ -14,7 +14,7 @@ from hookbus.commands.layout import show_paragraph, show_table
 if TYPE_CHECKING:
     from hookbus.commands.doctor import Report
     from hookbus.dispatch.explain import Explanation
-    from hookbus.lifecycle import Point
+    from hookbus.points import Point
 
 __all__ = ["show_hooks", "show_metrics", "show_order", "show_points", "show_reports"]
 

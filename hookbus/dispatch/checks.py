@@ -17,8 +17,8 @@ from hookbus._packages import package_of
 from hookbus.dispatch.elsewhere import named_elsewhere
 from hookbus.errors import RegistrationError, did_you_mean
 from hookbus.hook import Hook
-from hookbus.lifecycle import ALIASES, SPELLINGS, Point
 from hookbus.markers import IMPL_ATTRIBUTE, Options
+from hookbus.points import ALIASES, SPELLINGS, Point
 
 __all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin", "listed", "refusal"]
 

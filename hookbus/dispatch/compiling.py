@@ -19,7 +19,7 @@ from hookbus._running import LINES, failed
 from hookbus.clock import Clock
 from hookbus.dispatch.due import Due
 from hookbus.errors import OrderError
-from hookbus.lifecycle import Point
+from hookbus.points import Point
 from hookbus.when import Schedule
 
 __all__ = ["Listener", "compile_point", "load_text", "ordered"]

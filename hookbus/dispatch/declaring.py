@@ -11,7 +11,7 @@ from hookbus.dispatch.emitting import firing
 from hookbus.dispatch.manager import Manager, spec_class
 from hookbus.dispatch.table import Calls, Table
 from hookbus.errors import PointError
-from hookbus.lifecycle import ALIASES, Point, Unit, check_point, describe, point_of
+from hookbus.points import ALIASES, Point, Unit, check_point, describe, point_of
 
 __all__ = ["Points"]
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from hookbus.clock import Clock
 from hookbus.errors import ConfigError
-from hookbus.lifecycle import Point, Unit
 from hookbus.moment import PointMoment
+from hookbus.points import Point, Unit
 from hookbus.when import Schedule
 
 __all__ = ["Counter", "Due"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookbus.dispatch.brackets import BRACKETED, Brackets
 from hookbus.dispatch.compiling import load_text
 from hookbus.errors import PointError, did_you_mean
-from hookbus.lifecycle import SPELLINGS, Point
+from hookbus.points import SPELLINGS, Point
 
 if TYPE_CHECKING:
     from hookbus.run import Run

@@ -9,8 +9,8 @@ from hookbus.dispatch.checks import Implementation, refusal
 from hookbus.dispatch.compiling import Listener
 from hookbus.errors import ConfigError
 from hookbus.hook import Hook, HookConfig, Priority
-from hookbus.lifecycle import Point
 from hookbus.markers import Options
+from hookbus.points import Point
 from hookbus.when import Schedule, every
 
 __all__ = ["check_listeners", "check_priority", "listener_of", "priority_of", "schedule_of"]

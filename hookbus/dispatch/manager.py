@@ -16,8 +16,8 @@ from hookbus.dispatch.listeners import check_listeners
 from hookbus.dispatch.members import Member, Members, see_that_it_is_free
 from hookbus.errors import HookError, RegistrationError
 from hookbus.hook import Hook
-from hookbus.lifecycle import SPELLINGS, Point
 from hookbus.markers import PROJECT
+from hookbus.points import SPELLINGS, Point
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from hookbus.run import Mode
+    from hookbus.lifecycle import Mode
 
 __all__ = ["Emit"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hookbus.lifecycle import Point
+from hookbus.points import Point
 from hookbus.requests import SETTLING, settle
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hookbus.dispatch.compiling import Listener, compile_point, ordered
 from hookbus.dispatch.failures import REACH_ALL, Failures
 from hookbus.dispatch.listeners import listener_of, priority_of
 from hookbus.dispatch.points import fill_for, finally_for, first_for, names_for
-from hookbus.lifecycle import Point
+from hookbus.points import Point
 
 if TYPE_CHECKING:
     from hookbus.run import Run

@@ -9,8 +9,8 @@ from typing import Any
 from hookbus.bus import HookBus
 from hookbus.dispatch.table import Order
 from hookbus.dispatch.trace import traced
-from hookbus.lifecycle import Point
 from hookbus.markers import hookimpl
+from hookbus.points import Point
 
 __all__ = ["Event", "RecordingBus"]
 

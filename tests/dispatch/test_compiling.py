@@ -17,7 +17,8 @@ from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener, compile_point, load_text, ordered
 from hookbus.dispatch.due import Due
 from hookbus.errors import ConfigError, OrderError
-from hookbus.lifecycle import POINTS, Point
+from hookbus.lifecycle import POINTS
+from hookbus.points import Point
 from hookbus.when import Schedule
 
 NAMES = "abcdefg"

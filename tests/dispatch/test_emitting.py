@@ -8,7 +8,8 @@ import pytest
 
 from hookbus import HookBus
 from hookbus.errors import PointError
-from hookbus.lifecycle import POINTS, Point
+from hookbus.lifecycle import POINTS
+from hookbus.points import Point
 from hookbus.testing import RecordingBus
 
 ARGUMENTS = [(point, name) for point in POINTS.values() for name in point.args]

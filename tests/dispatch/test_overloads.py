@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import hookbus.dispatch.overloads
-from hookbus.lifecycle import ALIASES, POINTS
+from hookbus.lifecycle import POINTS
+from hookbus.points import ALIASES
 
 TEXT = Path(hookbus.dispatch.overloads.__file__).read_text()
 

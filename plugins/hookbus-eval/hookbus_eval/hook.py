@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookbus import Hook, Priority, Run, hookimpl
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 from hookbus.rules import Rule
 from hookbus.when import Schedule, every
 from hookbus_eval.config import EvalConfig

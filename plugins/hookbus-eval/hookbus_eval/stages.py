@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 from hookbus.when import Schedule, between, every
 
 __all__ = ["validations_due"]

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from hookbus.lifecycle import Unit
+from hookbus.points import Unit
 from hookbus_eval.stages import validations_due
 
 
