@@ -1,6 +1,9 @@
-"""The command line: hookbus train | test | hooks | explain | check | schema | points | doctor | consolidate.
+"""Command line: hookbus train | test | hooks | explain | check | schema | points | doctor | consolidate.
 
-Exit codes: 0 done, 1 error, 2 a configuration that does not hold, 75 preempted, 130 interrupted.
+Exit codes: 0 success, 1 error, 2 invalid configuration, 75 preempted, 130 interrupted.
+
+Commands import their modules inside the function, so that `hookbus --help` and the commands that only read metadata
+do not import torch.
 """
 
 from __future__ import annotations
@@ -49,20 +52,22 @@ def train(
     file: File,
     overrides: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint of the work directory.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint of the work directory.")
     ] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
-            "--overwrite", help="Remove the run that is in the work directory, its checkpoints elsewhere included."
+            "--overwrite", help="Remove the existing run in the work directory, including checkpoints stored elsewhere."
         ),
     ] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show in the end where time and memory go.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print a profile of time and memory at the end.")] = False,
 ) -> None:
-    """Train as a run file says."""
+    """Train a model from a run file."""
     with reported():
         if resume and overwrite:
-            raise ConfigError(["--resume goes on with the run that --overwrite removes: say one of them."])
+            raise ConfigError(
+                ["--resume continues the run that --overwrite removes. Pass only one of the two options."]
+            )
         trainer = _trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
         if profile:
             from hookbus.runfile.builder import PROFILING, add_missing
@@ -71,13 +76,13 @@ def train(
         from hookbus.commands.summary import say_summary
         from hookbus.runs.ending import EXIT_CODES
 
-        say = partial(say_summary, file=file, overrides=overrides or (), asked_for=trainer.work_dir)
+        print_summary = partial(say_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
         try:
             run = trainer.fit()
         except KeyboardInterrupt:
-            say(trainer.bus.current)
+            print_summary(trainer.bus.current)
             raise
-        say(run)
+        print_summary(run)
         raise typer.Exit(EXIT_CODES[run.outcome])
 
 
@@ -85,12 +90,12 @@ def train(
 def test(
     file: File,
     overrides: Overrides = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test; default the newest.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test. Default: the newest.")] = None,
     json_: Json = False,
 ) -> None:
-    """Test a trained model, with averaged weights where they are kept.
+    """Test a trained model, with averaged weights if the checkpoint contains them.
 
-    Where there is no test set, it is tested on the validation set.
+    If the dataset has no test split, the validation split is used.
     """
     with reported():
         from hookbus.assembly.start_files import load_as_judged
@@ -99,7 +104,7 @@ def test(
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
         load_as_judged(trainer, checkpoint or _newest(trainer))
         if json_:
-            trainer.register_service("console", errors())  # standard output is for the JSON alone
+            trainer.register_service("console", errors())  # standard output contains only the JSON document
         metrics = trainer.test()
         if json_:
             about = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
@@ -110,7 +115,7 @@ def test(
 
 @app.command()
 def hooks(json_: Json = False) -> None:
-    """List the installed hooks. Reads metadata, imports nothing."""
+    """List the installed hooks without importing them."""
     with reported():
         from hookbus.discovery import listed_names, offers, warn_of_unknown_blocks
 
@@ -127,7 +132,7 @@ def hooks(json_: Json = False) -> None:
 
 @app.command()
 def points(json_: Json = False) -> None:
-    """List the points of a run and their arguments. Imports nothing."""
+    """List the points of a run and their arguments without importing plugins."""
     with reported():
         from hookbus._packages import POINTS_GROUP
         from hookbus.discovery import offers
@@ -148,7 +153,7 @@ def points(json_: Json = False) -> None:
 
 @app.command()
 def explain(file: File, overrides: Overrides = None, json_: Json = False) -> None:
-    """Show in what order hooks listen at each point, and why."""
+    """Show the order of the hooks at each point, and the reason for it."""
     with reported():
         from hookbus.bus import HookBus
         from hookbus.config import load_config
@@ -156,8 +161,8 @@ def explain(file: File, overrides: Overrides = None, json_: Json = False) -> Non
         from hookbus.runfile.defaults import with_defaults
 
         config = load_config(file, overrides or ())
-        given = config.checked_hooks()
-        bus = HookBus(with_defaults(given, get_default_hooks()) if config.default_hooks else given, order=config.order)
+        hooks = config.checked_hooks()
+        bus = HookBus(with_defaults(hooks, get_default_hooks()) if config.default_hooks else hooks, order=config.order)
         explanation = bus.explain()
         if json_:
             print_json(asdict(explanation))
@@ -167,7 +172,7 @@ def explain(file: File, overrides: Overrides = None, json_: Json = False) -> Non
 
 @app.command()
 def check(file: File, overrides: Overrides = None) -> None:
-    """Say everything that would go wrong, without training."""
+    """Validate a run file without training and report all errors."""
     with reported():
         for line in _trainer(file, overrides).check():
             show_paragraph(line, 0, 4)
@@ -180,25 +185,27 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
     with reported():
         from hookbus.commands.schema import json_schema
 
-        found, problems = json_schema()
+        schema_, problems = json_schema()
         for problem in problems:
             complain(problem)
         if output is None:
-            print_json(found)
+            print_json(schema_)
         else:
             from hookbus.checkpoints.files import write_json
 
             try:
-                write_json(output, found)
+                write_json(output, schema_)
             except OSError as error:
-                raise HookbusError(f"{output} cannot be written: {error.strerror}. Name another file.") from None
+                raise HookbusError(
+                    f"{output} cannot be written: {error.strerror}. Pass another file to --output."
+                ) from None
             first = f"# yaml-language-server: $schema={output}"
-            console().print(escape(f"Wrote {output}. Begin run files with the line: {first}"), soft_wrap=True)
+            console().print(escape(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True)
 
 
 @app.command()
 def doctor(json_: Json = False) -> None:
-    """Import each installed hook, and show which are broken."""
+    """Import each installed hook and report the broken ones."""
     with reported():
         from hookbus.commands.doctor import examine
 
@@ -214,17 +221,17 @@ def doctor(json_: Json = False) -> None:
 @app.command()
 def consolidate(
     directory: Annotated[
-        Path, typer.Argument(help="A generation_N directory, or a file that names one.", show_default=False)
+        Path, typer.Argument(help="A generation_N directory, or a file that points to one.", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; default beside the directory.")
+        Path | None, typer.Option("--output", "-o", help="The file to write. Default: next to the directory.")
     ] = None,
 ) -> None:
-    """Make one file of a checkpoint of several processes."""
+    """Merge the checkpoint of a distributed run into one file."""
     with reported():
-        from hookbus.commands.consolidate import consolidate as made_one
+        from hookbus.commands.consolidate import consolidate as merge
 
-        written = made_one(directory, output)
+        written = merge(directory, output)
         console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
 
 
@@ -236,13 +243,15 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> NoReturn:
-    """Run the command line. A mistake of the user never shows a traceback, nor does an output of few letters."""
+    """Run the command line. User errors are printed without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
+        # An ASCII-only terminal or pipe must not turn the output into a UnicodeEncodeError.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(standalone_mode=True)
     except SystemExit as end:
         if is_one_of_several() and isinstance(end.code, int):
+            # In a distributed run, threads of a broken process group could block the exit of the interpreter.
             leave(end.code)
         raise
     sys.exit()
@@ -263,7 +272,7 @@ def _newest(trainer: Trainer) -> Path:
     from hookbus.checkpoints.files import newest_first
 
     directory = checkpoints_directory(trainer)
-    found = [] if directory is None else newest_first(directory)
-    if not found:
-        raise HookbusError(f"{directory} holds no checkpoint to test. Train first, or name one by --checkpoint.")
-    return found[0]
+    checkpoints = [] if directory is None else newest_first(directory)
+    if not checkpoints:
+        raise HookbusError(f"{directory} contains no checkpoint to test. Train first, or pass --checkpoint.")
+    return checkpoints[0]

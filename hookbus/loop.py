@@ -1,4 +1,4 @@
-"""What does the loop do? The Trainer: a loop that emits events, and nothing else.
+"""The Trainer: a training loop that emits events and contains no policy.
 
     before_run
       before_train
@@ -6,12 +6,12 @@
           before_epoch
             before_train_epoch
               for each batch: before_train_iter, train_step, after_train_iter
-            after_train_epoch            -> a validation, if one was asked for
-          after_epoch                    -> files, stops
+            after_train_epoch            -> validation, if requested
+          after_epoch                    -> checkpoints, stop
       after_train
     after_run, cleanup
 
-Policy lives in hooks: when to validate, save, stop, log. The loop asks the run whether to go on.
+Hooks decide when to validate, save, stop and log. The loop only processes their requests.
 """
 
 from __future__ import annotations
@@ -51,47 +51,53 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """Trains a model and emits the events of the run.
+    """Train a model and emit the events of the run.
 
     Args:
-        model: what is trained.
-        optimizer: makes the updates: an optimizer, or a function of the parameters that returns one.
-        loss_fn: `loss_fn(output, target)`; None where the model returns its loss.
-        train_loader: batches for training; any iterable that can be iterated in every epoch.
-        val_loader: batches for validation; a mapping gives several loaders names.
-        test_loader: the same for `test`.
-        scheduler: a learning-rate scheduler.
-        scheduler_interval: when it is stepped: "epoch" or "step". One that needs a metric steps after validations.
-        scheduler_monitor: the metric that it needs; default the validation loss.
-        epochs, iterations: the limit; one of them.
-        work_dir: where files go; None for a run that writes none.
-        hooks: hooks to add. One of the same type as a default hook replaces it.
-        default_hooks: whether logger, progress, timer, checkpoint and preemption are added, as far as installed.
-        order: "nested" or "ascending", see `HookBus`.
-        metrics: what validations measure: names, functions, torchmetrics objects; a mapping gives names of its own.
-        step_fn: `step_fn(model, batch)` returns the loss, or a mapping with it; replaces the call of model and loss.
-        accumulate: micro-batches per update. Groups go on over the end of an epoch.
-        precision: "fp32", "bf16" or "fp16".
-        clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
-        distributed: how several processes train, where torchrun has started them: "ddp"; "fsdp2" for weights that are
-            spread over them; or "none" for a model and loaders that see to it themselves.
-        ddp: options of torch's DistributedDataParallel.
-        fsdp2: options of spread weights: `wrap`, class names of modules whose weights come together by themselves, and
-            `mesh`, how the processes are arranged: [parts] or [copies, parts].
-        agree_every: with so many iterations between do processes compare what hooks of each of them ask for.
-        validate_first: one validation before training, which counts for nothing but is shown.
-        device: "auto", or a device.
-        seed: seeds every random stream when training begins; default: left as they are.
-        resume: "never", "auto" (the newest checkpoint of the work directory, if any), or a file.
-        load_from: a file whose weights training starts from.
-        load_weights: which of them: "raw" or "averaged".
-        load_strict: every one has to fit; False leaves out what does not, and reports it.
-        overwrite: a run that is in the work directory is removed.
-        config: recorded with the run.
+        model: Model to train.
+        optimizer: Optimizer, or a function that takes the parameters and returns an optimizer. Default: None, for
+            `validate` and `test` only.
+        loss_fn: Loss function `loss_fn(output, target)`. Default: None, if the model or `step_fn` returns the loss.
+        train_loader: Training batches; an iterable that can be iterated in every epoch.
+        val_loader: Validation batches, or a mapping of names to loaders.
+        test_loader: Test batches, or a mapping of names to loaders.
+        scheduler: Learning-rate scheduler.
+        scheduler_interval: Unit after which the scheduler is stepped, "epoch" or "step". A scheduler that requires a
+            metric is stepped after each validation. Default: "epoch".
+        scheduler_monitor: Metric that the scheduler requires. Default: the validation loss.
+        epochs: Limit in epochs. Exactly one of `epochs` and `iterations` is required by `fit`.
+        iterations: Limit in iterations.
+        work_dir: Output directory, or None to write no files. Default: "runs/train".
+        hooks: Hooks to register. A hook of the type of a default hook replaces the default hook.
+        default_hooks: Add the installed hooks among logger, progress, iter_timer, checkpoint and preemption.
+            Default: True.
+        order: Order of hooks by priority, "nested" or "ascending", see `HookBus`. Default: "nested".
+        metrics: Metrics that validations compute: names, functions or torchmetrics objects. A mapping assigns names.
+        step_fn: Function `step_fn(model, batch)` that returns the loss or a mapping with it. Replaces the call of the
+            model and the loss function.
+        accumulate: Number of micro-batches per optimizer step. Groups continue across epoch boundaries. Default: 1.
+        precision: "fp32", "bf16" or "fp16". Default: "fp32".
+        clip_grad_norm: Maximum norm of all gradients together, or None for no clipping. Default: None.
+        distributed: Strategy of a distributed run that torchrun started: "ddp"; "fsdp2" to shard the parameters; or
+            "none" for a model and loaders that are already distributed. Default: "ddp".
+        ddp: Options of `torch.nn.parallel.DistributedDataParallel`.
+        fsdp2: Options of FSDP2: `wrap`, class names of modules to shard separately, and `mesh`, the shape of the device
+            mesh, [shards] or [replicas, shards].
+        agree_every: Number of iterations between two synchronizations of requests across ranks. Default: 1.
+        validate_first: Run a sanity-check validation before training. Default: False.
+        device: Device, or "auto" for the available accelerator, else the CPU. Default: "auto".
+        seed: Seed of all random number generators at the start of training. Default: None, for no seeding.
+        resume: "never", "auto" for the newest checkpoint of the work directory if there is one, or the path of a
+            checkpoint. Default: "never".
+        load_from: File with initial weights.
+        load_weights: Weights to load from the file, "raw" or "averaged". Default: "raw".
+        load_strict: Require all keys to match. If False, mismatches are skipped with a warning. Default: True.
+        overwrite: Remove an existing run in the work directory. Default: False.
+        config: Configuration to store with the run.
 
     Raises:
-        ConfigError: an argument does not hold.
-        RegistrationError: a hook was refused.
+        ConfigError: If an argument is invalid.
+        RegistrationError: If a hook is rejected.
     """
 
     def __init__(
@@ -132,11 +138,12 @@ class Trainer:
         config: RunConfig | Mapping[str, Any] | None = None,
     ) -> None:
         check_model(model)
-        check_arguments(locals())  # by their names, before any of them is used
+        check_arguments(locals())  # all arguments by name; `locals()` must be evaluated before the first assignment
         check_distributed(distributed)
         check_count(agree_every, "agree_every")
         self.device = device_of(device)
         self.ranks = join(self.device)
+        # The optimizer is created after the model was moved and sharded: both may replace the parameter tensors.
         self.model = inside_ddp(model.to(self.device))
         spread_if_asked(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
         self.optimizer = optimizer_of(optimizer, model)
@@ -162,6 +169,7 @@ class Trainer:
             on_update=self.scheduler.after_update,
         )
         self.bus = HookBus(order=order)
+        # The default actions; a hook with a `train_step` replaces the step of the loop.
         self.bus.table.steps.update(
             train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
         )
@@ -172,17 +180,18 @@ class Trainer:
     # -- the loop --------------------------------------------------------------------------------
 
     def fit(self, *, epochs: int | None = None, iterations: int | None = None) -> Run:
-        """Train up to the limit. Called again, it goes on where it was.
+        """Train up to the limit. A second call continues from the current state.
 
         Args:
-            epochs, iterations: a new limit, counted from the very beginning.
+            epochs: New limit in epochs, counted from the start of the first training.
+            iterations: New limit in iterations, counted from the start of the first training.
 
         Returns:
-            The run; `run.outcome` tells how it ended.
+            The run. `run.outcome` is the reason for its end.
 
         Raises:
-            LoopError: there is nothing to train with, or no limit.
-            KeyboardInterrupt: Ctrl-C; a last checkpoint was written, where a hook writes any.
+            LoopError: If the optimizer, the data or the limit is missing.
+            KeyboardInterrupt: On Ctrl-C, after a last checkpoint if a checkpoint hook is registered.
         """
         if epochs is not None or iterations is not None:
             self.epochs, self.iterations = limit_of("epochs", epochs), limit_of("iterations", iterations)
@@ -190,6 +199,7 @@ class Trainer:
         with self.runs.living("train") as run, graceful_interrupts(run):
             load_given_weights(self, run)
             self._train(run)
+        # `graceful_interrupts` has converted the first Ctrl-C to a stop request, so the exception is raised again here.
         if run.outcome == "interrupted":
             raise KeyboardInterrupt
         return run
@@ -216,6 +226,7 @@ class Trainer:
 
     def _train_epoch(self, run: Run) -> None:
         assert self.train_loader is not None
+        # Looked up once per epoch: this loop is the hot path.
         calls, moves = self.bus.calls, self.device.type != "cpu"
         for batch_idx, batch in run.batches(self.train_loader):
             if moves:
@@ -223,20 +234,20 @@ class Trainer:
             calls.before_train_iter(batch_idx=batch_idx, batch=batch)
             outputs = None if run.should_skip_iter else calls.train_step(run, batch)
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
-            del batch, outputs  # nothing of this iteration may be alive in the next forward
+            del batch, outputs  # release the batch and the graph before the next forward pass allocates its memory
 
     def _wants_validation(self) -> bool:
-        """Whether the Trainer validates by itself: at the end of an epoch, unless a hook decides when."""
+        """Return whether to validate at the end of each epoch: the default unless a hook schedules validations."""
         return self.val_loader is not None and not any(
             isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values()
         )
 
     def _say_what_is_left(self, run: Run) -> None:
-        """The last group of an accumulation may be too small for an update, which then waits for a longer run."""
+        """Warn if the last micro-batches did not trigger an optimizer step."""
         if run.accumulated and not run.stops:
             run.logger.warning(
-                "The last micro-batches, %s of the %s that make an update, have changed no weights. A run that goes on "
-                "uses them; for none to be left, let the number of iterations be a multiple of accumulate.",
+                "The last %s of %s accumulated micro-batches did not trigger an optimizer step. Resuming the run uses "
+                "them; to avoid it, set the number of iterations to a multiple of `accumulate`.",
                 run.accumulated,
                 self.steps.accumulate,
             )
@@ -245,61 +256,81 @@ class Trainer:
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Trainer:
-        """A trainer as a run file describes it.
+        """Create a trainer from a run file.
 
         Args:
-            path: the run file.
-            overrides: `a.b=value` and `~a.b`, as on the command line.
+            path: Path of the run file.
+            overrides: Overrides `a.b=value` and `~a.b`, as on the command line. Default: none.
+
+        Returns:
+            The trainer.
 
         Raises:
-            ConfigError: the file does not hold; all mistakes are listed.
+            ConfigError: If the file is invalid. All errors are listed.
         """
         from hookbus.assembly.assemble import trainer_from_file
 
         return trainer_from_file(cls, path, overrides)
 
     def validate(self) -> Metrics:
-        """One validation on its own.
+        """Run a validation.
 
         Returns:
-            The results, `val/...`.
+            Results by name, `val/...`.
 
         Raises:
-            RequestError: there is no val_loader.
+            RequestError: If there is no `val_loader`.
         """
         with self.runs.living("val") as run:
             load_given_weights(self, run)
             return run.validate()
 
     def test(self) -> Metrics:
-        """One test on its own, with averaged weights where a hook averages.
+        """Run a test, with averaged weights if a hook maintains an average.
 
         Returns:
-            The results, `test/...`.
+            Results by name, `test/...`.
 
         Raises:
-            RequestError: there is no test_loader.
+            RequestError: If there is no `test_loader`.
         """
         with self.runs.living("test") as run:
             load_given_weights(self, run)
             return run.validations.make("test", sanity=False)
 
     def check(self) -> list[str]:
-        """See what would go wrong, without training: one batch of each loader goes through the model.
+        """Validate the setup without training. One batch of each loader is passed through the model.
 
         Returns:
-            Lines that say what a training would do.
+            Lines that describe the training.
 
         Raises:
-            HookbusError: something would go wrong.
+            HookbusError: If the training would fail. The message lists all errors.
         """
         check_ready(self)
         return check_trainer(self)
 
     def register_hook(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
-        """Add a hook, see `HookBus.register`."""
+        """Register a hook, see `HookBus.register`.
+
+        Args:
+            hook: Hook to register.
+            name: Unique name. Default: the name of the hook.
+            priority: Priority of the hook. Default: the priority that the hook defines.
+
+        Returns:
+            The registered hook.
+
+        Raises:
+            RegistrationError: If the hook is rejected.
+        """
         return self.bus.register(hook, name, priority=priority)
 
     def register_service(self, name: str, service: Any) -> None:
-        """Offer an object to hooks under a name: `run.get(name)`."""
+        """Provide a service to hooks, which access it by `run.get(name)`.
+
+        Args:
+            name: Name of the service.
+            service: The object.
+        """
         self.runs.provide(name, service)

@@ -1,4 +1,4 @@
-"""The command line, as a user sees it."""
+"""Tests of the command line."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ RUN = f"""{TRAINING.rstrip()}
       - {{type: "parts:ProbeHook", interval: 2, priority: 20}}
       - "parts:QuietHook"
 """
-LACKING = f"""{TRAINING.rstrip()}
+MISSING_LIBRARY = f"""{TRAINING.rstrip()}
       - {{type: HOOK}}
 """
 
 
 class Counting(Hook):
-    """Notes the iterations that it sees, for all of its kind."""
+    """Record the iterations in a list that all instances of the class share."""
 
     seen: ClassVar[list[int]]
 
@@ -60,12 +60,12 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def call(*arguments: str, env: Mapping[str, str] | None = None) -> Result:
-    """The command line in this process."""
+    """Run the command line in this process."""
     return CliRunner().invoke(app, arguments, env=env)
 
 
 class TestTrain:
-    def test_it_trains_and_says_where_the_files_are(self, project: Project) -> None:
+    def test_train_prints_the_output_directory(self, project: Project) -> None:
         project.write(RUN)
         result = call("train", "run.yaml", "work_dir=runs/x")
         assert (result.exit_code, result.stderr) == (0, "")
@@ -73,7 +73,7 @@ class TestTrain:
         status = json.loads((project.path / "runs/x/status.json").read_text())
         assert (status["outcome"], status["iters_done"]) == ("finished", 8)
 
-    def test_profile_adds_the_hooks_that_look_where_they_are_not_in_the_file(self, project: Project) -> None:
+    def test_profile_adds_missing_profiling_hooks(self, project: Project) -> None:
         project.write(RUN.replace("\n    hooks:", "\n    hooks:\n      - {type: iter_timer, name: mine}"))
         names = ("iter_timer", "profiler", "memory_profiler", "time_tracking")
         classes = {name: type(name, (Counting,), {"seen": []}) for name in names}
@@ -88,7 +88,7 @@ class TestTrain:
             for name in classes:
                 HOOKS._classes.pop(name)
 
-    def test_profile_says_what_to_install_where_it_is_missing(self, environment: Environment, project: Project) -> None:
+    def test_profile_names_the_missing_package(self, environment: Environment, project: Project) -> None:
         project.write(RUN)
         result = subprocess.run(
             [environment.executable, "-m", "hookbus", "train", "run.yaml", "--profile"],
@@ -98,7 +98,7 @@ class TestTrain:
             1, "error: The hook 'profiler' is not installed. Run: pip install hookbus-profiler\n"
         )  # fmt: skip
 
-    def test_a_second_run_leaves_the_first_alone_and_says_so(self, project: Project) -> None:
+    def test_second_run_uses_another_directory_with_a_warning(self, project: Project) -> None:
         project.write(RUN)
         call("train", "run.yaml", "work_dir=runs/x")
         result = call("train", "run.yaml", "work_dir=runs/x")
@@ -106,27 +106,27 @@ class TestTrain:
         assert result.stderr.startswith("warning: runs/x holds a run already, so this one goes into runs/x-2.")
 
     @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
-    def test_it_stays_in_the_directory_when_told(self, project: Project, option: str) -> None:
+    def test_resume_and_overwrite_keep_the_directory(self, project: Project, option: str) -> None:
         project.write(RUN)
         call("train", "run.yaml", "work_dir=runs/x")
         assert call("train", "run.yaml", "work_dir=runs/x", option).exit_code == 0
         assert [path.name for path in (project.path / "runs").iterdir()] == ["x"]
 
-    def test_going_on_and_removing_contradict_each_other(self, project: Project) -> None:
+    def test_resume_and_overwrite_are_mutually_exclusive(self, project: Project) -> None:
         project.write(RUN)
         result = call("train", "run.yaml", "--resume", "--overwrite")
         assert (result.exit_code, result.stderr) == (
             2,
-            "--resume goes on with the run that --overwrite removes: say one of them.\n",
+            "--resume continues the run that --overwrite removes. Pass only one of the two options.\n",
         )
         assert call("train", "run.yaml", "resume=auto", "--overwrite").exit_code == 2
 
-    def test_overrides_count(self, project: Project) -> None:
+    def test_overrides_are_applied(self, project: Project) -> None:
         project.write(RUN)
         assert call("train", "run.yaml", "training.epochs=1", "~hooks.probe", "work_dir=runs/x").exit_code == 0
         assert json.loads((project.path / "runs/x/status.json").read_text())["iters_done"] == 4
 
-    def test_every_mistake_is_told_and_nothing_is_left_behind(self, project: Project) -> None:
+    def test_all_errors_are_listed_and_no_file_is_written(self, project: Project) -> None:
         project.write("training: {epochs: x}\nmodle: 3\nhooks: [EarlyStopingHook]\n")
         result = call("train", "run.yaml", "ordr=nested")
         assert result.exit_code == 2
@@ -139,14 +139,14 @@ class TestTrain:
         assert "Did you mean 'EarlyStoppingHook'" in problems[4]
         assert sorted(path.name for path in project.path.iterdir()) == ["parts.py", "run.yaml"]
 
-    def test_a_missing_file_is_a_mistake(self, project: Project) -> None:
+    def test_missing_file_exits_with_code_2(self, project: Project) -> None:
         result = call("train", "nowhere.yaml")
         assert (result.exit_code, result.stderr) == (
             2,
             "nowhere.yaml: the run file cannot be read: No such file or directory.\n",
         )
 
-    def test_a_preempted_run_has_a_code_of_its_own(self, project: Project) -> None:
+    def test_preempted_run_exits_with_code_75(self, project: Project) -> None:
         project.write(
             """
             from hookbus import Hook
@@ -160,14 +160,14 @@ class TestTrain:
         project.write(RUN)
         assert call("train", "run.yaml", "hooks=['leaving_1:LeavingHook']").exit_code == 75
 
-    def test_a_hook_that_fails_shows_where(self, project: Project) -> None:
+    def test_failing_hook_is_shown_with_its_traceback(self, project: Project) -> None:
         project.write(
             """
             from hookbus import Hook
 
             class FailingHook(Hook):
                 def before_train(self, run):
-                    raise KeyError("no such picture")
+                    raise KeyError("no such image")
             """,
             "failing_1.py",
         )
@@ -175,10 +175,10 @@ class TestTrain:
         result = call("train", "run.yaml", "hooks=['failing_1:FailingHook']")
         assert result.exit_code == 1
         assert "failing_1.py" in result.stderr
-        assert "KeyError: 'no such picture'" in result.stderr
+        assert "KeyError: 'no such image'" in result.stderr
         assert "hook 'failing'" in result.stderr
 
-    def test_ctrl_c_ends_with_its_code(self, project: Project) -> None:
+    def test_ctrl_c_exits_with_code_130(self, project: Project) -> None:
         project.write(
             """
             import time
@@ -225,10 +225,10 @@ class TestTest:
         from parts import net  # type: ignore[import-not-found]
 
         stream = io.BytesIO()
-        torch.save({name: torch.full_like(each, value) for name, each in net().state_dict().items()}, stream)
+        torch.save({name: torch.full_like(tensor, value) for name, tensor in net().state_dict().items()}, stream)
         return stream.getvalue()
 
-    def test_the_newest_checkpoint_is_tested(self, project: Project) -> None:
+    def test_newest_checkpoint_is_tested(self, project: Project) -> None:
         sys.path.insert(0, str(project.path))
         directory = project.path / "runs/train/checkpoints"
         for generation, name in ((1, "newer_name.pth"), (2, "a.pth")):
@@ -239,16 +239,16 @@ class TestTest:
         assert answer["checkpoint"] == "runs/train/checkpoints/a.pth"
         assert answer["weights"] == "raw"
         assert set(answer["metrics"]) == {"test/loss", "test/accuracy"}
-        # equal outputs for both classes: the loss is that of a coin, ln 2
+        # equal outputs for both classes: the loss is ln 2
         assert answer["metrics"]["test/loss"] == pytest.approx(0.693147, abs=1e-6)
 
-    def test_averaged_weights_are_tested_where_validations_have_judged_these(self, project: Project) -> None:
+    def test_averaged_weights_are_tested_if_available(self, project: Project) -> None:
         sys.path.insert(0, str(project.path))
         from parts import net  # type: ignore[import-not-found]
 
         raw = net().state_dict()
         raw["2.bias"] = torch.tensor([9.0, 0.0])
-        averaged = {name: torch.zeros_like(each) for name, each in raw.items()}
+        averaged = {name: torch.zeros_like(tensor) for name, tensor in raw.items()}
         torch.save({"state_dict": raw, "ema_state_dict": averaged}, project.path / "mine.pth")
         result = call("test", "run.yaml", "--checkpoint", "mine.pth")
         assert result.exit_code == 0, result.stderr
@@ -256,7 +256,7 @@ class TestTest:
         rows = dict(line.split() for line in result.stdout.splitlines()[2:])
         assert rows["test/loss"] == "0.693147"
 
-    def test_a_named_checkpoint_is_tested_whatever_the_file_resumes(self, project: Project) -> None:
+    def test_checkpoint_option_overrides_resume(self, project: Project) -> None:
         sys.path.insert(0, str(project.path))
         (project.path / "mine.pth").write_bytes(self.weights(0.0))
         result = call("test", "run.yaml", "resume=nowhere.pth", "--checkpoint", "mine.pth")
@@ -265,7 +265,7 @@ class TestTest:
         rows = dict(line.split() for line in result.stdout.splitlines()[2:])
         assert rows["test/loss"] == "0.693147"
 
-    def test_the_newest_checkpoint_is_looked_for_where_the_run_writes_them(self, project: Project) -> None:
+    def test_checkpoint_directory_of_the_hook_is_searched(self, project: Project) -> None:
         project.write(
             """
             import torch
@@ -298,22 +298,22 @@ class TestTest:
         assert call("train", "run.yaml", override).exit_code == 0
         assert call("test", "run.yaml", override).stdout.splitlines()[0] == "elsewhere/2.pth"
 
-    def test_nothing_to_test_is_an_error(self) -> None:
+    def test_missing_checkpoint_is_an_error(self) -> None:
         result = call("test", "run.yaml")
         assert (result.exit_code, result.stderr) == (
             1,
-            "error: runs/train/checkpoints holds no checkpoint to test. Train first, or name one by --checkpoint.\n",
+            "error: runs/train/checkpoints contains no checkpoint to test. Train first, or pass --checkpoint.\n",
         )
 
 
 class TestHooks:
-    def test_it_lists_what_is_installed(self, environment: Environment) -> None:
+    def test_hooks_lists_installed_hooks(self, environment: Environment) -> None:
         lines = [line.split() for line in environment.hookbus("hooks").stdout.splitlines()]
         assert lines[0] == ["name", "class", "package", "version"]
         assert ["greet", "GreetHook", "acme-hooks", "1.2"] in lines
         assert ["twin-two/twin", "TwinHook", "twin-two", "2.0"] in lines
 
-    def test_it_says_what_is_blocked(self, environment: Environment) -> None:
+    def test_hooks_marks_blocked_hooks(self, environment: Environment) -> None:
         rows = json.loads(environment.hookbus("hooks", "--json", HOOKBUS_BLOCK="greet").stdout)
         assert [row["name"] for row in rows if row["blocked"]] == ["greet"]
         assert rows[0] == {
@@ -322,26 +322,26 @@ class TestHooks:
         lines = environment.hookbus("hooks", HOOKBUS_BLOCK="greet").stdout.splitlines()
         assert [line.split()[0] for line in lines if line.rstrip().endswith("blocked by HOOKBUS_BLOCK")] == ["greet"]
 
-    def test_it_says_how_to_begin(self, bare_environment: Environment) -> None:
+    def test_hooks_without_packages_prints_an_install_command(self, bare_environment: Environment) -> None:
         assert bare_environment.hookbus("hooks").stdout == (
-            "No hooks are installed. Begin with: pip install hookbus-logger hookbus-checkpoint\n"
+            "No hooks are installed. Run: pip install hookbus-logger hookbus-checkpoint\n"
         )
 
 
 class TestPoints:
-    def test_every_point_is_listed_with_its_arguments_and_its_meaning(self) -> None:
+    def test_points_lists_signatures_and_descriptions(self) -> None:
         result = call("points")
         lines = result.stdout.splitlines()
         for point in POINTS.values():
             meaning = lines[lines.index(point.signature) + 1]
             assert meaning.startswith(f"    {point.doc}")
             assert (point.unit is None) == ("Counted per" not in meaning)
-        assert "Also spelt before_step." in lines[lines.index(POINTS["before_train_iter"].signature) + 1]
+        assert "Alias: before_step." in lines[lines.index(POINTS["before_train_iter"].signature) + 1]
 
-    def test_scripts_get_json(self) -> None:
-        found = json.loads(call("points", "--json").stdout)
-        assert list(found)[: len(POINTS)] == list(POINTS)
-        assert found["after_epoch"] == {
+    def test_json_output(self) -> None:
+        output = json.loads(call("points", "--json").stdout)
+        assert list(output)[: len(POINTS)] == list(POINTS)
+        assert output["after_epoch"] == {
             "args": ["run", "epoch", "model", "metrics"],
             "unit": "epoch",
             "aliases": [],
@@ -350,35 +350,23 @@ class TestPoints:
 
     def test_points_of_packages_are_listed(self, environment: Environment) -> None:
         assert environment.hookbus("points").stdout.endswith("\nafter_render\n    Declared by acme-render 1.0.\n")
-        found = json.loads(environment.hookbus("points", "--json").stdout)
-        assert found["after_render"] == {"package": "acme-render 1.0"}
+        output = json.loads(environment.hookbus("points", "--json").stdout)
+        assert output["after_render"] == {"package": "acme-render 1.0"}
 
 
 class TestExplain:
-    def test_it_shows_the_order_and_where_it_comes_from(self, project: Project) -> None:
+    def test_explain_shows_the_order_and_its_source(self, project: Project) -> None:
         project.write(RUN)
         result = call("explain", "run.yaml", "hooks.probe.name=mine")
         assert result.exit_code == 0, result.stderr
         lines = [line.split() for line in result.stdout.splitlines()]
-        assert lines[0] == [
-            "order:",
-            "nested;",
-            "hooks",
-            "stand",
-            "under",
-            "each",
-            "point",
-            "from",
-            "first",
-            "to",
-            "last",
-        ]
-        assert lines[2] == ["point", "priority", "number", "from", "when"]
+        assert lines[0] == ["order:", "nested;", "hooks", "are", "listed", "in", "call", "order"]
+        assert lines[2] == ["point", "priority", "priority", "from", "when"]
         assert lines[lines.index(["before_run"]) + 1] == ["quiet", "50", "class", "QuietHook"]
         assert lines[lines.index(["after_train_iter"]) + 1] == ["mine", "20", "config", "every(2)"]
         assert lines[-2:] == [["quiet", "module", "parts"], ["mine", "module", "parts"]]
 
-    def test_a_class_of_two_entry_points_has_the_name_that_was_written(self, project: Project) -> None:
+    def test_hook_has_the_name_of_the_requested_entry_point(self, project: Project) -> None:
         info = project.path / "two_names-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: two-names\nVersion: 1.0\n")
@@ -397,52 +385,56 @@ class TestExplain:
             "mine",
         ]
 
-    def test_wishes_are_shown_where_there_are_any(self, project: Project) -> None:
+    def test_ordering_constraints_are_shown(self, project: Project) -> None:
         project.write(
             """
             from hookbus import Hook, hookimpl
 
-            class WishingHook(Hook):
+            class ConstrainedHook(Hook):
                 @hookimpl(before="quiet", after="nobody")
                 def before_run(self, run):
                     pass
             """,
-            "wishing_1.py",
+            "constrained_1.py",
         )
         project.write(RUN)
-        lines = call("explain", "run.yaml", "hooks=['parts:QuietHook', 'wishing_1:WishingHook']").stdout.splitlines()
-        assert lines[2].split()[-1] == "wishes"
-        assert lines[4].split()[0] == "wishing"
+        lines = call(
+            "explain", "run.yaml", "hooks=['parts:QuietHook', 'constrained_1:ConstrainedHook']"
+        ).stdout.splitlines()
+        assert lines[2].split()[-1] == "constraints"
+        assert lines[4].split()[0] == "constrained"
         assert "before quiet" in lines[4]
         assert "nobody" in lines[4]
 
-    def test_scripts_get_json(self, project: Project) -> None:
+    def test_json_output(self, project: Project) -> None:
         project.write(RUN)
-        found = json.loads(call("explain", "run.yaml", "order=ascending", "--json").stdout)
-        assert found["order"] == "ascending"
-        (row,) = found["points"]["before_run"]
+        output = json.loads(call("explain", "run.yaml", "order=ascending", "--json").stdout)
+        assert output["order"] == "ascending"
+        (row,) = output["points"]["before_run"]
         assert (row["hook"], row["priority"], row["package"]) == ("quiet", 50, "module parts")
 
-    def test_default_hooks_are_in_it_unless_the_file_says_otherwise(self, environment: Environment) -> None:
+    def test_explain_includes_default_hooks(self, environment: Environment) -> None:
         (environment.path / "explained.yaml").write_text("hooks: [greet]\n")
-        names = [self.hooks_in(environment, *more) for more in ((), ("default_hooks=false",), ("~hooks.logger",))]
+        names = [
+            self.explained_hooks(environment, *more) for more in ((), ("default_hooks=false",), ("~hooks.logger",))
+        ]
         assert names == [{"logger", "greet"}, {"greet"}, {"greet"}]
 
     @staticmethod
-    def hooks_in(environment: Environment, *overrides: str) -> set[str]:
-        found = json.loads(environment.hookbus("explain", "explained.yaml", *overrides, "--json").stdout)
-        return {row["hook"] for rows in found["points"].values() for row in rows}
+    def explained_hooks(environment: Environment, *overrides: str) -> set[str]:
+        output = json.loads(environment.hookbus("explain", "explained.yaml", *overrides, "--json").stdout)
+        return {row["hook"] for rows in output["points"].values() for row in rows}
 
-    def test_a_broken_package_that_is_named_is_an_error_and_the_others_work(self, environment: Environment) -> None:
+    def test_only_a_requested_broken_package_is_an_error(self, environment: Environment) -> None:
         (environment.path / "broken.yaml").write_text("hooks:\n  - greet\n  - broken\n")
         done = environment.hookbus("explain", "broken.yaml")
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("broken.yaml:3:5: hooks.1: broken-hooks 0.3 offers 'broken', but ")
+        assert done.stderr.startswith("broken.yaml:3:5: hooks.1: broken-hooks 0.3 publishes 'broken', but ")
         assert environment.hookbus("explain", "broken.yaml", "hooks=[greet]").returncode == 0
 
 
 class TestCheck:
-    def test_it_says_what_would_happen(self, project: Project) -> None:
+    def test_check_describes_the_training(self, project: Project) -> None:
         project.write(RUN)
         result = call("check", "run.yaml")
         assert (result.exit_code, result.stderr) == (0, "")
@@ -465,48 +457,51 @@ class TestCheck:
             ("wandb", "wandb", "wandb"),
         ],
     )
-    def test_a_library_that_a_hook_lacks_is_told_with_what_to_install(
+    def test_missing_library_names_the_pip_command(
         self, project: Project, monkeypatch: pytest.MonkeyPatch, hook: str, module: str, install: str
     ) -> None:
         monkeypatch.setitem(sys.modules, module, None)
-        project.write(LACKING.replace("HOOK", hook))
+        project.write(MISSING_LIBRARY.replace("HOOK", hook))
         result = call("check", "run.yaml")
         assert result.exit_code == 2
         assert result.stderr.startswith("run.yaml:7:5: hooks.0: ")
-        assert f"needs {module}, which cannot be imported: " in result.stderr
+        assert f"the required module {module} cannot be imported: " in result.stderr
         assert result.stderr.endswith(f" Run: pip install {install}\n")
 
-    def test_it_says_everything_that_would_go_wrong(self, project: Project) -> None:
+    def test_check_reports_all_errors(self, project: Project) -> None:
         project.write(RUN)
         result = call("check", "run.yaml", "load_from=nowhere.pth", "model.input_shape=[5]")
         assert (result.exit_code, result.stdout) == (1, "")
         first, *_, last = result.stderr.splitlines()
-        assert first.startswith("error: A batch of the train_loader cannot go through the model: RuntimeError: ")
+        assert first.startswith("error: A batch of the train_loader cannot be processed by the model: RuntimeError: ")
         assert last == "error: load_from: nowhere.pth: there is no such file."
 
 
 class TestSchema:
-    def test_it_is_printed_or_written(self, project: Project) -> None:
+    def test_schema_is_printed_or_written(self, project: Project) -> None:
         printed = json.loads(call("schema").stdout)
         result = call("schema", "-o", "run.schema.json")
         assert result.stdout == (
-            "Wrote run.schema.json. Begin run files with the line: # yaml-language-server: $schema=run.schema.json\n"
+            "Wrote run.schema.json. Add this line at the top of run files: "
+            "# yaml-language-server: $schema=run.schema.json\n"
         )
         assert json.loads((project.path / "run.schema.json").read_text()) == printed
         assert printed["title"] == "RunConfig"
 
     @pytest.mark.parametrize("path", ["x" * 300, "parts.py/schema.json"])
-    def test_a_file_that_cannot_be_written_is_told(self, project: Project, path: str) -> None:
+    def test_unwritable_file_is_an_error(self, project: Project, path: str) -> None:
         result = call("schema", "-o", path)
         assert result.exit_code == 1
-        assert re.fullmatch(rf"error: {path} cannot be written: [\w ]+\. Name another file\.", result.stderr.strip())
+        assert re.fullmatch(
+            rf"error: {path} cannot be written: [\w ]+\. Pass another file to --output\.", result.stderr.strip()
+        )
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     assert call("--version").stdout == f"hookbus {hookbus.__version__}\n"
 
 
-def test_without_a_command_there_is_help() -> None:
+def test_help_is_printed_without_a_command() -> None:
     result = call()
     assert result.exit_code == 2
     assert {"train", "test", "hooks", "points", "explain", "check", "schema", "doctor"} <= set(
@@ -514,13 +509,13 @@ def test_without_a_command_there_is_help() -> None:
     )
 
 
-def test_an_unknown_command_is_a_mistake() -> None:
+def test_unknown_command_is_an_error() -> None:
     assert call("trian").exit_code == 2
 
 
 class TestPipes:
     @pytest.mark.parametrize("command", [["hooks"], ["points"], ["points", "--json"]])
-    def test_what_is_piped_has_no_control_characters(self, environment: Environment, command: list[str]) -> None:
+    def test_piped_output_has_no_control_characters(self, environment: Environment, command: list[str]) -> None:
         done = environment.hookbus(*command)
         assert done.returncode == 0
         assert CONTROL.findall(done.stdout + done.stderr) == []
@@ -534,21 +529,21 @@ class TestPipes:
         ],
         ids=lambda arguments: arguments[0],
     )
-    def test_a_run_that_is_piped_has_no_control_characters(self, project: Project, arguments: list[str]) -> None:
+    def test_piped_run_has_no_control_characters(self, project: Project, arguments: list[str]) -> None:
         project.write(RUN)
         done = project.run(*arguments)
         assert done.returncode == 0, done.stderr
         assert CONTROL.findall(done.stdout + done.stderr) == []
 
     @pytest.mark.parametrize("option", ["", "--json"])
-    def test_a_reader_that_leaves_early_is_no_error(self, option: str) -> None:
+    def test_closed_pipe_is_not_an_error(self, option: str) -> None:
         command = f"'{sys.executable}' -m hookbus points {option} | true"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "told"),
+    ("command", "code", "message"),
     [
         ("points >&-", 0, ""),
         ("points >&- 2>&-", 0, ""),
@@ -556,19 +551,19 @@ class TestPipes:
         ("points --json >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
     ],
 )
-def test_an_output_that_takes_nothing_is_no_traceback(command: str, code: int, told: str) -> None:
+def test_unwritable_output_prints_no_traceback(command: str, code: int, message: str) -> None:
     done = subprocess.run(["bash", "-c", f"'{sys.executable}' -m hookbus {command}"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (code, told)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
-def test_an_output_that_knows_few_letters_shows_the_others_by_number(project: Project) -> None:
+def test_ascii_output_escapes_other_characters(project: Project) -> None:
     project.write(RUN, "caf\u00e9.yaml")
     done = project.run("check", "caf\u00e9.yaml", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ok  caf\\xe9.yaml")
 
 
-def in_a_terminal(command: list[str], columns: int, cwd: Path) -> str:
-    """What a command shows in a terminal of this width, without its colours."""
+def run_in_terminal(command: list[str], columns: int, cwd: Path) -> str:
+    """Return the output of a command in a terminal of the given width, without colors."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -587,19 +582,19 @@ def in_a_terminal(command: list[str], columns: int, cwd: Path) -> str:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
-    except OSError:  # Linux says so when the other side is closed
+    except OSError:  # Linux raises when the other end is closed
         return b""
 
 
 @pytest.mark.parametrize("arguments", [["points"], ["explain", "run.yaml"], ["hooks"]])
-def test_a_terminal_of_80_columns_is_enough(project: Project, arguments: list[str]) -> None:
+def test_output_fits_80_columns(project: Project, arguments: list[str]) -> None:
     project.write(RUN)
-    shown = in_a_terminal([sys.executable, "-m", "hookbus", *arguments], 80, project.path)
+    shown = run_in_terminal([sys.executable, "-m", "hookbus", *arguments], 80, project.path)
     assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("arguments", [["points"], ["explain", "run.yaml"], ["hooks"], ["check", "run.yaml"]])
-def test_a_narrow_terminal_breaks_no_name(project: Project, arguments: list[str]) -> None:
+def test_narrow_terminal_does_not_break_names(project: Project, arguments: list[str]) -> None:
     project.write(RUN)
     narrow, wide = (set(re.findall(r"\w+", call(*arguments, env={"COLUMNS": str(n)}).stdout)) for n in (40, 160))
     assert narrow == wide
@@ -617,11 +612,11 @@ IMPORTS = """
 """
 
 
-def test_listing_imports_neither_torch_nor_a_plugin(environment: Environment) -> None:
+def test_listing_commands_import_neither_torch_nor_plugins(environment: Environment) -> None:
     assert environment.answer(IMPORTS) == []
 
 
-def test_importing_hookbus_imports_nothing_of_it(environment: Environment) -> None:
+def test_import_of_hookbus_imports_no_dependency(environment: Environment) -> None:
     script = """
         import sys
         import hookbus
@@ -631,7 +626,7 @@ def test_importing_hookbus_imports_nothing_of_it(environment: Environment) -> No
     assert environment.answer(script) == []
 
 
-def test_python_m_hookbus_is_the_command(project: Project) -> None:
+def test_python_m_hookbus_runs_the_command_line(project: Project) -> None:
     done = project.run("explain", "nowhere.yaml")
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
@@ -641,7 +636,7 @@ def test_python_m_hookbus_is_the_command(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_third_party_hook_takes_part_in_a_training(environment: Environment, project: Project) -> None:
+def test_third_party_hook_runs_in_a_training(environment: Environment, project: Project) -> None:
     project.write(RUN)
     arguments = [
         "train",

@@ -101,7 +101,7 @@ class TestErrors:
             ("seed: .nan", "1:7: seed: should be a valid integer, got nan."),
             (
                 "seed: !secret x",
-                "1:7: seed: unsupported tag !secret. A run file contains plain YAML only; remove the tag.",
+                "1:7: seed: unsupported tag !secret. Remove it: a run file contains plain YAML.",
             ),
             ("seed:\n  - 1", "2:3: seed: should be a valid integer, got [1]."),
             ("work_dir:", "1:10: work_dir: should be a valid string, got null."),

@@ -1,1 +1,1 @@
-"""From a run file to a Trainer: what its names stand for, and what would go wrong before anything is trained."""
+"""Construction of a Trainer from a run file, and validation of a Trainer before training."""

@@ -1,4 +1,4 @@
-"""What a Trainer is given: checked, and in the form that it works with."""
+"""Validation and conversion of the arguments of a Trainer."""
 
 from __future__ import annotations
 
@@ -23,104 +23,127 @@ FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
 
 def check_model(model: object) -> None:
-    """See that there is a model.
+    """Raise if the model is not a module.
 
     Raises:
-        ConfigError: it is something else, such as a run file.
+        ConfigError: If `model` is another object, such as a run file.
     """
     if isinstance(model, nn.Module):
         return
-    what = type(model).__name__
+    type_name = type(model).__name__
     raise ConfigError(
         [
-            f"model: should be a torch.nn.Module, but it is a {what}. A trainer of a run file is made by "
-            "Trainer.from_file(path), and one of a configuration that was read already by "
-            "hookbus.assembly.assemble.trainer_from_config(Trainer, config)."
+            f"model: should be a torch.nn.Module, got {type_name}. Use Trainer.from_file(path) for a run file, or "
+            "hookbus.assembly.assemble.trainer_from_config(Trainer, config) for a loaded configuration."
         ]
     )
 
 
-def check_arguments(given: Mapping[str, Any]) -> None:
-    """See that what a Trainer is given can be what it is meant to be.
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Validate the arguments of a Trainer.
 
     Args:
-        given: its arguments by name; others are not looked at.
+        arguments: Arguments by name; other names are ignored.
 
     Raises:
-        ConfigError: something cannot; all of it is told.
+        ConfigError: If an argument is invalid. All problems are listed.
     """
     _arguments.refuse(
         [
-            *(_arguments.truth(name, given[name]) for name in FLAGS),
-            *(_arguments.batches(name, given[name]) for name in ("train_loader", "val_loader", "test_loader")),
-            *(_arguments.instance(name, given[name]) for name in ("loss_fn", "step_fn", "scheduler")),
-            *(_arguments.path(name, given[name]) for name in ("work_dir", "load_from")),
-            _arguments.function("loss_fn", given["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
-            _arguments.function("step_fn", given["step_fn"], "a function of model and batch"),
-            _arguments.one_of("load_weights", given["load_weights"], ("raw", "averaged")),
-            _arguments.seed("seed", given["seed"]),
-            _arguments.settings("config", given["config"]),
-            _arguments.with_method("scheduler", given["scheduler"], "step"),
+            *(_arguments.truth(name, arguments[name]) for name in FLAGS),
+            *(_arguments.batches(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(_arguments.instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
+            *(_arguments.path(name, arguments[name]) for name in ("work_dir", "load_from")),
+            _arguments.function(
+                "loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"
+            ),
+            _arguments.function("step_fn", arguments["step_fn"], "a function of model and batch"),
+            _arguments.one_of("load_weights", arguments["load_weights"], ("raw", "averaged")),
+            _arguments.seed("seed", arguments["seed"]),
+            _arguments.settings("config", arguments["config"]),
+            _arguments.with_method("scheduler", arguments["scheduler"], "step"),
         ]
     )
 
 
-def device_of(given: str | torch.device) -> torch.device:
-    """The device of this process, with its index where it has one.
+def device_of(device: str | torch.device) -> torch.device:
+    """Return the device of this process, with its index.
 
     Args:
-        given: a device, or "auto" for the accelerator that is there, else the CPU.
+        device: Device, or "auto" for the available accelerator, else the CPU.
+
+    Returns:
+        The device.
 
     Raises:
-        ConfigError: it cannot be used here.
+        ConfigError: If the device cannot be used.
     """
-    if given == "auto":
+    if device == "auto":
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return local_device(accelerator if accelerator is not None else torch.device("cpu"))
     try:
-        return torch.empty(0, device=local_device(torch.device(given))).device
-    except (AssertionError, RuntimeError, TypeError) as error:  # torch raises each of them
+        return torch.empty(0, device=local_device(torch.device(device))).device
+    except (
+        AssertionError,
+        RuntimeError,
+        TypeError,
+    ) as error:  # torch raises different types for unknown names, missing back ends and invalid indices
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise ConfigError([f"device: {given!r} cannot be used here: {reason}. 'auto' takes what there is."]) from None
+        raise ConfigError(
+            [f"device: {device!r} cannot be used: {reason}. Pass 'auto' to use the available device."]
+        ) from None
 
 
 def optimizer_of(
-    given: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, model: nn.Module
+    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, model: nn.Module
 ) -> Optimizer | None:
-    """The optimizer, made from the parameters of the model where a function was given; None for none.
+    """Return the optimizer; call a factory with the parameters of the model.
+
+    Args:
+        optimizer: Optimizer, function of the parameters, or None.
+        model: Model.
+
+    Returns:
+        The optimizer, or None.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: If the argument is neither an optimizer nor callable.
     """
-    if given is None or (hasattr(given, "param_groups") and not isinstance(given, type)):
-        return given  # type: ignore[return-value]
-    if not callable(given):
-        raise ConfigError([f"optimizer: {given!r} is neither an optimizer nor a function of the parameters."])
-    return given(model.parameters())
+    if optimizer is None or (hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)):
+        return optimizer  # type: ignore[return-value]
+    if not callable(optimizer):
+        raise ConfigError([f"optimizer: should be an optimizer or a function of the parameters, got {optimizer!r}."])
+    return optimizer(model.parameters())
 
 
-def limit_of(name: str, given: int | None) -> int | None:
-    """A limit of the training; None for none.
+def limit_of(name: str, limit: int | None) -> int | None:
+    """Return a validated training limit.
 
     Args:
         name: "epochs" or "iterations", for the message.
-        given: how many.
+        limit: Limit, or None for no limit.
+
+    Returns:
+        The limit.
 
     Raises:
-        ConfigError: it is no whole number, or less than 0.
+        ConfigError: If the limit is not a non-negative integer.
     """
-    if given is not None:
-        check_count(given, name, least=0)
-    return given
+    if limit is not None:
+        check_count(limit, name, least=0)
+    return limit
 
 
-def hooks_of(given: Iterable[object], default_hooks: bool, work_dir: object) -> list[Any]:
-    """The hooks of a Trainer: the default ones that none of the given ones replaces, then the given ones.
+def hooks_of(hooks: Iterable[object], default_hooks: bool, work_dir: object) -> list[Any]:
+    """Return the hooks of a Trainer: the default hooks that no user hook replaces, then the user hooks.
 
     Args:
-        given: hooks.
-        default_hooks: whether there are default hooks.
-        work_dir: the work directory; without one only those come by default that can do without.
+        hooks: User hooks.
+        default_hooks: Whether to add the default hooks.
+        work_dir: Work directory. If None, default hooks that require a work directory are omitted.
+
+    Returns:
+        The hooks.
     """
     defaults = get_default_hooks() if default_hooks else []
-    return with_defaults(listed(given), [hook for hook in defaults if work_dir is not None or not hook.needs_work_dir])
+    return with_defaults(listed(hooks), [hook for hook in defaults if work_dir is not None or not hook.needs_work_dir])

@@ -1,4 +1,4 @@
-"""From a run file to a Trainer: model, data, optimizer, scheduler, loss by their names."""
+"""Construction of a Trainer from a run file: model, data, optimizer, scheduler and loss by name."""
 
 from __future__ import annotations
 
@@ -31,48 +31,51 @@ __all__ = ["trainer_from_config", "trainer_from_file"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a section is for.
+    """Type that the factory of a section should return.
 
     Attributes:
-        name: for messages.
-        fits: whether something that was built is of this kind.
+        name: Description for messages.
+        fits: Predicate for built objects.
     """
 
     name: str
     fits: Callable[[Any], bool]
 
 
-MODEL = Kind("a torch.nn.Module", lambda found: isinstance(found, nn.Module))
-OPTIMIZER = Kind("an optimizer", lambda found: hasattr(found, "param_groups"))
-SCHEDULER = Kind("a scheduler, which has a step()", lambda found: callable(getattr(found, "step", None)))
-LOSS = Kind("something to call", callable)
+MODEL = Kind("a torch.nn.Module", lambda value: isinstance(value, nn.Module))
+OPTIMIZER = Kind("an optimizer", lambda value: hasattr(value, "param_groups"))
+SCHEDULER = Kind("a scheduler with a step() method", lambda value: callable(getattr(value, "step", None)))
+LOSS = Kind("a callable", callable)
 DATA = Kind(
-    "data sets as (train, val, test), as a mapping of these names, or as hookbus.Splits",
-    lambda found: found is not None,
+    "datasets as a tuple (train, val, test), a mapping with these keys, or hookbus.Splits",
+    lambda value: value is not None,
 )
 
 
 def trainer_from_file(
     cls: type[Trainer], path: str | os.PathLike[str], overrides: Iterable[str] = (), *, overwrite: bool = False
 ) -> Trainer:
-    """Build everything that a run file names.
+    """Build the trainer of a run file.
 
     Args:
-        cls: the Trainer class.
-        path: the run file.
-        overrides: `a.b=value` and `~a.b`, as on the command line.
-        overwrite: a run that is in the work directory is removed.
+        cls: Trainer class.
+        path: Path of the run file.
+        overrides: Overrides `a.b=value` and `~a.b`, as on the command line. Default: none.
+        overwrite: Remove an existing run in the work directory. Default: False.
+
+    Returns:
+        The trainer.
 
     Raises:
-        ConfigError: the file does not hold, or something cannot be found or built; all mistakes are listed, with
-            their places. Nothing is built of a file that has any.
+        ConfigError: If the file is invalid, or if an object cannot be found or built. The error lists all problems
+            with their locations. Nothing is built from an invalid file.
     """
     config, problems = read_config(path, overrides)
     return _trainer(cls, config, problems, overwrite)
 
 
 def trainer_from_config(cls: type[Trainer], config: RunConfig, *, overwrite: bool = False) -> Trainer:
-    """The same for a configuration that was read already."""
+    """Build the trainer of a configuration that is already loaded, see `trainer_from_file`."""
     return _trainer(cls, config, [], overwrite)
 
 
@@ -80,6 +83,7 @@ def _trainer(cls: type[Trainer], config: RunConfig, problems: list[str], overwri
     factories = Factories(config)
     if problems or factories.problems:
         raise ConfigError(config.in_order([*problems, *factories.problems]))
+    # Before the model is built, so that its initial weights are reproducible.
     seed_everything(config.seed)
     parts = _Parts(config, factories)
     if parts.problems:
@@ -112,7 +116,7 @@ def _trainer(cls: type[Trainer], config: RunConfig, problems: list[str], overwri
 
 
 class _Parts:
-    """Builds the parts of a run file, and keeps what is wrong with each."""
+    """Build the objects of a run file and collect the error messages."""
 
     def __init__(self, config: RunConfig, factories: Factories) -> None:
         self._config, self._factories = config, factories
@@ -126,33 +130,34 @@ class _Parts:
 
     def _splits(self) -> Splits | None:
         assert self._config.dataset is not None
-        found = self._build("dataset", self._config.dataset.settings, DATA)
+        value = self._build("dataset", self._config.dataset.settings, DATA)
         try:
-            return None if found is None else _splits_of(found)
+            return None if value is None else _splits_of(value)
         except TypeError:
-            self._wrong(("dataset", "type"), f"it gives {_shown(found)}, not {DATA.name}.")
+            self._wrong(("dataset", "type"), f"should return {DATA.name}, got {_shown(value)}.")
             return None
 
     def _model(self, splits: Splits | None) -> nn.Module | None:
-        """The model; told the shape of the data and the number of classes where it wants to know."""
+        """Build the model. Pass the input shape and the number of classes if its factory accepts them."""
         factory, section = self._factories.model, self._config.model
         assert factory is not None
         assert section is not None
-        told = {"input_shape": splits.input_shape, "num_classes": splits.num_classes} if splits else {}
+        shape_arguments = {"input_shape": splits.input_shape, "num_classes": splits.num_classes} if splits else {}
         known = keywords_of(factory)
-        extra = {k: v for k, v in told.items() if v is not None and k in known and k not in section.settings}
+        extra = {k: v for k, v in shape_arguments.items() if v is not None and k in known and k not in section.settings}
         return self._build("model", section.settings, MODEL, **extra)  # type: ignore[no-any-return]
 
     def _loss(self) -> Any:
-        """The loss function; None where the model returns its loss."""
-        found, section = self._factories.loss, self._config.loss
+        """Return the loss function, or None if the model returns its loss."""
+        value, section = self._factories.loss, self._config.loss
         settings = {} if section is None or isinstance(section, str) else section.settings
-        if inspect.isclass(found):
+        if inspect.isclass(value):
             return self._build("loss", settings, LOSS)
-        return functools.partial(found, **settings) if found is not None and settings else found
+        return functools.partial(value, **settings) if value is not None and settings else value
 
     def _optimizer(self) -> Any:
-        """The optimizer of all parameters; of a made-up one where there is no model, to see whether it can be built."""
+        """Build the optimizer of all parameters."""
+        # Without a model, a dummy parameter shows whether the settings of the optimizer are valid.
         parameters = list(self.model.parameters()) if self.model is not None else [nn.Parameter(torch.zeros(1))]
         return self._build("optimizer", self._config.optimizer.settings, OPTIMIZER, parameters)
 
@@ -160,81 +165,83 @@ class _Parts:
         section = self._config.scheduler
         if section is None or self.optimizer is None:
             return None
-        found = self._build("scheduler", section.settings, SCHEDULER, self.optimizer)
+        value = self._build("scheduler", section.settings, SCHEDULER, self.optimizer)
         try:
-            SchedulerSteps(found, section.interval, section.monitor).try_out(1)
+            SchedulerSteps(value, section.interval, section.monitor).try_out(1)
         except ConfigError as error:
             self._wrong(("scheduler", "type"), str(error).removeprefix("scheduler_monitor: "))
-        return found
+        return value
 
     def _loaders(self, splits: Splits | None) -> dict[str, Any]:
-        """A loader for each split that there is."""
+        """Build a loader for each available split."""
         if splits is None:
             return {}
         if splits.train is None:
-            self._wrong(("dataset", "type"), "it gives no data set to train on.")
-        found = {"train": splits.train, "val": splits.val, "test": splits.test}
-        return {f"{name}_loader": self._loader(name, split) for name, split in found.items() if split is not None}
+            self._wrong(("dataset", "type"), "its training dataset is missing. Return a dataset for 'train'.")
+        value = {"train": splits.train, "val": splits.val, "test": splits.test}
+        return {f"{name}_loader": self._loader(name, split) for name, split in value.items() if split is not None}
 
     def _loader(self, name: str, split: Any) -> Any:
         if isinstance(split, Mapping):
-            return {key: self._loader(f"{name} {key!r}", each) for key, each in split.items()}
+            return {key: self._loader(f"{name} {key!r}", dataset) for key, dataset in split.items()}
         if isinstance(split, DataLoader) or not hasattr(split, "__getitem__"):
             if not hasattr(split, "__iter__"):
-                self._wrong(("dataset", "type"), f"its {name} data are {_shown(split)}, not {DATA.name}.")
+                self._wrong(("dataset", "type"), f"its {name} data should be {DATA.name}, got {_shown(split)}.")
             return split
         assert self._config.dataset is not None
         try:
             return DataLoader(split, batch_size=self._config.dataset.batch_size, **self._options(name, split))
         except Exception as error:
-            self._wrong(("dataset",), f"no loader can be made of its {name} data: {cause_of(error)}.")
+            self._wrong(("dataset",), f"cannot create a loader of its {name} data: {cause_of(error)}.")
             return None
 
     def _options(self, name: str, split: Any) -> dict[str, Any]:
         options = self._config.loader.model_dump()
+        # The DataLoader rejects `shuffle` for iterable datasets.
         if name != "train" or isinstance(split, IterableDataset):
             options.pop("shuffle")
         if name != "train":
             options.pop("drop_last")
+        # The DataLoader rejects these options without workers.
         if not options["num_workers"]:
             options.pop("prefetch_factor")
             options.pop("persistent_workers")
         return options
 
     def _build(self, section: str, settings: Mapping[str, Any], kind: Kind, *first: Any, **extra: Any) -> Any:
-        """Call the factory of a section with its settings; None where it gives nothing of the kind, which is told."""
+        """Call the factory of a section. Report an error and return None if it fails or returns another type."""
         try:
-            found = getattr(self._factories, section)(*first, **settings, **extra)
+            value = getattr(self._factories, section)(*first, **settings, **extra)
         except HookbusError as error:
             self._refused(section, settings, str(error))
         except (Exception, SystemExit) as error:
-            self._refused(section, settings, cause_of(error), "it cannot be built: {}.")
+            self._refused(section, settings, cause_of(error), "cannot be built: {}.")
         else:
-            if kind.fits(found):
-                return found
-            self._wrong((section, "type"), f"it gives {_shown(found)}, not {kind.name}.")
+            if kind.fits(value):
+                return value
+            self._wrong((section, "type"), f"should return {kind.name}, got {_shown(value)}.")
         return None
 
-    def _refused(self, section: str, settings: Mapping[str, Any], cause: str, sentence: str = "{}") -> None:
-        """A factory has raised: the place is the argument that it names, else the type."""
-        named = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
-        place = named[0] if len(named) == 1 else "type"
-        self._wrong((section, place), sentence.format(cause.removeprefix(f"{place}: ")))
+    def _refused(self, section: str, settings: Mapping[str, Any], cause: str, template: str = "{}") -> None:
+        """Report the error of a factory at the argument that the message names, else at the type."""
+        keys = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
+        place = keys[0] if len(keys) == 1 else "type"
+        self._wrong((section, place), template.format(cause.removeprefix(f"{place}: ")))
 
     def _wrong(self, path: Path, message: str) -> None:
         self.problems.append(self._config.problem(path, message))
 
 
-def _splits_of(found: Any) -> Splits:
-    """What a factory of data sets gives, in its one form."""
-    if isinstance(found, Splits):
-        return found
-    if isinstance(found, Mapping):
-        return Splits(**found)
-    if isinstance(found, (tuple, list)):
-        return Splits(*found)
-    return Splits(found)
+def _splits_of(value: Any) -> Splits:
+    """Convert the return value of a dataset factory to `Splits`."""
+    if isinstance(value, Splits):
+        return value
+    if isinstance(value, Mapping):
+        return Splits(**value)
+    if isinstance(value, (tuple, list)):
+        return Splits(*value)
+    return Splits(value)
 
 
 def _shown(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""What would go wrong? `hookbus check`: everything but the training."""
+"""Validation of a trainer without training, as in `hookbus check`."""
 
 from __future__ import annotations
 
@@ -36,55 +36,60 @@ __all__ = ["check_ends", "check_optimizer", "check_ready", "check_trainer"]
 
 
 LONGEST_TRIAL = 100_000
-"""How often a scheduler is stepped at most, to see whether it lasts."""
+"""Maximum number of scheduler steps in a dry run."""
 
 
 def check_ready(trainer: Trainer) -> None:
-    """See, before the work directory is taken, that a trainer has what a training needs, as far as it shows at once.
+    """Raise if a trainer lacks an argument that training requires. Called before the work directory is acquired.
 
     Raises:
-        LoopError: there is no optimizer, no data, no limit, or no validation for a scheduler that waits for one.
-        ConfigError: what there is does not fit the loop.
+        LoopError: If the optimizer, the data, the limit, or the validation that a scheduler requires is missing.
+        ConfigError: If the optimizer is not supported by the loop, or if a schedule requires an unknown limit.
     """
     if trainer.optimizer is None:
-        raise LoopError("fit needs an optimizer: give optimizer= to the Trainer.")
+        raise LoopError("fit: the optimizer is missing. Pass optimizer= to the Trainer.")
     if trainer.train_loader is None:
-        raise LoopError("fit needs data: give train_loader= to the Trainer.")
+        raise LoopError("fit: the training data are missing. Pass train_loader= to the Trainer.")
     if (trainer.epochs is None) == (trainer.iterations is None):
-        raise LoopError("fit needs one limit: give either epochs= or iterations=.")
+        raise LoopError("fit: exactly one limit is required. Pass either epochs= or iterations=.")
     if trainer.scheduler.monitor is not None and trainer.val_loader is None:
         raise LoopError(
-            f"The scheduler is stepped with {trainer.scheduler.monitor} after each validation, and there is none: "
-            "give val_loader= to the Trainer."
+            f"The scheduler requires {trainer.scheduler.monitor} of a validation, but there is no val_loader. Pass "
+            "val_loader= to the Trainer."
         )
     check_optimizer(trainer)
     check_ends(trainer)
 
 
 def check_optimizer(trainer: Trainer) -> None:
-    """See that the loop can make updates, unless a hook makes them.
+    """Raise if the loop cannot step the optimizer, unless a hook implements `train_step`.
 
     Raises:
-        ConfigError: the optimizer wants to be given a function for each of its steps.
+        ConfigError: If the optimizer requires a closure.
     """
     assert trainer.optimizer is not None
-    wanted = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
-    is_ours = "train_step" not in {target for each in trainer.bus.pm.members.values() for target in each.found}
-    if is_ours and any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in wanted):
-        kind = type(trainer.optimizer).__name__
+    parameters = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
+    uses_loop_step = "train_step" not in {
+        target for parameter in trainer.bus.pm.members.values() for target in parameter.found
+    }
+    if uses_loop_step and any(
+        parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        for parameter in parameters
+    ):
+        name = type(trainer.optimizer).__name__
         raise ConfigError(
             [
-                f"optimizer: {kind} wants a function that computes the loss again at each step, which this loop does "
-                "not give: take another optimizer, or write a hook with a train_step."
+                f"optimizer: {name} requires a closure, which this loop does not pass. Use another optimizer, or "
+                "write a hook with a train_step."
             ]
         )
 
 
 def check_ends(trainer: Trainer) -> None:
-    """See that the end of the training is known to the schedules that ask for it.
+    """Raise if a schedule requires the end of the training and the end is unknown.
 
     Raises:
-        ConfigError: it is not; the message names the hook and the point.
+        ConfigError: If it is unknown. The message names the hook and the point.
     """
     clock, table = Clock(), trainer.bus.table
     clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
@@ -106,13 +111,13 @@ def _of_listener(hook: str, point: str) -> Iterator[None]:
 
 
 def check_trainer(trainer: Trainer) -> list[str]:
-    """See that a trainer could train. Nothing is written, no weight changes, no random number is used up.
+    """Validate that a trainer can train. No file is written; weights and RNG states are unchanged.
 
     Returns:
-        Lines that say what it would do.
+        Lines that describe the training.
 
     Raises:
-        HookbusError: it could not. Where several things are wrong, all of them are in the message, a line each.
+        HookbusError: If the training would fail. The message contains one line per error.
     """
     lines: list[str] = []
     failures: list[HookbusError] = []
@@ -130,15 +135,15 @@ def check_trainer(trainer: Trainer) -> list[str]:
 
 def _checks(trainer: Trainer) -> list[Callable[[], str]]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = [("train", None, trainer.train_loader)]
-    for kind, given in (("val", trainer.val_loader), ("test", trainer.test_loader)):
-        loaders += [(kind, name, loader) for name, loader in named_loaders(given)] if given is not None else []
+    for kind, split in (("val", trainer.val_loader), ("test", trainer.test_loader)):
+        loaders += [(kind, name, loader) for name, loader in named_loaders(split)] if split is not None else []
     expected = ExpectedMetrics(trainer)
     return [
         partial(_describe_model, trainer),
-        *(partial(_check_loader, trainer, expected, *each) for each in loaders),
+        *(partial(_check_loader, trainer, expected, *entry) for entry in loaders),
         partial(_describe_limit, trainer),
         partial(_check_hooks, trainer),
-        *(partial(_check_metrics, expected, *each) for each in _readers(trainer)),
+        *(partial(_check_metrics, expected, *reader) for reader in _readers(trainer)),
         partial(_check_scheduler, trainer),
         *file_checks(trainer),
         partial(_check_work_dir, trainer),
@@ -146,7 +151,7 @@ def _checks(trainer: Trainer) -> list[Callable[[], str]]:
 
 
 def _readers(trainer: Trainer) -> list[tuple[str, Collection[str]]]:
-    """Who reads which results of validations."""
+    """Return the readers of validation results with the metrics that they require."""
     hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
     readers = [(f"hook {name!r} ({package_of(hook)})", hook.needs_metrics) for name, hook in hooks.items()]
     monitor = trainer.scheduler.monitor
@@ -159,7 +164,7 @@ def _check_metrics(expected: ExpectedMetrics, reader: str, metrics: Collection[s
 
 
 def _check_scheduler(trainer: Trainer) -> str:
-    """See that it can be stepped as often as the training will."""
+    """Dry-run the scheduler for the number of steps of the training."""
     try:
         trainer.scheduler.try_out(min(_scheduler_steps(trainer), LONGEST_TRIAL))
     except ConfigError as error:
@@ -168,7 +173,7 @@ def _check_scheduler(trainer: Trainer) -> str:
 
 
 def _scheduler_steps(trainer: Trainer) -> int:
-    """How often the scheduler will be stepped at least; 1 where that is not known."""
+    """Return a lower bound of the number of scheduler steps, 1 if it is unknown."""
     length, scheduler = length_of(trainer.train_loader), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
         return trainer.epochs
@@ -187,7 +192,7 @@ def _describe_limit(trainer: Trainer) -> str:
 
 
 def _check_hooks(trainer: Trainer) -> str:
-    """See that their order can be told, and that each finds what it needs."""
+    """Raise if the hooks have no valid order, or if a precondition of a hook is not met."""
     trainer.bus.explain()
     check_hooks(trainer.runs.new("train"))
     return f"hooks: {', '.join(trainer.bus.hooks) or 'none'}"
@@ -196,20 +201,20 @@ def _check_hooks(trainer: Trainer) -> str:
 def _check_loader(
     trainer: Trainer, expected: ExpectedMetrics, kind: str, name: str | None, loader: Iterable[Any] | None
 ) -> str:
-    """Take one batch through the model and the scores."""
+    """Pass one batch through the model and the metrics."""
     title = f"{kind}_loader{f' {name!r}' if name else ''}"
     try:
         batch = _first_batch(trainer, loader)
     except Exception as error:
         raise LoopError(f"The {title} cannot be read: {cause_of(error)}.") from error
     if batch is None:
-        raise LoopError(f"The {title} gives no batch.")
+        raise LoopError(f"The {title} yields no batch.")
     try:
         outputs = _try_batch(trainer, kind, move(batch, trainer.device))
     except HookbusError:
         raise
     except Exception as error:
-        raise LoopError(f"A batch of the {title} cannot go through the model: {cause_of(error)}.") from error
+        raise LoopError(f"A batch of the {title} cannot be processed by the model: {cause_of(error)}.") from error
     if kind == "val":
         expected.see(name, outputs, trainer.scores)
     begin_scores(trainer.scores, trainer.device)
@@ -218,7 +223,7 @@ def _check_loader(
 
 
 def _first_batch(trainer: Trainer, loader: Iterable[Any] | None) -> Any:
-    """Read as training reads it, which leaves the random streams alone, the loader's own as well."""
+    """Return the first batch of a loader as in training, with all RNG states restored."""
     with preserved_rng():
         return next(feed_of(loader or (), trainer.seed or 0).batches(0, 0), None)
 
@@ -237,7 +242,8 @@ def _try_batch(trainer: Trainer, kind: str, batch: Any) -> Any:
 
 @contextmanager
 def _as_in_training(model: nn.Module) -> Iterator[None]:
-    """The model as training finds it; buffers and random streams come back afterwards."""
+    """Context manager that restores buffers and RNG states on exit. The model stays in training mode."""
+    # The forward pass in training mode updates buffers such as the running statistics of BatchNorm.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with preserved_rng():
         try:

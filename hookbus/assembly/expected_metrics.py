@@ -1,4 +1,4 @@
-"""Which results will the validations of a training give? For those who read them, before anything is trained."""
+"""Prediction of the metrics that validations will provide, to check the hooks that read them before training."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMetrics"]
 
 VALIDATING = frozenset(f"{when}_val{part}" for when in ("before", "after") for part in ("", "_epoch", "_iter"))
-"""Where something can be added to the results of a validation."""
+"""Points whose listeners can add results to a validation."""
 
 
 class ExpectedMetrics:
-    """The names of the results that validations will give, as far as one batch of each loader tells.
+    """Collect the names of validation results from one batch of each loader.
 
     Args:
-        trainer: the trainer.
+        trainer: The trainer.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -38,35 +38,38 @@ class ExpectedMetrics:
         self._can_validate = bool(loaders) or any(hook.validates_with is not None for hook in self._hooks().values())
 
     def see(self, loader: str | None, outputs: Any, scores: Mapping[str, Score]) -> None:
-        """Take in one batch of a loader.
+        """Record the result names of one batch.
 
         Args:
-            loader: its name, None where there is only one.
-            outputs: what the model made of the batch.
-            scores: those that have measured it.
+            loader: Name of the loader, None if there is only one.
+            outputs: Outputs of the model.
+            scores: Metrics after the update with this batch.
         """
         store, evaluation = MetricStore(), Evaluation()
         store.evaluate(evaluation)
         store.note(outputs, None)
-        given = [name for hook in self._hooks().values() for name in hook.gives_metrics or ()]
-        found = dict.fromkeys([*evaluation.results(Ranks()), *_names_of(scores), *given], 0.0)
-        self._names |= set(named_results("val", loader, found))
+        provided = [name for hook in self._hooks().values() for name in hook.gives_metrics or ()]
+        results = dict.fromkeys([*evaluation.results(Ranks()), *_names_of(scores), *provided], 0.0)
+        self._names |= set(named_results("val", loader, results))
         self._unseen.discard(loader)
 
     def look_for(self, reader: str, metrics: Collection[str]) -> None:
-        """See that validations will give what is read in their results.
+        """Raise if validations will not provide the metrics that a reader requires.
 
         Args:
-            reader: who reads it.
-            metrics: what, in any spelling.
+            reader: Description of the reader, for messages.
+            metrics: Names of the metrics, in any accepted form.
 
         Raises:
-            RequestError: there will be no validations.
-            MetricError: one of them means nothing, or several things; the message lists what there is.
+            RequestError: If there will be no validations.
+            MetricError: If a name is unknown or ambiguous. The message lists the available metrics.
         """
         if metrics and not self._can_validate:
-            what = ", ".join(map(repr, metrics))
-            raise RequestError(f"{reader} reads {what} in the results of validations, and there is no val_loader.")
+            names = ", ".join(map(repr, metrics))
+            raise RequestError(
+                f"{reader} requires {names} of a validation, but there is no val_loader. Pass "
+                "val_loader= to the Trainer."
+            )
         problems = [problem for metric in metrics if (problem := self._problem_of(metric))]
         if problems and self._tells_all():
             raise MetricError("\n".join(f"{reader}: {problem}" for problem in problems))
@@ -79,22 +82,22 @@ class ExpectedMetrics:
         return ""
 
     def _tells_all(self) -> bool:
-        """Whether nothing but what was seen can be among the results."""
-        bringing = any(h.validates_with is not None or h.gives_metrics is None for h in self._hooks().values())
-        return not (self._unseen or bringing or any(map(_is_unknown, self._trainer.bus.pm.members.values())))
+        """Return whether the collected names are complete."""
+        adds_results = any(h.validates_with is not None or h.gives_metrics is None for h in self._hooks().values())
+        return not (self._unseen or adds_results or any(map(_is_unknown, self._trainer.bus.pm.members.values())))
 
     def _hooks(self) -> dict[str, Hook]:
         return {name: hook for name, hook in self._trainer.bus.hooks.items() if isinstance(hook, Hook)}
 
 
 def _is_unknown(member: Member) -> bool:
-    """Whether someone may add to the results and has no way to say so: by a step, or as a plain function or plugin."""
+    """Return whether a plugin may add undeclared results: by a `val_step`, or as a plugin that is not a Hook."""
     return "val_step" in member.found or not (isinstance(member.plugin, Hook) or VALIDATING.isdisjoint(member.found))
 
 
 def _names_of(scores: Mapping[str, Score]) -> list[str]:
-    """What scores will call their results; one that cannot judge a single batch has one, under its own name."""
+    """Return the result names of metrics."""
     try:
         return list(results_of(scores))
-    except Exception:
+    except Exception:  # a metric such as AUROC may raise on a single batch; its own name is the best guess
         return list(scores)

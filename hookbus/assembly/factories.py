@@ -1,4 +1,4 @@
-"""What do the names of a run file stand for? Models, data sets, optimizers, losses. Found here, built in `assemble`."""
+"""Lookup of the models, datasets, optimizers and losses of a run file. `assemble` builds them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ Factory = Callable[..., Any]
 
 
 class Factories:
-    """Finds everything that a run file names, and sees that it takes the keys of its section. Nothing is built.
+    """Look up every object that a run file refers to and validate the keys of its section. Nothing is built.
+
+    Args:
+        config: The run file.
 
     Attributes:
-        problems: what is wrong, complete sentences with their places.
-        dataset, model, loss, optimizer, scheduler: what the section names; None where there is none.
-        scores: what validations measure: accuracy for the default loss, unless the file says otherwise.
-        hooks: the hooks of the file.
+        problems: Error messages with their locations.
+        dataset, model, loss, optimizer, scheduler: Factory of the section, or None if there is none.
+        scores: Metrics of validations. Default: accuracy if the loss is cross_entropy.
+        hooks: Hooks of the file.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -38,8 +41,8 @@ class Factories:
         self.problems: list[str] = []
         for name in ("model", "dataset", "training"):
             if config.lacks(name):
-                self._wrong((), f"a training needs the section {name}, which is not there.")
-        self.dataset = self._offered("dataset", config.dataset, DATASETS_GROUP, "data set")
+                self._wrong((), f"the section {name} is missing. Add it to the run file.")
+        self.dataset = self._offered("dataset", config.dataset, DATASETS_GROUP, "dataset")
         self.model = self._offered("model", config.model, MODELS_GROUP, "model")
         self.optimizer = self._of_torch("optimizer", config.optimizer, torch.optim, "an optimizer of torch.optim")
         schedulers = torch.optim.lr_scheduler
@@ -51,55 +54,62 @@ class Factories:
         self.hooks = self._hooks()
         self._check_device()
 
-    def _offered(self, section: str, given: Component | None, group: str, kind: str) -> Factory | None:
-        """What an installed package offers under a name, or what a path names."""
-        if given is None:
+    def _offered(self, section: str, component: Component | None, group: str, kind: str) -> Factory | None:
+        """Return the factory of an entry point or an import string."""
+        if component is None:
             return None
         try:
-            path = ":" in given.type
-            found = import_path(given.type) if path else discovery.load(discovery.find(given.type, group, kind))
+            is_import_string = ":" in component.type
+            factory = (
+                import_path(component.type)
+                if is_import_string
+                else discovery.load(discovery.find(component.type, group, kind))
+            )
         except (PluginError, ImportError) as error:
             self._wrong((section, "type"), str(error))
             return None
-        return self._taking(section, found, given)
+        return self._taking(section, factory, component)
 
-    def _of_torch(self, section: str, given: Component | str | None, home: Any, kind: str) -> Factory | None:
-        """What torch has under a name, or what a path names."""
-        if given is None:
+    def _of_torch(self, section: str, component: Component | str | None, namespace: Any, kind: str) -> Factory | None:
+        """Return the factory of a name in a module of torch or of an import string."""
+        if component is None:
             return None
-        name, path = (given, (section,)) if isinstance(given, str) else (given.type, (section, "type"))
+        name, path = (component, (section,)) if isinstance(component, str) else (component.type, (section, "type"))
         if ":" in name or "." in name:
             try:
-                return self._taking(section, import_path(name), given)
+                return self._taking(section, import_path(name), component)
             except ImportError as error:
                 self._wrong(path, str(error))
                 return None
-        found = getattr(home, name, None)
-        if name.startswith("_") or not callable(found):
-            hint = nearest(name, (each for each, value in vars(home).items() if callable(value) and each[0] != "_"))
-            own = f"One of your own is named by its path, my_module:{name}."
-            self._wrong(path, f"{name!r} is not {kind}.{hint} {own}")
+        factory = getattr(namespace, name, None)
+        if name.startswith("_") or not callable(factory):
+            hint = nearest(
+                name,
+                (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
+            )
+            advice = f"For your own, use an import string, my_module:{name}."
+            self._wrong(path, f"{name!r} is not {kind}.{hint} {advice}")
             return None
-        return self._taking(section, found, given)
+        return self._taking(section, factory, component)
 
-    def _taking(self, section: str, found: Any, given: Component | str) -> Factory | None:
-        """What was found; told are the keys of the section that it does not take."""
-        if not callable(found):
-            self._wrong((section, "type"), f"it names {found!r}, which cannot be called.")
+    def _taking(self, section: str, factory: Any, component: Component | str) -> Factory | None:
+        """Return the factory of a section and report the keys of the section that it does not accept."""
+        if not callable(factory):
+            self._wrong((section, "type"), f"should refer to a callable, got {factory!r}.")
             return None
-        known = keywords_of(found)
-        if isinstance(given, Component) and "**" not in known:
-            for key in (key for key in given.settings if key not in known):
-                problem = f"unknown key.{did_you_mean(key, [*known, *type(given).model_fields])}"
+        known = keywords_of(factory)
+        if isinstance(component, Component) and "**" not in known:
+            for key in (key for key in component.settings if key not in known):
+                problem = f"unknown key.{did_you_mean(key, [*known, *type(component).model_fields])}"
                 self.problems.append(self._config.problem((section, key), problem, at_key=True))
-        return found  # type: ignore[no-any-return]
+        return factory  # type: ignore[no-any-return]
 
     def _scores(self) -> dict[str, Score]:
         metrics = self._config.metrics
         if metrics is None:
             metrics = ["accuracy"] if self._config.loss == "cross_entropy" else []
         items = metrics.items() if isinstance(metrics, dict) else enumerate(metrics)
-        found: dict[str, Score] = {}
+        all_scores: dict[str, Score] = {}
         for key, metric in items:
             try:
                 scores = scores_from([metric] if isinstance(key, int) else {key: metric})
@@ -107,10 +117,10 @@ class Factories:
                 for problem in error.problems:
                     self._wrong(("metrics", key), problem.removeprefix("metrics: "))
                 continue
-            for name in scores.keys() & found.keys():
+            for name in scores.keys() & all_scores.keys():
                 self._wrong(("metrics", key), called_twice(name))
-            found |= scores
-        return found
+            all_scores |= scores
+        return all_scores
 
     def _hooks(self) -> list[Any]:
         try:
@@ -122,19 +132,20 @@ class Factories:
     def _check_device(self) -> None:
         device = self._config.device
         try:
+            # Only an allocation detects a device index or a back end that is not available.
             torch.empty(0, device=None if device == "auto" else device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).partition("\n")[0].rstrip(".")
-            self._wrong(("device",), f"{device!r} cannot be used here: {reason}. auto takes what there is.")
+            self._wrong(("device",), f"{device!r} cannot be used: {reason}. Set auto to use the available device.")
 
     def _wrong(self, path: Path, message: str) -> None:
         self.problems.append(self._config.problem(path, message))
 
 
 def keywords_of(factory: Factory) -> Mapping[str, inspect.Parameter]:
-    """The keywords that a factory takes; "**" where it takes any."""
+    """Return the keyword arguments that a factory accepts; the key "**" is present if it accepts any."""
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # builtins implemented in C may have no signature
         return {"**": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
     return {"**" if p.kind is p.VAR_KEYWORD else name: p for name, p in parameters.items()}

@@ -1,4 +1,4 @@
-"""From which files would a run begin, and where would its own checkpoints go?"""
+"""Validation and loading of the files that a run starts from, and location of its checkpoints."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = ["check_files", "checkpoints_directory", "file_checks", "load_as_judge
 
 
 def check_files(trainer: Trainer) -> None:
-    """See that the files a run begins from are checkpoints. Their numbers are not read.
+    """Raise if the files that a run starts from are not valid checkpoints. Tensor data are not loaded.
 
     Raises:
-        CheckpointError: one is not there, is no checkpoint, or does not fit the model.
+        CheckpointError: If a file does not exist, is not a checkpoint, or does not match the model.
     """
     for key, path in _files_of(trainer):
         _check_outline(trainer, key, path)
 
 
 def load_given_weights(trainer: Trainer, run: Run) -> None:
-    """Start a run from the weights that the trainer was told to load, unless it goes on from where another one was.
+    """Load the initial weights of a run, unless the run continues from another one.
 
     Raises:
-        CheckpointError: the file is no checkpoint, or does not fit the model.
+        CheckpointError: If the file is not a checkpoint, or does not match the model.
     """
     if trainer.load_from is None or run.iters_done or trainer.resume not in ("never", "auto"):
         return
@@ -48,10 +48,14 @@ def load_given_weights(trainer: Trainer, run: Run) -> None:
 
 
 def load_as_judged(trainer: Trainer, path: Path) -> None:
-    """Have a trainer start from a checkpoint as validations have judged it: with averaged weights where there are any.
+    """Configure a trainer to load the weights that validations evaluated: averaged weights if there are any.
+
+    Args:
+        trainer: Trainer. Its `load_from`, `load_weights` and `load_strict` are set.
+        path: Path of the checkpoint.
 
     Raises:
-        CheckpointError: there is no such file, or it is no checkpoint.
+        CheckpointError: If the file does not exist, or is not a checkpoint.
     """
     with _about("load_from"):
         has_averages = "ema_state_dict" in outline_of(path)
@@ -59,20 +63,21 @@ def load_as_judged(trainer: Trainer, path: Path) -> None:
 
 
 def file_checks(trainer: Trainer) -> list[Callable[[], str]]:
-    """What `hookbus check` looks at: each returns a line that says what a training would do, or raises."""
+    """Return the file checks of `hookbus check`. Each check returns a line that describes the training, or raises."""
     return [
-        *(partial(_check_file, trainer, *each) for each in _files_of(trainer)),
+        *(partial(_check_file, trainer, *file) for file in _files_of(trainer)),
         partial(_check_automatic_resume, trainer),
         partial(_check_checkpoints_directory, trainer),
     ]
 
 
 def checkpoints_directory(trainer: Trainer) -> Path | None:
-    """Where the checkpoints of a trainer that is in no run are; None where it writes none.
+    """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
 
     Args:
-        trainer: the trainer. A hook that writes checkpoints may have a directory of its own for them.
+        trainer: Trainer. A checkpoint hook may define its own directory.
     """
+    # The idle run stands in for the next run, so the same lookup as in training applies.
     idle = trainer.bus.current
     if trainer.work_dir is not None:
         idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
@@ -83,15 +88,15 @@ def checkpoints_directory(trainer: Trainer) -> Path | None:
 
 
 def _files_of(trainer: Trainer) -> list[tuple[str, str | Path]]:
-    """The files that a run begins from, by what names them; none where a run that is there already goes on."""
+    """Return the files that a run starts from, with the argument that names them. Empty if a run is continued."""
     if trainer.resume not in ("auto", "never"):
         return [("resume", trainer.resume)]
-    goes_on = trainer.resume == "auto" and trainer.work_dir is not None and read_status(Path(trainer.work_dir))
-    return [] if trainer.load_from is None or goes_on else [("load_from", trainer.load_from)]
+    continues = trainer.resume == "auto" and trainer.work_dir is not None and read_status(Path(trainer.work_dir))
+    return [] if trainer.load_from is None or continues else [("load_from", trainer.load_from)]
 
 
 def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
-    """See that a checkpoint that is asked for is there and whole, and fits."""
+    """Verify the checksum of a requested checkpoint and its compatibility with the model."""
     if Path(path).is_dir() or files.read_sidecar(Path(path)) is not None:
         verify_checkpoint(existing(path))
     _check_outline(trainer, key, path)
@@ -99,44 +104,47 @@ def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
 
 
 def _check_automatic_resume(trainer: Trainer) -> str:
-    """See that the run that is there can go on."""
+    """Verify the checkpoint that automatic resume would load."""
     directory = checkpoints_directory(trainer) if trainer.resume == "auto" else None
-    found = None if directory is None else find_newest(directory)
-    if found is None:
+    newest = None if directory is None else find_newest(directory)
+    if newest is None:
         if directory is not None and trainer.work_dir is not None:
             check_checkpoints([directory], read_status(Path(trainer.work_dir)), Path(trainer.work_dir))
         return ""
-    path, _, troubles = found
+    path, _, skipped = newest
     _check_outline(trainer, "resume", path)
-    return "\n".join([*(f"resume: {trouble}" for trouble in troubles), f"resume: {path}"])
+    return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
 
 
 def _check_checkpoints_directory(trainer: Trainer) -> str:
-    """See that there can be checkpoints where the hook that writes them wants them."""
+    """Raise if the directory of the checkpoint hook is not writable."""
     directory = checkpoints_directory(trainer)
     inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
     if directory is None or inside:
         return ""
     if reason := why_unwritable(directory):
-        raise CheckpointError(f"The directory {directory} for checkpoints cannot be written: {reason}. Give another.")
+        raise CheckpointError(
+            f"The checkpoint directory {directory} cannot be written: {reason}. Set another directory."
+        )
     return f"checkpoints: {directory}"
 
 
 def _check_outline(trainer: Trainer, key: str, path: str | Path) -> None:
-    """See that a file is a checkpoint; that it fits as well, unless a hook may change it after reading."""
+    """Raise if a file is not a checkpoint or does not match the model."""
     with _about(key):
         outline = outline_of(path)
     with _about(f"{key}: {path}"):
         if key == "resume":
             check_resumable(outline)
         weights = weights_in(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
+        # A listener of this point may change the state dict after loading, so its keys are not known yet.
         if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
             check_fit(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
 
 
 @contextmanager
-def _about(what: str) -> Iterator[None]:
+def _about(prefix: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise type(error)(f"{what}: {error}") from error
+        raise type(error)(f"{prefix}: {error}") from error

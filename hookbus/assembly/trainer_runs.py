@@ -1,4 +1,4 @@
-"""The runs of a Trainer: each call of `fit`, `validate` and `test` is one, and goes on where the one before was."""
+"""Runs of a Trainer. Each call of `fit`, `validate` and `test` is a run that continues from the previous one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["TrainerRuns"]
 
 
 class TrainerRuns:
-    """Makes the runs of a Trainer, and remembers from one to the next what a run alone does not know.
+    """Create the runs of a Trainer and store the state that is shared between runs.
 
     Args:
-        trainer: the trainer. What it is when a run begins counts for that run.
-        resume: what its first training goes on from: "never", "auto" or a file.
+        trainer: Trainer. Its attributes are read at the start of each run.
+        resume: Checkpoint that the first training resumes from: "never", "auto" or a path.
     """
 
     def __init__(self, trainer: Trainer, resume: str | Path) -> None:
@@ -39,27 +39,33 @@ class TrainerRuns:
         self._services: dict[str, Any] = {}
 
     def provide(self, name: str, service: Any) -> None:
-        """Offer an object to hooks under a name, in the run that is going on and in all later ones."""
+        """Provide a service to hooks in the current run and in all later runs."""
         self._services[name] = service
         self._trainer.bus.current.provide(name, service)
 
     @contextmanager
     def living(self, mode: Mode) -> Iterator[Run]:
-        """One run from before_run to cleanup.
+        """Context manager for one run, from `before_run` to `cleanup`.
 
         Args:
             mode: "train", "val" or "test".
 
+        Yields:
+            The run.
+
         Raises:
-            HookbusError: it cannot begin, see `hookbus.session.living`.
+            HookbusError: If the run cannot start, see `hookbus.session.living`.
         """
         trainer = self._trainer
         refuse_second(trainer.bus)
+        # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
         earlier = trainer.bus.current if trainer.bus.current.trainer is trainer else None
         if earlier is None:
             check_files(trainer)
+            # Only the first run seeds the RNGs: a later run continues from the RNG states of the previous one.
             if trainer.seed is not None:
                 seed_everything(seed_of_rank(trainer.seed, trainer.ranks.rank))
+        # Validation and test resume from an explicit checkpoint, but not from "auto", which only applies to training.
         resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
         run = self.new(mode, self._claim(mode, resume), earlier)
         with living(run, resume):
@@ -68,12 +74,15 @@ class TrainerRuns:
             yield run
 
     def new(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
-        """A run that has not begun.
+        """Create a run without starting it.
 
         Args:
             mode: "train", "val" or "test".
-            work_dir: where its files go; None for a run that writes none.
-            earlier: the run that it goes on from.
+            work_dir: Work directory, or None for a run that writes no files. Default: None.
+            earlier: Run to continue from. Default: None.
+
+        Returns:
+            The run.
         """
         trainer = self._trainer
         run = Run(
@@ -99,7 +108,7 @@ class TrainerRuns:
         return run
 
     def _connect(self, run: Run) -> None:
-        """Tell a run of the trainer's data, its scheduler and its services."""
+        """Connect a run with the loaders, the scheduler and the services of the trainer."""
         trainer = self._trainer
         run.train_loader, run.val_loader, run.test_loader = (
             trainer.train_loader,
@@ -113,14 +122,17 @@ class TrainerRuns:
             run.provide(name, service)
 
     def _evaluator(self, kind: Kind) -> Evaluator | None:
-        """What makes a validation or test; None where the trainer has no data for one."""
+        """Return the function that runs a validation or test, or None if the trainer has no loader for it."""
         trainer, loader = self._trainer, f"{kind}_loader"
         if getattr(trainer, loader) is None:
             return None
         return lambda run: judge(run, kind, getattr(trainer, loader), trainer.scores, trainer.device)
 
     def _claim(self, mode: Mode, resume: str | Path) -> WorkDir | None:
-        """The directory of the trainings of this trainer; before the first of them, that in which one may be."""
+        """Return the work directory of a run, or None.
+
+        The first training determines the directory of all later runs.
+        """
         trainer = self._trainer
         if self._directory is not None:
             return claim_for(self._directory, "auto", False, trainer.ranks)

@@ -1,1 +1,1 @@
-"""What single commands of the command line do, and how all of them talk."""
+"""Implementation of the commands of the command line, and their output."""

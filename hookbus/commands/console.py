@@ -1,4 +1,4 @@
-"""How the command line talks: tables and results on standard output, everything else on standard error."""
+"""Console output: tables and results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hookbus.errors import ConfigError, HookbusError, HookWarning
 __all__ = ["complain", "console", "errors", "print_json", "reported"]
 
 PIPED_WIDTH = 160
-"""Columns of a table that goes into a file or a pipe, where nothing says how wide it may be."""
+"""Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn exceptions into messages and exit codes, and warnings into lines."""
+    """Context manager that converts exceptions to messages and exit codes, and warnings to lines."""
     with _messages_shown(), warnings.catch_warnings():
         warnings.simplefilter("always", HookWarning)
         warnings.showwarning = _show_warning
@@ -41,9 +41,10 @@ def reported() -> Iterator[None]:
 
 
 def _told(error: BaseException) -> int:
-    """Say what has ended a command; returns its exit code."""
+    """Print the error that ended a command and return its exit code."""
     match error:
         case HookbusError():
+            # An error that all ranks raise is printed by rank 0 only.
             if not said_by_main(str(error)):
                 _show(error)
             return 2 if isinstance(error, ConfigError) else 1
@@ -52,10 +53,10 @@ def _told(error: BaseException) -> int:
             return 130
         case SystemExit():
             code = "" if error.code is None else repr(error.code)
-            complain(f"Something called sys.exit({code}) in the middle of this.")
+            complain(f"Unexpected call of sys.exit({code}).")
             _show_notes(error)
         case OSError() if _came_from_output(error):
-            # Python writes what is left of the output when it ends: that must not fail once more.
+            # Python flushes standard output at exit, which would raise a second time without this redirection.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             complain(f"Standard output cannot be written: {error.strerror}.")
         case _:
@@ -64,48 +65,49 @@ def _told(error: BaseException) -> int:
 
 
 def console() -> Console:
-    """Standard output, as wide as terminal or COLUMNS say. Of several processes only the main one writes there."""
-    told = os.environ.get("COLUMNS")
-    is_known = told != "0" if told else sys.stdout is not None and sys.stdout.isatty()
-    return _Output(width=None if is_known else PIPED_WIDTH, highlight=False, quiet=not is_main())
+    """Return the console of standard output, as wide as the terminal or COLUMNS. Only rank 0 writes to it."""
+    columns = os.environ.get("COLUMNS")
+    has_width = columns != "0" if columns else sys.stdout is not None and sys.stdout.isatty()
+    return _Output(width=None if has_width else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 
 def complain(message: str) -> None:
-    """Say what went wrong."""
+    """Print an error message."""
     errors().print(f"{_who()}[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
 
 
 def print_json(value: Any) -> None:
-    """A result for scripts, from the main process."""
+    """Print a result as JSON, on rank 0 only."""
     if is_main():
         typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def errors() -> Console:
-    """Standard error."""
+    """Return the console of standard error."""
     return Console(stderr=True, highlight=False)
 
 
 class _Output(Console):
-    """Standard output. To rich a reader that has left is a call of `sys.exit`; here it stays what it is."""
+    """Console of standard output that raises on a closed pipe; rich calls `sys.exit` instead."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _who() -> str:
-    """The beginning of a line of a process that is not the main one."""
+    """Return the prefix of a line: the rank, or "" on rank 0."""
     return "" if is_main() else f"rank {rank()}: "
 
 
 def _came_from_output(error: OSError) -> bool:
-    """Whether it was raised where tables and results are written."""
+    """Return whether an error was raised while writing to standard output."""
+    # An OSError carries no file name for a standard stream, so the module of the innermost frame decides.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer", "click")
 
 
 def _show(error: HookbusError) -> None:
-    """What a user did wrong or what could not be done, in lines."""
+    """Print the lines of an error and its notes."""
     if isinstance(error, ConfigError):
         for problem in error.problems:
             errors().print(escape(f"{_who()}{problem}"), soft_wrap=True, highlight=False)
@@ -116,7 +118,7 @@ def _show(error: HookbusError) -> None:
 
 
 def _show_notes(error: BaseException) -> None:
-    """Which hook raised it, and where."""
+    """Print the notes of an error, which name the hook and the point."""
     for note in getattr(error, "__notes__", ()):
         errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
 
@@ -127,9 +129,9 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 @contextmanager
 def _messages_shown() -> Iterator[None]:
-    """While this lasts, messages that nobody else shows appear on standard error; of several processes, the main one's.
+    """Context manager that prints log messages of hookbus on standard error.
 
-    The others show errors and warnings alone.
+    Rank 0 prints all levels from INFO; the other ranks print errors only.
     """
     logger, handler = logging.getLogger("hookbus"), _Messages()
     level, propagates = logger.level, logger.propagate
@@ -145,11 +147,11 @@ def _messages_shown() -> Iterator[None]:
 
 
 class _Messages(logging.Handler):
-    """Log messages as lines."""
+    """Logging handler that prints each message on a line."""
 
     @property
     def console(self) -> Console:
-        """Where they go."""
+        """Console of standard error."""
         return errors()
 
     def emit(self, record: logging.LogRecord) -> None:

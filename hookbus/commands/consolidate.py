@@ -1,4 +1,4 @@
-"""One file out of a generation, which everything can read that reads checkpoints."""
+"""Merge the files of a generation into a single checkpoint file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ __all__ = ["consolidate"]
 
 
 def consolidate(path: Path, output: Path | None = None) -> Path:
-    """Write a checkpoint of several processes as one file with whole tensors. It needs memory for all of them.
+    """Write the checkpoint of a distributed run as one file with full tensors. All tensors must fit in memory.
 
     Args:
-        path: the directory of a generation, or a file that names one.
-        output: where to; default beside the directory, under its name.
+        path: Directory of a generation, or a file that points to one.
+        output: File to write. Default: next to the directory, with the name of the directory.
 
     Returns:
-        The file, which has a sidecar.
+        Path of the file, which has a sidecar.
 
     Raises:
-        CheckpointError: there is no such generation, it cannot be written, or something is there already.
-        CheckpointDamaged: a byte of the generation is not as it was written.
+        CheckpointError: If the generation does not exist, or if the file already exists or cannot be written.
+        CheckpointDamaged: If a checksum of the generation does not match.
     """
     path = existing(path)
     directory = path if path.is_dir() else generation_named(path, glance_at(path))
     if directory is None:
-        raise CheckpointError(f"{path}: it is one file already, with whole tensors in it.")
+        raise CheckpointError(f"{path}: the checkpoint already is a single file with full tensors.")
     output = output or directory.with_name(f"{directory.resolve().name}.pth")
     if output.exists():
-        raise CheckpointError(f"{output} is there already. Move it, or give another file by --output.")
+        raise CheckpointError(f"{output} already exists. Move it, or pass another file to --output.")
     checkpoint = read_checkpoint(path)
     try:
         write_checkpoint(output, checkpoint, int(read_manifest(directory)["generation"]))

@@ -1,4 +1,4 @@
-"""Which installed hooks are broken, and why? Each is imported in a process of its own."""
+"""Detection of broken hooks: each installed hook is imported in a separate process."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from hookbus.errors import PluginVersionError
 __all__ = ["Report", "examine"]
 
 SECONDS = 120
-"""How long one import may take."""
+"""Timeout of one import, in seconds."""
 
 DONE = "hookbus: imported"
 PROBE = f"""
 import sys
 from hookbus import discovery
 offer = next(o for o in discovery.offers() if o.full_name == sys.argv[1])
-found = offer.entry.load()
-if not isinstance(found, type):
-    sys.exit(f"{{offer.entry.value}} is {{found!r}}, not a hook class")
+hook = offer.entry.load()
+if not isinstance(hook, type):
+    sys.exit(f"{{offer.entry.value}} should be a hook class, got {{hook!r}}")
 print({DONE!r})
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found about one hook.
+    """Import result of one hook.
 
     Attributes:
-        name: what it goes by in run files.
-        package: the distribution with its version.
-        ok: whether it can be used.
-        problem: why not, in one line.
+        name: Name of the hook in run files.
+        package: Distribution and version.
+        ok: Whether the hook can be used.
+        problem: Reason on one line, or "".
     """
 
     name: str
@@ -49,14 +49,19 @@ class Report:
 
 
 def examine() -> Iterator[Report]:
-    """Look at every installed hook, by name. A broken one, even one that kills its process, breaks nothing else."""
-    there = discovery.listed_names(discovery.offers())
+    """Import every installed hook in a separate process, so that a crash does not affect the other hooks.
+
+    Yields:
+        One report per hook, sorted by name, and one per package with unreadable metadata.
+    """
+    names = discovery.listed_names(discovery.offers())
+    # The threads only wait for the processes, so the GIL does not limit them.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (offer, name), problem in zip(there.items(), pool.map(_problem_of, there), strict=True):
-            problem = problem or _clash(offer, list(there))
+        for (offer, name), problem in zip(names.items(), pool.map(_problem_of, names), strict=True):
+            problem = problem or _clash(offer, list(names))
             yield Report(name, f"{offer.package} {offer.version}", not problem, problem)
     for package, flaw in unreadable().items():
-        yield Report("", package, False, f"what it offers cannot be read: {flaw}; install it again")
+        yield Report("", package, False, f"its entry points cannot be read: {flaw}; reinstall the package")
 
 
 def _problem_of(offer: discovery.Offer) -> str:
@@ -67,23 +72,24 @@ def _problem_of(offer: discovery.Offer) -> str:
     return _import(offer)
 
 
-def _clash(offer: discovery.Offer, there: list[discovery.Offer]) -> str:
-    others = [each.package for each in there if each.name == offer.name and each.package != offer.package]
+def _clash(offer: discovery.Offer, offers_: list[discovery.Offer]) -> str:
+    others = [offer_.package for offer_ in offers_ if offer_.name == offer.name and offer_.package != offer.package]
     if not others:
         return ""
-    return f"{', '.join(others)} offers {offer.name!r} as well; write {offer.full_name!r} in run files"
+    return f"{', '.join(others)} also publishes {offer.name!r}; use {offer.full_name!r} in run files"
 
 
 def _import(offer: discovery.Offer) -> str:
-    """The reason why an offer cannot be imported; "" if it can."""
+    """Import a hook in a separate process. Returns the reason if the import fails, else ""."""
     command = [sys.executable, "-W", "ignore", "-c", PROBE, offer.full_name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"importing it took longer than {SECONDS} seconds"
-    if done.returncode < 0:
-        return f"importing it killed the process by {signal.Signals(-done.returncode).name}"
-    if done.returncode == 0 and done.stdout.rstrip().endswith(DONE):
+        return f"the import exceeded {SECONDS} seconds"
+    if process.returncode < 0:
+        return f"the import was killed by {signal.Signals(-process.returncode).name}"
+    # The exit code is not enough: a module may call `sys.exit(0)`.
+    if process.returncode == 0 and process.stdout.rstrip().endswith(DONE):
         return ""
-    lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"importing it ended the process with code {done.returncode}"
+    lines = process.stderr.strip().splitlines()
+    return lines[-1] if lines else f"the import exited with code {process.returncode}"

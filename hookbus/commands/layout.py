@@ -1,4 +1,4 @@
-"""Tables and paragraphs as wide as standard output, broken between words only: a name stays whole."""
+"""Tables and paragraphs in the width of standard output. Lines break at spaces only, so that names stay intact."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hookbus.commands.console import console
 __all__ = ["show_paragraph", "show_table"]
 
 GAP = 2
-"""Spaces between two columns."""
+"""Number of spaces between two columns."""
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], titles: int = 1) -> None:
-    """Show rows under a header; where they are too wide, the cells of each row below its title.
+    """Print a table, or, if it is too wide, each row as a title with its remaining cells below.
 
     Args:
-        columns: the header, "" over a column without one.
-        rows: the cells; those at the end may be left out.
-        titles: how many cells in front say what a row is about.
+        columns: Header; "" for a column without a title.
+        rows: Cells; trailing cells may be omitted.
+        titles: Number of leading cells that form the title of a row. Default: 1.
     """
     texts = [[Text(cell) if isinstance(cell, str) else cell for cell in cells] for cells in rows]
     header = [Text(column, "bold") for column in columns]
@@ -35,13 +35,13 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], tit
 
 
 def show_paragraph(text: str, indent: int = 0, hanging: int = 0, style: str = "") -> None:
-    """Show a text in lines as wide as standard output.
+    """Print a paragraph, wrapped to the width of standard output.
 
     Args:
-        text: what to say.
-        indent: spaces before each line.
-        hanging: spaces more before the second and later lines.
-        style: as rich names it.
+        text: Text to print.
+        indent: Number of spaces before each line. Default: 0.
+        hanging: Number of additional spaces before the second and later lines. Default: 0.
+        style: rich style. Default: none.
     """
     first, later = " " * indent, " " * (indent + hanging)
     lines = textwrap.wrap(
@@ -59,15 +59,18 @@ def show_paragraph(text: str, indent: int = 0, hanging: int = 0, style: str = ""
 
 
 def _widths(rows: Sequence[Sequence[Text]], available: int) -> list[int] | None:
-    """Columns as wide as their cells, the rightmost as narrow as has to be; None where words would have to break."""
+    """Return column widths that fit the available width, or None if words would have to break.
+
+    The rightmost columns are narrowed first.
+    """
     columns = [[row[i] for row in rows if i < len(row)] for i in range(len(rows[0]))]
     widths = [max(cell.cell_len for cell in column) for column in columns]
     excess = sum(widths) + GAP * (len(widths) - 1) - available
     for i in reversed(range(1, len(widths))):
         longest_word = max(cell_len(word) for cell in columns[i] for word in cell.plain.split() or [""])
-        cut = min(max(excess, 0), widths[i] - longest_word)
-        widths[i] -= cut
-        excess -= cut
+        reduction = min(max(excess, 0), widths[i] - longest_word)
+        widths[i] -= reduction
+        excess -= reduction
     return widths if excess <= 0 else None
 
 

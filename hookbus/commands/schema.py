@@ -1,4 +1,4 @@
-"""One JSON schema for run files, for editors: the models of the core and of every installed hook."""
+"""JSON schema of run files for editors: the models of the core and of every installed hook."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ __all__ = ["json_schema"]
 
 
 def json_schema() -> tuple[dict[str, Any], list[str]]:
-    """The schema, and a sentence for each installed hook that could not be imported.
+    """Generate the JSON schema of run files.
 
-    Every branch of the hooks names its own `type`, since editors ignore discriminators.
+    Returns:
+        The schema, and one message per installed hook that cannot be imported.
     """
     schema = RunConfig.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     properties, definitions = schema["properties"], schema["$defs"]
-    properties["experiment_dir"] = {**properties["work_dir"], "description": "The same as work_dir."}
+    properties["experiment_dir"] = {**properties["work_dir"], "description": "Alias of work_dir."}
     properties["load_from"]["anyOf"].insert(0, {"type": "string"})
     branches, problems = _branches()
+    # Every branch constrains its own `type`, because editors do not implement discriminators.
     for names, settings, more in branches:
         definitions |= more
         definitions[f"settings.{_key(names)}"] = settings
@@ -38,19 +40,19 @@ def json_schema() -> tuple[dict[str, Any], list[str]]:
 
 
 Branch = tuple[list[str], dict[str, Any], dict[str, Any]]
-"""All names of a hook, the schema of its settings, and what that refers to."""
+"""Names of a hook, schema of its settings, and the referenced definitions."""
 PATH = {"type": "string", "pattern": ":"}
-"""How a hook of one's own is named."""
+"""Schema of an import string."""
 
 
 def _any_hook(known: list[list[str]]) -> dict[str, Any]:
-    """A mapping that says which hook it is."""
+    """Return the schema of a mapping with a `type`."""
     own = {"type": "object", "required": ["type"], "properties": {"type": PATH}}
     return {"anyOf": [*(_ref("hook", names) for names in known), own]}
 
 
 def _hooks(known: list[list[str]], description: str) -> dict[str, Any]:
-    """Hooks as a list or as a mapping."""
+    """Return the schema of `hooks`: a list or a mapping."""
     entry = {"$ref": "#/$defs/hook"}
     items = {"anyOf": [{"enum": [name for names in known for name in names]}, PATH, entry]}
     named = {name: {"anyOf": [{"type": "null"}, _ref("settings", names), entry]} for names in known for name in names}
@@ -70,18 +72,18 @@ def _key(names: list[str]) -> str:
 
 
 def _branches() -> tuple[list[Branch], list[str]]:
-    """Each hook that is not blocked and can be imported, and what is wrong with the others."""
+    """Return the branches of the importable hooks that are not blocked, and the errors of the others."""
     branches, problems = [], []
     for offer, name in discovery.listed_names(discovery.offers()).items():
         if offer.blocked:
             continue
         try:
-            found = hook_class(offer.full_name)
+            cls = hook_class(offer.full_name)
         except PluginError as error:
             problems.append(str(error))
             continue
         is_alone = name == offer.name
-        branches.append(_branch([name, *offer.names] if is_alone else [name], found))
+        branches.append(_branch([name, *offer.names] if is_alone else [name], cls))
     branches += [_branch([name], hook_class(name)) for name in HOOKS]
     return branches, problems
 
@@ -89,14 +91,14 @@ def _branches() -> tuple[list[Branch], list[str]]:
 def _branch(names: list[str], cls: Any) -> Branch:
     prefix = f"{_key(names)}."
     settings = _settings_of(cls, f"#/$defs/{prefix}{{model}}")
-    definitions = {prefix + name: each for name, each in settings.pop("$defs", {}).items()}
-    every = list(dict.fromkeys(names))
-    settings["properties"] = {"type": {"enum": every}, **settings.get("properties", {})}
-    return every, settings, definitions
+    definitions = {prefix + name: definition for name, definition in settings.pop("$defs", {}).items()}
+    all_names = list(dict.fromkeys(names))
+    settings["properties"] = {"type": {"enum": all_names}, **settings.get("properties", {})}
+    return all_names, settings, definitions
 
 
 def _settings_of(cls: Any, references: str) -> dict[str, Any]:
-    """The schema of what a hook class takes: its config model's, else the common keys and its own keywords."""
+    """Return the schema of the settings of a hook class: config model, else common keys and keyword arguments."""
     parameters = inspect.signature(cls).parameters
     if issubclass(cls, Hook) and "config" in parameters:
         config: type[HookConfig] = cls.Config
@@ -108,7 +110,7 @@ def _settings_of(cls: Any, references: str) -> dict[str, Any]:
 
 
 class _Lenient(GenerateJsonSchema):
-    """What cannot stand in a file, a function for example, may be anything there."""
+    """Schema generator that accepts any value for types without a JSON schema, such as functions."""
 
     def handle_invalid_for_json_schema(self, *_: Any) -> dict[str, Any]:
         return {}

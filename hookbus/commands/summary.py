@@ -1,4 +1,4 @@
-"""What the command line says when a training is over: where its files are, and what to try next."""
+"""Summary at the end of a training: output files and suggested commands."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["say_summary"]
 
 
-def say_summary(run: Run, file: Path, overrides: Sequence[str], asked_for: str | Path | None) -> None:
-    """Print where everything lies, and the commands that go on from there; on the main rank, which alone writes.
+def say_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
+    """Print the output files and the commands to run next, on rank 0 only.
 
     Args:
-        run: the training that ended.
-        file: its run file.
-        overrides: what was said beside it on the command line.
-        asked_for: the work directory that was asked for; the run may have had to go into another one.
+        run: Finished training.
+        file: Run file.
+        overrides: Overrides of the command line.
+        requested: Requested work directory. The run may have used another one.
     """
     if run.work_dir is None or not run.ranks.is_main:
         return
     directory = run.work_dir.path
-    moved = [] if asked_for is None or Path(asked_for) == directory else [f"work_dir={directory}"]
+    moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
     out = console()
     out.print(f"\nThe files of this run are in [bold]{escape(str(directory))}[/]", soft_wrap=True)
     rows = [(_inside(path, directory), meaning) for path, meaning in _files(run, directory)]
     width = max((len(name) for name, _ in rows), default=0)
     for name, meaning in rows:
         out.print(f"  {escape(name.ljust(width))}  [dim]{escape(meaning)}[/]", soft_wrap=True)
-    out.print("\nWhat to try next")
+    out.print("\nNext steps")
     for command in _commands(run, str(file), [*overrides, *moved]):
         out.print(escape(f"  {_program(command[0])} {shlex.join(command)}"), soft_wrap=True)
 
@@ -50,10 +50,10 @@ def _files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
     yield from best.items()
     newest = _newest(run)
     if newest is not None and newest not in best:
-        yield newest, f"the newest checkpoint, after iteration {run.iters_done}"
+        yield newest, f"newest checkpoint, iteration {run.iters_done}"
     for path in sorted((directory / "logs").glob("[!.]*")):
         yield path, "log"
-    for name, meaning in (("config.yaml", "all settings"), ("status.json", f"how it ended: {run.outcome}")):
+    for name, meaning in (("config.yaml", "all settings"), ("status.json", f"outcome: {run.outcome}")):
         if (directory / name).exists():
             yield directory / name, meaning
 
@@ -65,7 +65,7 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
         yield ["test", file, *overrides, "--checkpoint", str(best)]
     if newest is not None and run.outcome == "finished":
         name, limit = ("epochs", run.max_epochs) if run.max_epochs else ("iterations", run.max_iters)
-        others = [each for each in overrides if not each.startswith(f"training.{name}=")]
+        others = [override for override in overrides if not override.startswith(f"training.{name}=")]
         yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]
     elif newest is not None:
         yield ["train", file, *overrides, "--resume"]
@@ -73,14 +73,14 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
 
 
 def _newest(run: Run) -> Path | None:
-    """The newest checkpoint; one that is the best as well has a name of its own."""
+    """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
     from hookbus.checkpoints.files import newest_first
     from hookbus.runs.resuming import checkpoints_of
 
     directory = checkpoints_of(run) if run.get("saver") is not None else None
-    found = newest_first(directory) if directory is not None else []
+    checkpoints = newest_first(directory) if directory is not None else []
     best = {best.path for best in run.best.values()}
-    return next((path for path in found if path not in best), next(iter(found), None))
+    return next((path for path in checkpoints if path not in best), next(iter(checkpoints), None))
 
 
 def _inside(path: Path, directory: Path) -> str:
@@ -88,11 +88,11 @@ def _inside(path: Path, directory: Path) -> str:
 
 
 def _program(command: str) -> str:
-    """How the user called us; a training of several processes goes on with as many."""
-    called = sys.argv[0]
+    """Return the command that the user ran, with torchrun and the number of processes for distributed training."""
+    program = sys.argv[0]
     if command == "train" and world_size() > 1:
-        several = world_size() == int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-        return f"torchrun {f'--nproc-per-node {world_size()}' if several else '...'} -m hookbus"
-    if Path(called).name == "__main__.py":
+        is_single_node = world_size() == int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        return f"torchrun {f'--nproc-per-node {world_size()}' if is_single_node else '...'} -m hookbus"
+    if Path(program).name == "__main__.py":
         return "python -m hookbus"
-    return "hookbus" if called == shutil.which("hookbus") else shlex.quote(called)
+    return "hookbus" if program == shutil.which("hookbus") else shlex.quote(program)

@@ -191,9 +191,7 @@ class _Reader:
         self._document.values[path] = _place(node)
         self._count(node)
         if node.tag not in PLAIN_TAGS:
-            return self._refuse(
-                path, f"unsupported tag {_short(node.tag)}. A run file contains plain YAML only; remove the tag."
-            )
+            return self._refuse(path, f"unsupported tag {_short(node.tag)}. Remove it: a run file contains plain YAML.")
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._inside:

@@ -1,8 +1,8 @@
-"""For people who write hooks: a bus that records, a small training to try a hook in, and a conformance check.
+"""Test utilities for hook authors: a bus that records events, a small training, and conformance checks.
 
-Needs no pytest. `check_hook(MyHook)` in one test of your package tells whether the hook keeps the promises that users
-rely on, and `check_writer(BackEnd(MyHook, read))` does it for a hook that records into a back end. With pytest,
-`pytest_plugins = ["hookbus.testing.plugin"]` in your `conftest.py` gives its fixtures.
+pytest is not required. `check_hook(MyHook)` in a test of a plugin package checks the requirements that every hook
+must meet; `check_writer(BackEnd(MyHook, read))` does the same for a hook that writes to an experiment tracker.
+`pytest_plugins = ["hookbus.testing.plugin"]` in `conftest.py` adds the fixtures.
 """
 
 from hookbus.testing.back_ends import BackEnd

@@ -1,4 +1,4 @@
-"""A hook that records, how what it wrote is read back, and what a promise about it is made of."""
+"""Test case of a hook that writes to an experiment tracker, and helpers for its requirements."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Number = tuple[str, int, float]
 
 @dataclass(frozen=True)
 class BackEnd:
-    """A hook that records, and how what it wrote is read back.
+    """A hook that writes to a backend, and a function that reads back the records.
 
     Attributes:
-        cls: the hook class; it can be imported by its name, and has a setting `interval`.
-        read: given the work directory, the numbers in the order in which the back end shows them: (name, step, value).
-        settings: what the hook cannot do without, as JSON has it.
-        stored_name: the name under which the back end has a number.
-        own_files: whether the numbers are appended to files by this process, so that a full disk can be tried.
+        cls: Hook class, importable by its name, with a setting `interval`.
+        read: Function of the work directory that returns the records in the order of the backend: (name, step, value).
+        settings: Required settings of the hook, JSON-compatible.
+        stored_name: Function that returns the name that the backend stores for a name.
+        own_files: Whether this process appends the records to files, so that a full disk can be simulated.
     """
 
     cls: type[Hook]
@@ -36,40 +36,44 @@ class BackEnd:
     own_files: bool = True
 
     def hook(self, **settings: Any) -> Hook:
-        """The hook, with a record at every iteration."""
+        """Create the hook with `interval=1`.
+
+        Args:
+            settings: Additional settings.
+        """
         return self.cls({**self.settings, "interval": 1, **settings})
 
     def curves(self, work_dir: Path) -> dict[str, list[tuple[int, float]]]:
-        """What is there, by name, in the order in which it is shown."""
-        found: dict[str, list[tuple[int, float]]] = {}
+        """Return (step, value) pairs by name in the order of the backend."""
+        curves: dict[str, list[tuple[int, float]]] = {}
         for name, step, value in self.read(work_dir):
-            found.setdefault(name, []).append((step, float(value)))
-        return found
+            curves.setdefault(name, []).append((step, float(value)))
+        return curves
 
 
-def same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """See that the curves of a back end are the expected ones.
+def same(curves: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Check that the curves of a backend equal the expected curves.
 
     Raises:
-        AssertionError: they are not.
+        AssertionError: If they differ.
     """
-    names = set(found) ^ set(expected)
-    wrong = {name: found[name] for name in expected if name in found and repr(found[name]) != repr(expected[name])}
-    assert not names, f"{len(names)} names are missing or too many: {sorted(names)[:5]}"
-    assert not wrong, f"{len(wrong)} curves are wrong: {dict(list(wrong.items())[:3])}"
+    names = set(curves) ^ set(expected)
+    wrong = {name: curves[name] for name in expected if name in curves and repr(curves[name]) != repr(expected[name])}
+    assert not names, f"{len(names)} names are missing or unexpected: {sorted(names)[:5]}"
+    assert not wrong, f"{len(wrong)} curves differ: {dict(list(wrong.items())[:3])}"
 
 
 def warnings_in(call: Callable[[], object]) -> list[str]:
-    """What the user was warned of meanwhile."""
+    """Call a function and return the messages of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HookWarning)
         call()
-    return [str(each.message) for each in caught if issubclass(each.category, HookWarning)]
+    return [str(warning.message) for warning in caught if issubclass(warning.category, HookWarning)]
 
 
 @contextmanager
 def no_warning() -> Iterator[None]:
-    """Whoever is warned meanwhile has found a fault."""
+    """Context manager that converts warnings of hookbus to errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", HookWarning)
         yield

@@ -1,4 +1,4 @@
-"""What a hook that records goes through in a process of its own: a kill, a full disk."""
+"""Training in a separate process with injected faults: SIGKILL, and a full disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPECTED: Mapping[str, list[tuple[int, float]]] = {
     "lr": [(step, 0.1) for step in range(1, 11)],
     "val/accuracy": [(5, 0.75), (10, 0.875)],
 }
-"""What two epochs of 5 iterations with the losses 1, 2, ..., 10 leave, by name: (step, value)."""
+"""Expected records of two epochs of 5 iterations with the losses 1, 2, ..., 10: (step, value) pairs by name."""
 
 CHECKPOINT_AT = 4
 
@@ -37,29 +37,29 @@ TRAIN = f"import json, sys; from {__name__} import train_with_faults; train_with
 
 
 def scores_of(epoch: int) -> dict[str, float]:
-    """The results of the validation after an epoch, from 1."""
+    """Return the results of the validation after an epoch, starting at 1."""
     return {"accuracy": 0.625 + epoch / 8}
 
 
 def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **faults: Any) -> list[str]:
-    """Train in a process of its own, with a checkpoint at iteration 4.
+    """Train in a separate process, with a checkpoint at iteration 4.
 
     Args:
-        cls: the hook.
-        settings: its settings, as JSON has them.
-        work_dir: where files go.
-        faults: for `train_with_faults`.
+        cls: Hook class.
+        settings: JSON-compatible settings of the hook.
+        work_dir: Output directory.
+        faults: Keyword arguments of `train_with_faults`.
 
     Returns:
-        What the user was warned of; nothing where the process was killed.
+        Warnings of the training; empty if the process was killed.
 
     Raises:
-        AssertionError: the process failed.
+        AssertionError: If the process failed.
     """
-    named = f"{cls.__module__}:{cls.__qualname__}"
-    given = json.dumps({"hook": named, "settings": dict(settings), "work_dir": str(work_dir), **faults})
-    command = [sys.executable, "-c", TRAIN, given]
-    done = subprocess.run(
+    hook = f"{cls.__module__}:{cls.__qualname__}"
+    arguments = json.dumps({"hook": hook, "settings": dict(settings), "work_dir": str(work_dir), **faults})
+    command = [sys.executable, "-c", TRAIN, arguments]
+    process = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -67,8 +67,8 @@ def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path
         check=False,
     )
     expected = -signal.SIGKILL if "kill_at" in faults else 0
-    assert done.returncode == expected, f"The process ended with {done.returncode}:\n{done.stderr}"
-    return [] if "kill_at" in faults else json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == expected, f"The process exited with code {process.returncode}:\n{process.stderr}"
+    return [] if "kill_at" in faults else json.loads(process.stdout.splitlines()[-1])
 
 
 def train_with_faults(
@@ -80,41 +80,43 @@ def train_with_faults(
     full_at: int = 0,
     free_at: int = 0,
 ) -> None:
-    """Train, and print as JSON what the user was warned of.
+    """Train and print the warnings as JSON.
 
     Args:
-        hook: module:class of the hook.
-        settings: its settings.
-        work_dir: where files go.
-        kill_at: at this iteration the process is killed.
-        settle: seconds before that.
-        full_at, free_at: between these iterations no file can grow.
+        hook: Import string of the hook, `module:class`.
+        settings: Settings of the hook.
+        work_dir: Output directory.
+        kill_at: Iteration at which the process is killed; 0 for never.
+        settle: Delay before the kill, in seconds.
+        full_at: Iteration from which files cannot grow; 0 for never.
+        free_at: Iteration from which files can grow again; 0 for never.
     """
     module, _, name = hook.partition(":")
     cls = getattr(importlib.import_module(module), name)
-    patient = type(name, (cls,), {"pause": 0.05})
-    recorder = patient({**settings, "interval": 1}, name=cls({**settings}).name)
+    # A short pause between attempts to write, so that the retry after the full disk happens during the training.
+    patient_cls = type(name, (cls,), {"pause": 0.05})
+    recorder = patient_cls({**settings, "interval": 1}, name=cls({**settings}).name)
     hooks = [recorder, Save(), Kill(kill_at, settle), FullDisk(full_at, free_at)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HookWarning)
         fake_training(hooks, batches=5, losses=float, scores=scores_of, work_dir=work_dir)
-    print(json.dumps([str(each.message) for each in caught if issubclass(each.category, HookWarning)]))  # noqa: T201
+    print(json.dumps([str(warning.message) for warning in caught if issubclass(warning.category, HookWarning)]))  # noqa: T201
 
 
 class Save(Hook):
-    """Writes a checkpoint."""
+    """Write a checkpoint at one iteration."""
 
     def after_train_iter(self, run: Run) -> None:
-        """Ask for it."""
+        """Request the checkpoint."""
         if run.iters_done == CHECKPOINT_AT:
             run.request_save(saver=self)
 
     def plan(self, run: Run, _requests: list[Request]) -> Path:
-        """Where it is written."""
+        """Return the path of the checkpoint."""
         return Path(run.require("checkpoints_dir")) / f"{run.iters_done}.pth"
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
-        """Write it."""
+        """Write the checkpoint."""
         from hookbus.state import write_checkpoint
 
         write_checkpoint(self.plan(run, []), checkpoint, run.iters_done)
@@ -122,11 +124,11 @@ class Save(Hook):
 
 
 class Kill(Hook):
-    """Kills the process as a machine does that goes down.
+    """Kill the process without cleanup, as a machine failure does.
 
     Args:
-        at: the iteration; 0 for never.
-        settle: seconds before that.
+        at: Iteration; 0 for never.
+        settle: Delay before the kill, in seconds.
     """
 
     priority = 1000
@@ -136,17 +138,18 @@ class Kill(Hook):
         self.at, self.settle = at, settle
 
     def before_train_iter(self, run: Run) -> None:
-        """Kill it when so many iterations are done."""
+        """Kill the process at the configured iteration."""
         if self.at and run.iters_done == self.at:
             time.sleep(self.settle)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FullDisk(Hook):
-    """Lets no file grow by more than a few bytes for a while.
+    """Limit the size of files for some iterations, which has the effect of a full disk.
 
     Args:
-        begin, end: iterations; 0 for never.
+        begin: First iteration with the limit; 0 for never.
+        end: Iteration that removes the limit; 0 for never.
     """
 
     def __init__(self, begin: int, end: int) -> None:
@@ -154,7 +157,7 @@ class FullDisk(Hook):
         self.begin, self.end = begin, end
 
     def before_train_iter(self, run: Run) -> None:
-        """Begin or end it."""
+        """Set or remove the limit."""
         if run.iters_done == self.begin and self.begin:
             time.sleep(1.0)
             assert run.work_dir is not None

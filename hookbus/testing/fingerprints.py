@@ -1,4 +1,4 @@
-"""Are two results the same, bit for bit?"""
+"""Hashes of nested values for bitwise comparisons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(value: Any) -> str:
-    """A hash of plain values and tensors, nested as they like; equal bits give equal hashes."""
+    """Return the SHA-256 hash of nested containers of built-in types and tensors.
+
+    Bitwise identical values have equal hashes. The order of mappings is significant.
+    """
     digest = hashlib.sha256()
     _feed(digest, value)
     return digest.hexdigest()
@@ -20,16 +23,16 @@ def fingerprint(value: Any) -> str:
 
 def _feed(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu().contiguous()
-        digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+        array = value.detach().cpu().contiguous()
+        digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(value, Mapping):
         for key in value:
             digest.update(f"key {key!r}".encode())
             _feed(digest, value[key])
     elif isinstance(value, (list, tuple)):
         digest.update(f"{len(value)} items".encode())
-        for each in value:
-            _feed(digest, each)
+        for item in value:
+            _feed(digest, item)
     else:
         digest.update(repr(value).encode())

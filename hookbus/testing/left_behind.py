@@ -1,4 +1,4 @@
-"""What has a hook left behind: random streams seeded anew, processes, and memory of the model in its state?"""
+"""Detection of leaks: reseeded RNGs, child processes, and references to model tensors in the state of a hook."""
 
 from __future__ import annotations
 
@@ -19,35 +19,40 @@ from hookbus.testing.training import Training
 __all__ = ["children", "outliving", "seeded", "shared_with_training", "streams"]
 
 WORDS = 624
-"""So many numbers of 32 bits a Mersenne twister makes at once; then it makes new ones out of these."""
+"""Number of 32-bit words in the state of a Mersenne Twister, which are regenerated together."""
 
 LIMIT = 10_000
-"""So often it is followed, which is more than a small training can draw."""
+"""Maximum number of state regenerations to search, more than a small training can consume."""
 
 PATIENCE = 5.0
-"""Seconds that a process has to end after it was told to."""
+"""Time that a process may take to exit after it was terminated, in seconds."""
 
 PROCESSES = Path("/proc")
-"""Where Linux tells of processes."""
+"""Process information of the Linux kernel."""
 
 
 def streams() -> dict[str, tuple[Any, ...]]:
-    """The state of the streams of Python and, where it is imported, NumPy, by the function that seeds them."""
-    found: dict[str, tuple[Any, ...]] = {"random.seed": random.getstate()}
+    """Return the RNG states of Python and, if imported, NumPy by the name of the seeding function."""
+    states: dict[str, tuple[Any, ...]] = {"random.seed": random.getstate()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         _, words, position, *_ = numpy.random.get_state()
-        found["numpy.random.seed"] = (3, (*words.tolist(), position), None)
-    return found
+        states["numpy.random.seed"] = (3, (*words.tolist(), position), None)
+    return states
 
 
 def seeded(before: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """The functions that have seeded a stream since `streams` was asked: drawing from it leads elsewhere."""
+    """Return the seeding functions that were called since `before` was recorded.
+
+    Args:
+        before: Result of `streams`.
+    """
+    # Drawing numbers only advances an RNG; reseeding leads to a state that cannot be reached by drawing.
     return [name for name, state in streams().items() if name in before and not _is_ahead(state, before[name])]
 
 
 def _is_ahead(state: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Whether one comes to a state of a Mersenne twister by drawing from an earlier one."""
+    """Return whether a Mersenne Twister reaches a state by drawing from an earlier one."""
     twister = random.Random()
     twister.setstate(before)
     for _ in range(LIMIT):
@@ -58,47 +63,53 @@ def _is_ahead(state: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
 
 
 def children() -> dict[int, str]:
-    """The processes that this one has started and that run, by number, with what they are called.
+    """Return the running child processes of this process: names by process ID.
 
-    Linux tells of all of them; elsewhere those of `multiprocessing` are known.
+    Linux lists all of them; on other systems only those of `multiprocessing` are known.
     """
-    found = {each.pid: each.name for each in multiprocessing.active_children() if each.pid is not None}
-    for place in PROCESSES.glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            name, _, facts = place.read_text().partition("(")[2].rpartition(")")
-            state, parent = facts.split()[:2]
+    names = {process.pid: process.name for process in multiprocessing.active_children() if process.pid is not None}
+    for stat_file in PROCESSES.glob("[0-9]*/stat"):
+        with suppress(OSError):  # the process has exited in the meantime
+            # The name of the process is in parentheses and may contain spaces.
+            name, _, fields = stat_file.read_text().partition("(")[2].rpartition(")")
+            state, parent = fields.split()[:2]
             if int(parent) == os.getpid() and state != "Z":
-                found.setdefault(int(place.parent.name), name)
-    return found
+                names.setdefault(int(stat_file.parent.name), name)
+    return names
 
 
 def outliving(before: Mapping[int, str]) -> list[str]:
-    """The processes that have begun since `children` was asked and do not end within a few seconds."""
+    """Return the names of processes that started after `before` and do not exit within `PATIENCE` seconds.
+
+    Args:
+        before: Result of `children`.
+    """
     end = time.monotonic() + PATIENCE
-    while (left := [name for number, name in children().items() if number not in before]) and time.monotonic() < end:
+    while (leaked := [name for pid, name in children().items() if pid not in before]) and time.monotonic() < end:
         time.sleep(0.02)
-    return left
+    return leaked
 
 
 def shared_with_training(state: Any, training: Training) -> str | None:
-    """Where in the state of a hook there is a tensor of the model or of its optimizer; None where there is none."""
+    """Return the path of a tensor in a state that shares memory with the model or the optimizer, or None."""
     optimizer = training.run.optimizer
-    moments = [] if optimizer is None else list(_tensors(list(optimizer.state.values())))
-    live = {
-        _memory(tensor) for tensor in (*training.model.state_dict(keep_vars=True).values(), *(t for _, t in moments))
+    optimizer_tensors = [] if optimizer is None else list(_tensors(list(optimizer.state.values())))
+    addresses = {
+        _memory(tensor)
+        for tensor in (*training.model.state_dict(keep_vars=True).values(), *(t for _, t in optimizer_tensors))
     }
-    return next((place for place, tensor in _tensors(state) if _memory(tensor) in live - {0}), None)
+    return next((place for place, tensor in _tensors(state) if _memory(tensor) in addresses - {0}), None)
 
 
 def _tensors(value: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors in nested containers, each with its place: `['best'][0]`."""
+    """Iterate over the tensors in nested containers with their paths, such as `['best'][0]`."""
     if isinstance(value, Tensor):
         yield place, value
     elif isinstance(value, (Mapping, list, tuple)):
-        for key, each in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _tensors(each, f"{place}[{key!r}]")
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _tensors(item, f"{place}[{key!r}]")
 
 
 def _memory(tensor: Tensor) -> int:
-    """Where the memory of a tensor begins; 0 for one without."""
+    """Return the data pointer of the storage of a tensor, 0 if it has none."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is strided else 0

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: `pytest_plugins = ["hookbus.testing.plugin"]` in a `conftest.py`."""
+"""pytest fixtures: `pytest_plugins = ["hookbus.testing.plugin"]` in `conftest.py`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["recording_bus"]
 
 @pytest.fixture
 def recording_bus() -> RecordingBus:
-    """A bus without hooks that writes down its events and the calls of listeners."""
+    """Return a bus without hooks that records events and listener calls."""
     return RecordingBus()

@@ -1,4 +1,4 @@
-"""A bus that writes down what happens on it."""
+"""A bus that records its events and listener calls."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Event", "RecordingBus"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One firing of a point.
+    """One emission of a point.
 
     Attributes:
-        point: its name.
-        arguments: what listeners could ask for, `run` left out.
+        point: Name of the point.
+        arguments: Arguments that listeners could receive, without `run`.
     """
 
     point: str
@@ -29,11 +29,15 @@ class Event:
 
 
 class RecordingBus(HookBus):
-    """A bus that writes down what happens on it.
+    """A bus that records its events and listener calls.
+
+    Args:
+        hooks: Hooks to register. Default: none.
+        order: Order of hooks by priority, see `HookBus`. Default: "nested".
 
     Attributes:
-        events: every point that was fired, those of packages included, with its arguments, in order.
-        calls_made: every listener that was called, as (hook, point), in order; the recorder itself left out.
+        events: Emitted points, including those of packages, with their arguments, in order.
+        calls_made: Called listeners as (hook, point), in order, without the recorder.
     """
 
     def __init__(self, hooks: Iterable[object] = (), *, order: Order = "nested") -> None:
@@ -47,7 +51,7 @@ class RecordingBus(HookBus):
 
     def _add(self, points: Mapping[str, Point]) -> None:
         super()._add(points)
-        if self._recorders:
+        if self._recorders:  # the constructor of the base class adds points before the first recorder exists
             self._record(points)
 
     def _record(self, points: Iterable[str]) -> None:
@@ -61,16 +65,16 @@ class RecordingBus(HookBus):
 
     @property
     def fired(self) -> list[str]:
-        """The points that were fired, in order."""
+        """Emitted points, in order."""
         return [event.point for event in self.events]
 
     def arguments(self, point: str) -> list[Mapping[str, Any]]:
-        """The arguments of each firing of a point."""
+        """Return the arguments of each emission of a point."""
         return [event.arguments for event in self.events if event.point == point]
 
 
 class _Recorder:
-    """Listens at points; outermost, so that it sees each event as its first or last listener."""
+    """Listener at a set of points, registered outermost to record each event as its first or last listener."""
 
     def __init__(self, points: Iterable[str], events: list[Event]) -> None:
         for point in points:

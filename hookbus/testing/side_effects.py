@@ -1,4 +1,4 @@
-"""What does a hook do besides its work? Reads of the device and writes of files, seen while they happen."""
+"""Detection of device reads and file writes while a hook runs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["device_reads", "written_paths"]
 
 OFTEN = ("iter", "batch", "step")
-"""Units of the points that are on the path of an iteration."""
+"""Units of the points that are emitted in every iteration."""
 
 READS = {"item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "equal", "allclose", "is_nonzero", "masked_select"}
 READS |= {"unique", "unique_consecutive", "bincount"}
 READS |= {f"__{name}__" for name in ("array", "bool", "complex", "contains", "float", "format", "index", "int", "repr")}
-"""Functions of tensors whose answer is in the memory of the host, so that they wait for everything before them."""
+"""Tensor functions that return a value to the host and therefore synchronize with the device."""
 
 
 @contextmanager
 def device_reads(bus: HookBus) -> Iterator[list[str]]:
-    """Watch listeners that are called at every iteration read numbers off the device.
+    """Context manager that records device reads of listeners that are called at every iteration.
 
-    So is all of `train_step` looked at: hooks that wrap it, and what they have registered on the model. A listener
-    with a schedule, or whose hook has a `should_trigger`, has said how often it reads, and is left alone. What is read
-    is seen on the CPU as well, where nothing waits.
+    This includes `train_step`: hooks that wrap it, and PyTorch hooks that they register on the model. Listeners with a
+    schedule or a `should_trigger` are exempt. Reads are also detected on the CPU, where they do not block.
+
+    Args:
+        bus: Bus with the listeners.
 
     Yields:
-        A sentence part per read, growing while the context is open: "after_train_iter: item".
+        List of reads, extended while the context is open: "after_train_iter: item".
     """
     reads: list[str] = []
 
@@ -68,25 +70,25 @@ def _watched(call: Callable[..., Any], mode: _Reads) -> Callable[..., Any]:
 
 
 class _WatchedStep:
-    """The outermost wrapper of the step."""
+    """Outermost wrapper of the training step."""
 
     def __init__(self, mode: _Reads) -> None:
         self._mode = mode
 
     @hookimpl(wrapper=True, tryfirst=True)
     def train_step(self) -> Generator[None, Any, Any]:
-        """Notes what is read inside."""
+        """Record the reads of the step."""
         with self._mode.innermost():
             return (yield)
 
 
 class _Reads(TorchFunctionMode):
-    """Notes the functions that wait; of modes inside each other, the innermost one alone.
+    """Record synchronizing functions. Only the innermost of nested modes records.
 
     Args:
-        where: it is noted.
-        reads: the notes.
-        noting: False for code that may wait.
+        where: Location for the records.
+        reads: List to append the records to.
+        noting: False for code that may synchronize.
     """
 
     def __init__(self, where: str, reads: list[str], noting: bool = True) -> None:
@@ -95,7 +97,7 @@ class _Reads(TorchFunctionMode):
 
     @contextmanager
     def innermost(self) -> Iterator[None]:
-        """Only this one notes, of all that are open."""
+        """Context manager in which only this mode records."""
         _open.append(self)
         try:
             with self:
@@ -114,13 +116,14 @@ _open: list[_Reads] = []
 
 
 def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a function of tensors waits for the device."""
+    """Return whether a tensor function synchronizes with the device."""
     if name == "to":
         return _to_host(args[1:], kwargs)
     if name == "where":
-        return len(args) + len(kwargs) == 1  # the places, as many as there are
+        return len(args) + len(kwargs) == 1  # `torch.where(condition)`: the shape of the result depends on the data
     if name == "__getitem__":
-        return any(getattr(each, "dtype", None) == torch.bool for each in _indices(args[1]))
+        # The shape of a result of boolean indexing depends on the data.
+        return any(getattr(index, "dtype", None) == torch.bool for index in _indices(args[1]))
     return name in READS
 
 
@@ -129,23 +132,23 @@ def _indices(index: Any) -> tuple[Any, ...]:
 
 
 def _to_host(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether `tensor.to(...)` waits for a copy to the host."""
+    """Return whether `tensor.to(...)` blocks until a copy to the host has finished."""
     return any(str(value) == "cpu" for value in (*args, kwargs.get("device"))) and not kwargs.get("non_blocking")
 
 
 _noting: list[set[Path]] = []
-"""What `written_paths` collects, one for each context that is open."""
+"""Sets of recorded paths, one per open context."""
 
 
 @contextmanager
 def written_paths() -> Iterator[set[Path]]:
-    """Watch this process make files, and open files to write.
+    """Context manager that records the files that this process creates or opens for writing.
 
-    Directories are left out: libraries make empty ones for their caches. Seen is what goes through Python; what a
-    library writes by itself, as `torch.save` does, has to be looked for.
+    Directories are ignored, because libraries create empty cache directories. Only writes through Python are detected,
+    not those of native code such as `torch.save`.
 
     Yields:
-        Absolute paths, growing while the context is open.
+        Set of absolute paths, extended while the context is open.
     """
     _install()
     paths: set[Path] = set()
@@ -157,7 +160,7 @@ def written_paths() -> Iterator[set[Path]]:
 
 
 def _install() -> None:
-    """Ask Python to tell; it can be asked once, and never to stop."""
+    """Install the audit hook once: `sys.addaudithook` hooks cannot be removed."""
     if not _installed:
         _installed.append(True)
         sys.addaudithook(_note)
@@ -169,16 +172,18 @@ _installed: list[bool] = []
 def _note(event: str, args: tuple[Any, ...]) -> None:
     path = _path_written(event, args) if _noting else None
     if isinstance(path, (str, bytes, os.PathLike)):
-        for paths in _noting:
-            paths.add(Path(os.path.abspath(os.fsdecode(path))))
+        for recorded in _noting:
+            recorded.add(Path(os.path.abspath(os.fsdecode(path))))
 
 
 def _path_written(event: str, args: tuple[Any, ...]) -> object:
-    """The path of a file that an audit event is going to make or change, None for any other event."""
+    """Return the path of a file that an audit event creates or changes, None for other events."""
     if event == "open":
         path, _, flags = args
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        return path if writes and not os.path.isdir(path) else None  # tempfile tells of the directory, then of the file
+        return (
+            path if writes and not os.path.isdir(path) else None
+        )  # `tempfile` opens the directory first, then the file
     if event == "sqlite3.connect":
         return args[0]
     return args[1] if event in ("os.rename", "os.link", "os.symlink") else None

@@ -1,4 +1,4 @@
-"""Is the state of a hook plain data that another instance can go on from?"""
+"""Checks of `state_dict` and `load_state_dict` of a hook."""
 
 from __future__ import annotations
 
@@ -16,38 +16,46 @@ __all__ = ["check_state", "fresh_state", "require"]
 
 
 def fresh_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:
-    """The fingerprint of the state that a new instance has.
+    """Return the fingerprint of the state of a new instance.
+
+    Args:
+        cls: Hook class.
+        settings: Settings of the instance.
 
     Raises:
-        AssertionError: no two instances have the same.
+        AssertionError: If two new instances have different states.
     """
     first, second = (fingerprint(_fresh(cls, settings).state_dict()) for _ in range(2))
-    require(first == second, f"{cls.__name__}.state_dict() differs for two new instances. Nothing has happened yet.")
+    require(
+        first == second,
+        f"{cls.__name__}.state_dict() differs between two new instances. Return a deterministic initial state.",
+    )
     return first
 
 
 def check_state(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, new: str) -> None:
-    """See that a fresh instance can go on from the state of one that has trained.
+    """Check that a new instance can load the state of a trained instance.
 
     Args:
-        cls: the hook class.
-        settings: for the fresh instance.
-        hook: an instance that has trained.
-        new: what `fresh_state` was before.
+        cls: Hook class.
+        settings: Settings of the new instance.
+        hook: Trained instance.
+        new: Result of `fresh_state` before the training.
 
     Raises:
-        AssertionError: it cannot; the message says why.
+        AssertionError: If a check fails. The message states the reason.
     """
     name = cls.__name__
     saved = _saved(hook.state_dict(), name)
     require(
         fingerprint(hook.state_dict()) == fingerprint(_loaded(saved)),
-        f"{name}.state_dict() differs when it is asked for again. Asking must change nothing.",
+        f"{name}.state_dict() differs between two consecutive calls. Calling it must not change the state.",
     )
     fresh = _fresh(cls, settings)
     require(
         fingerprint(fresh.state_dict()) == new,
-        f"{name}: what one instance did is in the state of a new one. Keep state on the instance, not on the class.",
+        f"{name}: the state of one instance is part of the state of a new one. Store state on the instance, not on "
+        "the class.",
     )
     _check_loading(fresh, saved, name)
 
@@ -57,15 +65,16 @@ def _check_loading(fresh: Hook, saved: bytes, name: str) -> None:
     fresh.load_state_dict(loaded)
     require(
         fingerprint(fresh.state_dict()) == fingerprint(_loaded(saved)),
-        f"{name}: a fresh instance that loads the state of another has a different state.",
+        f"{name}: a new instance differs from the state that it loaded. Restore all entries in load_state_dict.",
     )
     require(
         fingerprint(loaded) == fingerprint(_loaded(saved)),
-        f"{name}.load_state_dict(state) changes the state it is given. Take copies.",
+        f"{name}.load_state_dict(state) modifies its argument. Copy the values.",
     )
 
 
 def _fresh(cls: type[Hook], settings: Mapping[str, Any]) -> Hook:
+    # Registration binds the state to a bus, as in a run.
     fresh = cls(dict(settings))
     HookBus([fresh])
     return fresh
@@ -77,7 +86,9 @@ def _saved(state: Mapping[str, Any], name: str) -> bytes:
     try:
         _loaded(buffer.getvalue())
     except Exception as error:
-        raise AssertionError(f"{name}.state_dict() is not plain data: {error}") from error
+        raise AssertionError(
+            f"{name}.state_dict() contains objects that torch.load(weights_only=True) rejects: {error}"
+        ) from error
     return buffer.getvalue()
 
 
@@ -85,7 +96,7 @@ def _loaded(saved: bytes) -> Any:
     return torch.load(io.BytesIO(saved), weights_only=True)
 
 
-def require(holds: bool, message: str) -> None:
-    """Raise an AssertionError with the message unless something holds."""
-    if not holds:
+def require(condition: bool, message: str) -> None:
+    """Raise an AssertionError with a message if a condition is false."""
+    if not condition:
         raise AssertionError(message)

@@ -1,4 +1,4 @@
-"""What a hook promises that writes from a thread, as every `WriterHook` does."""
+"""Requirements for hooks that write from a thread, such as every `WriterHook`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _outlives_an_exception_in_the_thread(back_end: BackEnd, work_dir: Path) -> N
 
     def fail_once(writer: Writer, values: Mapping[str, float], step: int) -> None:
         if next(calls) == 2:
-            raise RuntimeError("nobody expected this")
+            raise RuntimeError("unexpected error")
         type(writer).write_scalars(writer, values, step)
 
-    told = warnings_in(lambda: _train_with(back_end, work_dir, fail_once))
-    counted = [text for text in told if "1 records are missing: 1 numbers" in text]
-    assert (len(told), len(counted)) == (2, 1), f"One record failed, and it told {told}."
+    messages = warnings_in(lambda: _train_with(back_end, work_dir, fail_once))
+    reported = [text for text in messages if "1 records are missing: 1 numbers" in text]
+    assert (len(messages), len(reported)) == (2, 1), f"Expected two warnings for one failed record, got {messages}."
     assert back_end.curves(work_dir)["train/loss"] == [(k, float(k)) for k in (1, 2, 4, 5, 6, 7, 8, 9, 10)]
 
 
@@ -34,26 +34,27 @@ def _drops_and_counts_when_it_is_slow(back_end: BackEnd, work_dir: Path) -> None
         time.sleep(0.05)
         type(writer).write_scalars(writer, values, step)
 
-    told = warnings_in(lambda: _train_with(back_end, work_dir, slow, queue_bytes=600, epochs=20, batches=50))
+    messages = warnings_in(lambda: _train_with(back_end, work_dir, slow, queue_bytes=600, epochs=20, batches=50))
     curve = back_end.curves(work_dir)["train/loss"]
-    counts = [int(count) for count in re.findall(r"(\d+) numbers", told[-1])]
-    assert curve == sorted(set(curve)), "Numbers stand twice, or out of order."
-    assert (len(told), counts) == (2, [1000 - len(curve)]), f"Of 1000 records {len(curve)} are there; it told {told}."
+    counts = [int(count) for count in re.findall(r"(\d+) numbers", messages[-1])]
+    assert curve == sorted(set(curve)), "Values are duplicated or out of order."
+    missing = f"{len(curve)} of 1000 records were written, but the warnings report another number: {messages}."
+    assert (len(messages), counts) == (2, [1000 - len(curve)]), missing
 
 
 def _train_with(back_end: BackEnd, work_dir: Path, write_scalars: Any, **changes: Any) -> None:
-    """Train with the hook, its writer changed."""
+    """Train with the hook and a patched `write_scalars` of its writer."""
     training = {"batches": 5, **{key: changes.pop(key) for key in ("epochs", "batches") if key in changes}}
 
     def factory(self: Any, run: Any) -> Callable[[], Writer]:
         make = back_end.cls.writer_factory(self, run)  # type: ignore[attr-defined]
 
-        def changed() -> Writer:
+        def make_patched() -> Writer:
             writer: Any = make()
             writer.write_scalars = lambda values, step: write_scalars(writer, values, step)
             return writer  # type: ignore[no-any-return]
 
-        return changed
+        return make_patched
 
     hook = back_end.hook()
     cls = type(back_end.cls.__name__, (back_end.cls,), {"writer_factory": factory, **changes})
@@ -61,7 +62,7 @@ def _train_with(back_end: BackEnd, work_dir: Path, write_scalars: Any, **changes
 
 
 THREAD_PROMISES: Mapping[str, Callable[[BackEnd, Path], None]] = {
-    "an exception in its thread costs one record": _outlives_an_exception_in_the_thread,
-    "what a slow back end cannot take is dropped and counted": _drops_and_counts_when_it_is_slow,
+    "an exception in the writer thread drops one record": _outlives_an_exception_in_the_thread,
+    "records that a slow backend cannot accept are dropped and counted": _drops_and_counts_when_it_is_slow,
 }
-"""What a `WriterHook` promises besides."""
+"""Additional requirements for a `WriterHook`, by description."""

@@ -1,4 +1,4 @@
-"""What has a hook left behind: in the process, on the model and its optimizer, and in memory?"""
+"""Detection of side effects: process-wide settings, PyTorch hooks, training state and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["all_kept", "conduct", "hooks_on", "process_settings"]
 
 
 def process_settings() -> dict[str, Any]:
-    """What anyone could change for the whole process, by name, with its present value."""
+    """Return the process-wide settings that a hook could change, by description."""
     settings = {
         "the current directory": os.getcwd(),
         "sys.excepthook": sys.excepthook,
@@ -34,20 +34,21 @@ def process_settings() -> dict[str, Any]:
         "torch.get_num_threads()": torch.get_num_threads(),
         "torch.initial_seed()": torch.initial_seed(),
     }
-    settings |= {f"the handler of {each.name}": signal.getsignal(each) for each in signal.Signals}
-    # Names that begin with an underscore are notes of libraries to themselves, such as MLflow's about its telemetry.
+    settings |= {f"the handler of {signal_.name}": signal.getsignal(signal_) for signal_ in signal.Signals}
+    # Libraries use names with a leading underscore internally, for example MLflow for its telemetry.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("_")}
     return settings | {f"the environment variable {name}": value for name, value in variables.items()}
 
 
 def hooks_on(training: Training) -> dict[str, int]:
-    """How many PyTorch hooks each part of the model and the optimizer has at the end, where it has any."""
-    parts = {f"model.{name}".rstrip("."): module for name, module in training.model.named_modules()}
+    """Return the number of PyTorch hooks on each module, parameter and optimizer that has any."""
+    owners = {f"model.{name}".rstrip("."): module for name, module in training.model.named_modules()}
     counts = {
-        f"{kind.strip('_')} of {name}": len(there)
-        for name, part in {**parts, "the optimizer": training.run.optimizer}.items()
-        for kind, there in vars(part).items()
-        if kind.endswith("_hooks") and isinstance(there, Mapping) and there
+        f"{kind.strip('_')} of {name}": len(handles)
+        for name, owner in {**owners, "the optimizer": training.run.optimizer}.items()
+        for kind, handles in vars(owner).items()
+        # PyTorch has no public API to list the hooks of a module (as of 2.9).
+        if kind.endswith("_hooks") and isinstance(handles, Mapping) and handles
     }
     return counts | dict(_hooks_on_parameters(training.model))
 
@@ -55,25 +56,26 @@ def hooks_on(training: Training) -> dict[str, int]:
 def _hooks_on_parameters(model: torch.nn.Module) -> Iterator[tuple[str, int]]:
     for name, parameter in model.named_parameters():
         for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            if there := getattr(parameter, kind):
-                yield f"{kind.strip('_')} of model.{name}", len(there)
+            if handles := getattr(parameter, kind):
+                yield f"{kind.strip('_')} of model.{name}", len(handles)
 
 
 def conduct(training: Training) -> dict[str, Any]:
-    """How the model and its optimizer stand at the end, by name, the weights aside."""
+    """Return the state of the model and the optimizer at the end of a training, except the weights."""
     model, optimizer = training.model, training.run.optimizer
     assert optimizer is not None
-    found: dict[str, Any] = {"the state of the optimizer": optimizer.state_dict()}
+    state: dict[str, Any] = {"the optimizer state": optimizer.state_dict()}
     for name, module in model.named_modules():
         owner = f"model.{name}".rstrip(".")
-        found[f"{owner}.training"] = module.training
-        found[f"what vars({owner}) has"] = sorted(vars(module))
+        state[f"{owner}.training"] = module.training
+        state[f"the attributes of {owner}"] = sorted(vars(module))
     for name, parameter in model.named_parameters():
-        found[f"model.{name}.requires_grad"] = parameter.requires_grad
-    return found
+        state[f"model.{name}.requires_grad"] = parameter.requires_grad
+    return state
 
 
 def all_kept(training: Training) -> bool:
-    """Whether something of each iteration is in memory still, its batch or its loss with the graph."""
+    """Return whether the batch, the loss or the autograd graph of every iteration is still referenced."""
+    # Reference cycles would otherwise be reported as leaks.
     gc.collect()
-    return all(any(part() is not None for part in iteration) for iteration in training.iterations)
+    return all(any(reference() is not None for reference in iteration) for iteration in training.iterations)

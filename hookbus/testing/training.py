@@ -1,4 +1,4 @@
-"""A small training to try a hook in."""
+"""A small training for tests of hooks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Training", "fake_training"]
 
 @dataclass(slots=True)
 class Training:
-    """What is left of a small training.
+    """Result of a small training.
 
     Attributes:
-        run: the run, after its end.
-        model: what was trained.
-        rng: the random streams at the end.
-        iterations: weak references to the loss of each iteration and to what its batch was made of; what is still there
-            is kept by somebody.
+        run: The finished run.
+        model: The trained model.
+        rng: RNG states at the end.
+        iterations: Weak references to the loss and the batch tensors of each iteration. A reference that is still alive
+            was kept by a hook.
     """
 
     run: Run
@@ -51,21 +51,24 @@ def fake_training(
     seed: int = 0,
     **options: Any,
 ) -> Training:
-    """Train a tiny model on made-up numbers, on the CPU, with the given hooks.
+    """Train a tiny model on synthetic data on the CPU.
 
     Args:
-        hooks: put on a fresh bus.
-        bus: use this bus instead.
-        epochs, batches, batch_size: how much there is to do.
-        accumulate: so many iterations make an update, over the ends of epochs.
-        losses: the loss to report at each iteration (from 1), instead of the real one.
-        scores: the results of the validation after each epoch (from 1); None for no validation.
-        work_dir: where files go.
-        seed: of torch's random numbers, and of the run.
-        options: for `bus.run`.
+        hooks: Hooks to register on a new bus.
+        bus: Bus to use instead of a new one.
+        epochs: Number of epochs.
+        batches: Number of batches per epoch.
+        batch_size: Number of samples per batch.
+        accumulate: Number of iterations per optimizer step, counted across epoch boundaries.
+        losses: Function of the iteration, starting at 1, that returns the loss to report instead of the computed one.
+        scores: Function of the epoch, starting at 1, that returns the results of the validation after the epoch. None
+            for no validation.
+        work_dir: Output directory. None to write no files.
+        seed: Seed of torch and of the run.
+        options: Keyword arguments of `bus.run`.
 
     Returns:
-        The run and the model, after the end.
+        The run and the model after the training.
     """
     bus = bus if bus is not None else HookBus(hooks)
     torch.manual_seed(seed)
@@ -86,25 +89,26 @@ def fake_training(
 
 
 def _data(batches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
-    """Batches of made-up numbers, and whether the sum of each sample is above 0."""
-    numbers = torch.randn(batches, batch_size, 3, generator=torch.Generator().manual_seed(1))
-    return [(x, (x.sum(1) > 0).long()) for x in numbers]
+    """Return synthetic batches: inputs of shape (batch_size, 3), and as target whether their sum is positive."""
+    inputs = torch.randn(batches, batch_size, 3, generator=torch.Generator().manual_seed(1))
+    return [(x, (x.sum(1) > 0).long()) for x in inputs]
 
 
 def _iteration(run: Run, batch_idx: int, batch: Any, train_step: Callable[[Any], Any]) -> None:
-    """One micro-batch, an object of its own, with its events."""
-    batch = tuple(each.clone() for each in batch)
+    """Process one micro-batch and emit its events."""
+    # New tensors in each iteration, so that weak references detect a hook that keeps them.
+    batch = tuple(tensor.clone() for tensor in batch)
     run.bus.emit("before_train_iter", batch_idx=batch_idx, batch=batch)
     outputs = None if run.should_skip_iter else train_step(batch)
     run.bus.emit("after_train_iter", batch_idx=batch_idx, batch=batch, outputs=outputs)
 
 
 class _Step:
-    """The step of the training, an action: forward, backward, and an update where one is due.
+    """Training step: forward pass, backward pass, and an optimizer step at the end of an accumulation group.
 
     Args:
-        losses: the loss to report at each iteration, from 1; None for the real one.
-        accumulate: so many iterations make an update.
+        losses: Function that returns the loss to report at each iteration, starting at 1. None for the computed loss.
+        accumulate: Number of iterations per optimizer step.
     """
 
     def __init__(self, losses: Callable[[int], float] | None, accumulate: int) -> None:
@@ -112,13 +116,13 @@ class _Step:
         self.seen: list[tuple[weakref.ref[Tensor], ...]] = []
 
     def __call__(self, run: Run, batch: Any) -> dict[str, Any]:
-        """Make it, with its events. A hook may leave the iteration out after the forward pass."""
+        """Run the step and emit its events. A hook may skip the iteration after the forward pass."""
         assert run.model is not None
         assert run.optimizer is not None
         if run.iters_done % self.accumulate == 0:
             run.optimizer.zero_grad()
         loss = functional.cross_entropy(run.model(batch[0]), batch[1])
-        self.seen.append(tuple(weakref.ref(each) for each in (loss, *batch)))
+        self.seen.append(tuple(weakref.ref(tensor) for tensor in (loss, *batch)))
         outputs = {"loss": loss.detach() if self.losses is None else self.losses(run.iters_done + 1)}
         run.bus.emit("after_forward", batch=batch, outputs=outputs, loss=loss)
         if not run.should_skip_iter:

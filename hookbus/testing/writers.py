@@ -1,6 +1,6 @@
-"""Does a hook that records keep the promises that users rely on? The same known runs for every back end.
+"""Conformance check of hooks that write to an experiment tracker. Every backend runs the same trainings.
 
-The hook and its library are real, and what they wrote is read back.
+The hook and its library are real; the check reads back the data that they wrote.
 """
 
 from __future__ import annotations
@@ -41,24 +41,26 @@ SECRET = "a-secret-that-nobody-may-read"
 
 
 def check_writer(back_end: BackEnd) -> None:
-    """See that a hook keeps the promises of this module, each with an empty work directory.
+    """Check that a hook meets the requirements of this module, each in an empty work directory.
 
     Args:
-        back_end: the hook, and how it is read back.
+        back_end: The hook, and a function that reads back its data.
 
     Raises:
-        AssertionError: it does not; the message says what.
+        AssertionError: If a requirement is not met. The message names it.
     """
     threaded = THREAD_PROMISES if issubclass(back_end.cls, WriterHook) else {}
-    for name, promise in {**PROMISES, **threaded}.items():
+    for name, requirement in {**PROMISES, **threaded}.items():
         with tempfile.TemporaryDirectory() as directory:
             try:
-                promise(back_end, Path(directory))
+                requirement(back_end, Path(directory))
             except AssertionError as error:
-                raise AssertionError(f"{back_end.cls.__name__} does not keep its promise: {name}. {error}") from error
+                raise AssertionError(
+                    f"{back_end.cls.__name__} does not meet the requirement: {name}. {error}"
+                ) from error
 
 
-# -- promises of every hook that records ---------------------------------------------------------
+# -- requirements for every hook that writes records -----------------------------------------------
 
 
 def _records_all(back_end: BackEnd, work_dir: Path) -> None:
@@ -68,7 +70,7 @@ def _records_all(back_end: BackEnd, work_dir: Path) -> None:
 
 
 def _records_numbers_of_every_kind(back_end: BackEnd, work_dir: Path) -> None:
-    given = {
+    values = {
         "bf16": torch.tensor(0.5, dtype=torch.bfloat16),
         "half": torch.tensor([0.25], dtype=torch.float16),
         "whole": torch.tensor(7),
@@ -80,12 +82,12 @@ def _records_numbers_of_every_kind(back_end: BackEnd, work_dir: Path) -> None:
         "inf": torch.tensor(math.inf),
         "-inf": -math.inf,
     }
-    expected = {name: float(value) for name, value in given.items()}
-    _same_numbers(back_end, work_dir, given, expected)
+    expected = {name: float(value) for name, value in values.items()}
+    _same_numbers(back_end, work_dir, values, expected)
 
 
 def _keeps_names_apart(back_end: BackEnd, work_dir: Path) -> None:
-    values = {f"odd/{name}": float(number) for number, name in enumerate(NAMES)}
+    values = {f"special/{name}": float(number) for number, name in enumerate(NAMES)}
     _same_numbers(back_end, work_dir, values, {back_end.stored_name(name): value for name, value in values.items()})
 
 
@@ -112,8 +114,8 @@ def _goes_on_when_killed_before_the_first_checkpoint(back_end: BackEnd, work_dir
 def _recovers_from_a_full_disk(back_end: BackEnd, work_dir: Path) -> None:
     if not back_end.own_files:
         return
-    told = run_with_faults(back_end.cls, back_end.settings, work_dir, full_at=4, free_at=7)
-    assert len(told) == 1, f"The disk was full for a while, and the user was told {len(told)} times: {told}"
+    messages = run_with_faults(back_end.cls, back_end.settings, work_dir, full_at=4, free_at=7)
+    assert len(messages) == 1, f"Expected one warning for a full disk, got {len(messages)}: {messages}"
     same(back_end.curves(work_dir), EXPECTED)
 
 
@@ -124,8 +126,9 @@ def _keeps_what_was_recorded_before_a_crash(back_end: BackEnd, work_dir: Path) -
     try:
         fake_training([back_end.hook()], batches=5, losses=losses, work_dir=work_dir)
     except ZeroDivisionError:
-        found = back_end.curves(work_dir).get("train/loss")
-        assert found == [(1, 1.0), (2, 2.0), (3, 3.0)], f"Before the crash 1, 2, 3 were reported, and there is {found}."
+        curve = back_end.curves(work_dir).get("train/loss")
+        expected = [(1, 1.0), (2, 2.0), (3, 3.0)]
+        assert curve == expected, f"Expected the records 1, 2 and 3 from before the crash, got {curve}."
 
 
 def _closes_twice(back_end: BackEnd, work_dir: Path) -> None:
@@ -139,9 +142,9 @@ def _closes_twice(back_end: BackEnd, work_dir: Path) -> None:
 def _records_on_updates(back_end: BackEnd, work_dir: Path) -> None:
     fake_training([back_end.hook()], batches=5, accumulate=2, losses=float, scores=scores_of, work_dir=work_dir)
     expected = {
-        "train/loss": [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5), (5, 9.5)],  # means of 1 and 2, of 3 and 4, ...
+        "train/loss": [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5), (5, 9.5)],  # means of losses 1 and 2, 3 and 4, ...
         "lr": [(step, 0.1) for step in range(1, 6)],
-        "val/accuracy": [(2, 0.75), (5, 0.875)],  # after 5 and 10 iterations
+        "val/accuracy": [(2, 0.75), (5, 0.875)],  # validations after 5 and 10 iterations
     }
     same(back_end.curves(work_dir), expected)
 
@@ -149,19 +152,20 @@ def _records_on_updates(back_end: BackEnd, work_dir: Path) -> None:
 def _leaves_the_training_alone(back_end: BackEnd, work_dir: Path) -> None:
     without = fake_training(scores=scores_of, work_dir=work_dir / "without")
     with_it = fake_training([back_end.hook()], scores=scores_of, work_dir=work_dir / "with")
-    one, other = (fingerprint(training.model.state_dict()) for training in (without, with_it))
-    assert one == other, "The weights are not what they are without the hook."
-    assert fingerprint(without.rng) == fingerprint(with_it.rng), "It uses the random streams of the training."
+    weights_without, weights_with = (fingerprint(training.model.state_dict()) for training in (without, with_it))
+    assert weights_without == weights_with, "The weights differ from a training without the hook."
+    assert fingerprint(without.rng) == fingerprint(with_it.rng), "The RNG states differ from the ones without it."
 
 
 def _records_on_the_main_rank_only(back_end: BackEnd, work_dir: Path) -> None:
+    # Simulates rank 1 of a run without a process group.
     os.environ.update(RANK="1", WORLD_SIZE="2")
     try:
         fake_training([back_end.hook()], batches=5, losses=float, work_dir=work_dir)
     finally:
         del os.environ["RANK"], os.environ["WORLD_SIZE"]
-    left = [path for path in work_dir.rglob("*") if path.is_file()]
-    assert not left, f"A rank that is not the main one wrote {left}."
+    written = [path for path in work_dir.rglob("*") if path.is_file()]
+    assert not written, f"Rank 1 wrote {written}. Write on rank 0 only."
 
 
 def _hides_secrets(back_end: BackEnd, work_dir: Path) -> None:
@@ -172,7 +176,7 @@ def _hides_secrets(back_end: BackEnd, work_dir: Path) -> None:
     }
     fake_training([back_end.hook()], losses=float, work_dir=work_dir, config=config)
     leaks = [path for path in work_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert not leaks, f"A secret of the configuration stands in {leaks}."
+    assert not leaks, f"A secret of the configuration is stored in {leaks}. Redact secrets."
 
 
 def _records_nothing_of_a_sanity_check(back_end: BackEnd, work_dir: Path) -> None:
@@ -181,34 +185,34 @@ def _records_nothing_of_a_sanity_check(back_end: BackEnd, work_dir: Path) -> Non
 
 
 PROMISES: Mapping[str, Callable[[BackEnd, Path], None]] = {
-    "every number is there once, in order, train and validation on one axis": _records_all,
-    "numbers of every kind, NaN and infinities included, are numbers": _records_numbers_of_every_kind,
-    "odd names are recorded, and kept apart": _keeps_names_apart,
+    "every value is recorded once, in order, training and validation on one axis": _records_all,
+    "numbers of every type, including NaN and infinities, are recorded": _records_numbers_of_every_kind,
+    "names with special characters are recorded and remain distinct": _keeps_names_apart,
     "10,000 names are recorded": _records_10_000_names,
-    "a run that was killed goes on where its checkpoint was taken": _goes_on_after_a_kill,
-    "it does when everything was written before the kill": _goes_on_after_a_kill_when_all_was_written,
-    "it does when there was no checkpoint yet": _goes_on_when_killed_before_the_first_checkpoint,
-    "it recovers from a full disk": _recovers_from_a_full_disk,
-    "what was recorded before a crash is there": _keeps_what_was_recorded_before_a_crash,
-    "it can be closed twice": _closes_twice,
-    "with accumulation, records stand on updates": _records_on_updates,
-    "weights and random streams are what they are without it": _leaves_the_training_alone,
-    "only the main rank writes": _records_on_the_main_rank_only,
-    "secrets are hidden": _hides_secrets,
-    "a validation before training leaves no record": _records_nothing_of_a_sanity_check,
+    "a killed run resumes at its checkpoint": _goes_on_after_a_kill,
+    "a killed run resumes if everything was written before the kill": _goes_on_after_a_kill_when_all_was_written,
+    "a killed run restarts if there was no checkpoint": _goes_on_when_killed_before_the_first_checkpoint,
+    "writing recovers from a full disk": _recovers_from_a_full_disk,
+    "records from before a crash are written": _keeps_what_was_recorded_before_a_crash,
+    "cleanup can be called twice": _closes_twice,
+    "with accumulation, records are counted in optimizer steps": _records_on_updates,
+    "weights and RNG states equal those of a training without the hook": _leaves_the_training_alone,
+    "only rank 0 writes": _records_on_the_main_rank_only,
+    "secrets are redacted": _hides_secrets,
+    "a validation before training is not recorded": _records_nothing_of_a_sanity_check,
 }
-"""What every hook that records promises, by a sentence; each takes the back end and an empty directory."""
+"""Requirements by description. Each takes the backend and an empty directory."""
 
 
 class _Sanity(Hook):
-    """Asks for a validation before training."""
+    """Request a validation before training."""
 
     def before_train(self, run: Any) -> None:
         run.request_validation()
 
 
 class _Numbers(Hook):
-    """Reports numbers once."""
+    """Log values once."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__()
@@ -218,9 +222,9 @@ class _Numbers(Hook):
         run.bus.emit("log_scalars", values=self.values)
 
 
-def _same_numbers(back_end: BackEnd, work_dir: Path, given: Mapping[str, Any], expected: Mapping[str, float]) -> None:
+def _same_numbers(back_end: BackEnd, work_dir: Path, values: Mapping[str, Any], expected: Mapping[str, float]) -> None:
     with no_warning():
-        fake_training([back_end.hook(), _Numbers(given)], epochs=1, batches=1, losses=float, work_dir=work_dir)
+        fake_training([back_end.hook(), _Numbers(values)], epochs=1, batches=1, losses=float, work_dir=work_dir)
     curves = back_end.curves(work_dir)
     same({name: curve for name, curve in curves.items() if name not in ("train/loss", "lr")}, _once(expected))
 
@@ -230,7 +234,7 @@ def _once(values: Mapping[str, float]) -> dict[str, list[tuple[int, float]]]:
 
 
 def _resume(back_end: BackEnd, work_dir: Path) -> None:
-    """The same command again, and the whole run is there."""
+    """Run the same training again and check that the complete run is recorded."""
     with no_warning():
         fake_training(
             [back_end.hook()], batches=5, losses=float, scores=scores_of, work_dir=work_dir, resume="auto", fresh=True

@@ -1,4 +1,4 @@
-"""From a run file to a Trainer."""
+"""Tests of the construction of a Trainer from a run file."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ BASE = """
 """
 
 
-def built(project: Project, *overrides: str) -> Trainer:
+def build_trainer(project: Project, *overrides: str) -> Trainer:
     return trainer_from_file(Trainer, project.write(BASE), overrides)
 
 
-def problems_of(project: Project, *overrides: str) -> list[str]:
+def get_errors(project: Project, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        built(project, *overrides)
+        build_trainer(project, *overrides)
     return caught.value.problems
 
 
 class TestBuilding:
-    def test_everything_that_the_file_names_is_there(self, project: Project) -> None:
-        trainer = built(
+    def test_trainer_has_all_objects_of_the_file(self, project: Project) -> None:
+        trainer = build_trainer(
             project,
             "optimizer={type: SGD, lr: 0.5}",
             "scheduler={type: StepLR, step_size: 2, interval: step}",
@@ -64,18 +64,18 @@ class TestBuilding:
         assert type(trainer.scheduler.scheduler) is torch.optim.lr_scheduler.StepLR
         assert trainer.config.training.iterations == 6  # type: ignore[union-attr]
 
-    def test_a_read_configuration_gives_the_same(self, project: Project) -> None:
+    def test_trainer_is_built_from_a_loaded_configuration(self, project: Project) -> None:
         config = load_config(project.write(BASE))
         trainer = trainer_from_config(Trainer, config)
         assert trainer.config is config
         assert trainer.epochs == 2
 
-    def test_equal_seeds_give_equal_models(self, project: Project) -> None:
-        first, second, other = (built(project, f"seed={seed}").model.state_dict() for seed in (1, 1, 2))
+    def test_seed_makes_the_model_reproducible(self, project: Project) -> None:
+        first, second, other = (build_trainer(project, f"seed={seed}").model.state_dict() for seed in (1, 1, 2))
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert not torch.equal(first["0.weight"], other["0.weight"])
 
-    def test_a_model_is_told_what_it_wants_to_know_of_the_data(self, project: Project) -> None:
+    def test_model_receives_shape_and_number_of_classes(self, project: Project) -> None:
         project.write(
             """
             from torch import nn
@@ -83,22 +83,26 @@ class TestBuilding:
             from hookbus import Splits
 
             def three(): return Splits([0] * 4, None, None, (7,), 3)
-            def told(num_classes, input_shape): return nn.Linear(input_shape[0], num_classes)
-            def untold(): return nn.Linear(1, 1)
+            def with_shape(num_classes, input_shape): return nn.Linear(input_shape[0], num_classes)
+            def without_shape(): return nn.Linear(1, 1)
             """,
-            "told.py",
+            "shapes.py",
         )
-        shape = lambda *overrides: tuple(built(project, "dataset.type=told:three", *overrides).model.weight.shape)  # type: ignore[union-attr, arg-type] # noqa: E731
-        assert shape("model={type: 'told:told'}") == (3, 7)
-        assert shape("model={type: 'told:told', num_classes: 9}") == (9, 7)
-        assert shape("model={type: 'told:untold'}") == (1, 1)
 
-    def test_a_loss_class_is_built_and_settings_of_a_function_are_kept(self, project: Project) -> None:
-        loss = built(project, "loss={type: 'torch.nn:CrossEntropyLoss', reduction: sum}").steps.loss_fn
+        def shape(*overrides: str) -> tuple[int, ...]:
+            model: Any = build_trainer(project, "dataset.type=shapes:three", *overrides).model
+            return tuple(model.weight.shape)
+
+        assert shape("model={type: 'shapes:with_shape'}") == (3, 7)
+        assert shape("model={type: 'shapes:with_shape', num_classes: 9}") == (9, 7)
+        assert shape("model={type: 'shapes:without_shape'}") == (1, 1)
+
+    def test_loss_is_a_class_or_a_function_with_settings(self, project: Project) -> None:
+        loss = build_trainer(project, "loss={type: 'torch.nn:CrossEntropyLoss', reduction: sum}").steps.loss_fn
         assert (type(loss), loss.reduction) == (torch.nn.CrossEntropyLoss, "sum")  # type: ignore[union-attr]
-        function = built(project, "loss={type: cross_entropy, label_smoothing: 0.1}").steps.loss_fn
+        function = build_trainer(project, "loss={type: cross_entropy, label_smoothing: 0.1}").steps.loss_fn
         assert function.keywords == {"label_smoothing": 0.1}  # type: ignore[union-attr]
-        assert built(project, "loss=").steps.loss_fn is None
+        assert build_trainer(project, "loss=").steps.loss_fn is None
 
 
 class TestLoaders:
@@ -129,15 +133,15 @@ class TestLoaders:
         project.write(self.SOURCES, "sources.py")
 
     def trainer(self, project: Project, name: str, *more: str) -> Trainer:
-        return built(project, f"dataset={{type: 'sources:{name}', batch_size: 4}}", *more)
+        return build_trainer(project, f"dataset={{type: 'sources:{name}', batch_size: 4}}", *more)
 
-    def test_training_data_are_shuffled_and_the_others_are_not(self, project: Project) -> None:
+    def test_only_training_data_are_shuffled(self, project: Project) -> None:
         trainer = self.trainer(project, "triple", "loader.drop_last=true")
         samplers = [type(loader.sampler).__name__ for loader in (trainer.train_loader, trainer.val_loader)]  # type: ignore[union-attr]
         assert samplers == ["RandomSampler", "SequentialSampler"]
         assert [len(loader) for loader in (trainer.train_loader, trainer.val_loader, trainer.test_loader)] == [2, 3, 3]  # type: ignore[arg-type]
 
-    def test_options_reach_the_loaders(self, project: Project) -> None:
+    def test_options_are_passed_to_the_loaders(self, project: Project) -> None:
         trainer = self.trainer(project, "triple", "loader={num_workers: 1, prefetch_factor: 3, shuffle: false}")
         loader = trainer.train_loader
         assert isinstance(loader, DataLoader)
@@ -147,19 +151,19 @@ class TestLoaders:
             "SequentialSampler",
         )
 
-    def test_several_validation_sets_keep_their_names(self, project: Project) -> None:
+    def test_validation_loaders_keep_their_names(self, project: Project) -> None:
         val = self.trainer(project, "mapping").val_loader
         assert isinstance(val, dict)
         assert {name: len(loader) for name, loader in val.items()} == {"a": 3, "b": 3}
 
-    def test_training_data_alone_are_enough(self, project: Project) -> None:
+    def test_validation_and_test_data_are_optional(self, project: Project) -> None:
         trainer = self.trainer(project, "alone")
         assert (trainer.val_loader, trainer.test_loader) == (None, None)
 
-    def test_data_that_come_as_a_stream_are_not_shuffled(self, project: Project) -> None:
+    def test_iterable_dataset_is_not_shuffled(self, project: Project) -> None:
         assert [len(batch[1]) for batch in self.trainer(project, "stream").train_loader] == [4, 4, 2]  # type: ignore[union-attr]
 
-    def test_a_ready_loader_is_taken_as_it_is(self, project: Project) -> None:
+    def test_loader_is_used_unchanged(self, project: Project) -> None:
         import sources  # type: ignore[import-not-found]
 
         assert self.trainer(project, "loader").train_loader is sources.ready
@@ -167,37 +171,38 @@ class TestLoaders:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("empty", "dataset: no loader can be made of its train data: ValueError: num_samples should be a positive"),
-            ("nothing", "dataset.type: it gives no data set to train on."),
-            ("four", "dataset.type: it gives a list, not data sets as (train, val, test), "),
-            ("odd", "dataset.type: it gives a dict, not data sets as (train, val, test), "),
+            (
+                "empty",
+                "dataset: cannot create a loader of its train data: ValueError: num_samples should be a positive",
+            ),
+            ("nothing", "dataset.type: its training dataset is missing."),
+            ("four", "dataset.type: should return datasets as a tuple (train, val, test), "),
+            ("odd", "dataset.type: should return datasets as a tuple (train, val, test), "),
         ],
     )
-    def test_data_that_cannot_be_used_are_told(self, project: Project, name: str, message: str) -> None:
+    def test_invalid_dataset_is_an_error(self, project: Project, name: str, message: str) -> None:
         override = f"dataset={{type: 'sources:{name}', batch_size: 4}}"
-        (problem,) = problems_of(project, override)
+        (problem,) = get_errors(project, override)
         assert problem.startswith(f"command line: {override}: {message}")
 
 
-class TestMistakes:
-    def test_what_a_factory_refuses_is_a_mistake_of_its_section(self, project: Project) -> None:
-        (problem,) = problems_of(project, "model.width=-1")
-        assert problem.startswith(
-            "run.yaml:3:15: model.type: it cannot be built: RuntimeError: Trying to create tensor"
-        )
-        (problem,) = problems_of(project, "optimizer={type: SGD, lr: -1}")
-        assert problem.endswith("optimizer.type: it cannot be built: ValueError: Invalid learning rate: -1.")
+class TestErrors:
+    def test_factory_error_is_reported_at_its_section(self, project: Project) -> None:
+        (problem,) = get_errors(project, "model.width=-1")
+        assert problem.startswith("run.yaml:3:15: model.type: cannot be built: RuntimeError: Trying to create tensor")
+        (problem,) = get_errors(project, "optimizer={type: SGD, lr: -1}")
+        assert problem.endswith("optimizer.type: cannot be built: ValueError: Invalid learning rate: -1.")
 
-    def test_the_place_is_the_argument_that_the_reason_names(self, project: Project) -> None:
+    def test_factory_error_is_reported_at_the_named_argument(self, project: Project) -> None:
         scheduler = "\n    scheduler:\n      type: CosineAnnealingWarmRestarts\n      T_0: 0\n"
         with pytest.raises(ConfigError) as caught:
             trainer_from_file(Trainer, project.write(BASE + scheduler))
         assert str(caught.value) == (
-            "run.yaml:10:8: scheduler.T_0: it cannot be built: ValueError: Expected positive integer T_0, but got 0."
+            "run.yaml:10:8: scheduler.T_0: cannot be built: ValueError: Expected positive integer T_0, but got 0."
         )
 
     @pytest.mark.parametrize("kind", ["{type: CosineAnnealingLR, T_max: 0}", "{type: StepLR, step_size: 0}"])
-    def test_a_scheduler_that_cannot_be_stepped_is_told(self, project: Project, kind: str) -> None:
+    def test_failing_scheduler_step_is_an_error(self, project: Project, kind: str) -> None:
         with pytest.raises(ConfigError) as caught:
             trainer_from_file(Trainer, project.write(f"{dedent(BASE)}scheduler: {kind}"))
         (problem,) = caught.value.problems
@@ -206,29 +211,29 @@ class TestMistakes:
             "zero."
         )
 
-    def test_a_scheduler_is_stepped_without_a_trace(self, project: Project) -> None:
-        trainer = built(project, "optimizer={type: SGD, lr: 0.5}", "scheduler={type: ExponentialLR, gamma: 0.1}")
+    def test_dry_run_does_not_change_the_scheduler(self, project: Project) -> None:
+        trainer = build_trainer(
+            project, "optimizer={type: SGD, lr: 0.5}", "scheduler={type: ExponentialLR, gamma: 0.1}"
+        )
         assert trainer.optimizer.param_groups[0]["lr"] == 0.5  # type: ignore[union-attr]
         assert trainer.scheduler.scheduler.last_epoch == 0
 
     @pytest.mark.parametrize(
         ("override", "message"),
         [
-            ("model={type: 'builtins:dict'}", "model.type: it gives a dict, not a torch.nn.Module."),
-            ("model={type: 'odd:nothing'}", "model.type: it gives nothing, not a torch.nn.Module."),
-            ("model={type: 'odd:leave'}", "model.type: it cannot be built: SystemExit: 3 ("),
-            ("optimizer={type: 'odd:path'}", "optimizer.type: it gives a PosixPath, not an optimizer."),
-            ("scheduler={type: 'odd:path'}", "scheduler.type: it gives a PosixPath, not a scheduler, "),
-            ("loss={type: 'pathlib:Path'}", "loss.type: it gives a PosixPath, not something to call."),
-            ("dataset={type: 'pathlib:Path'}", "dataset.type: its train data are a PosixPath, not data sets as "),
-            ("dataset={type: 'odd:nothing'}", "dataset.type: it gives nothing, not data sets as "),
-            ("dataset={type: 'odd:unsized'}", "dataset: no loader can be made of its train data: TypeError: "),
-            ("hooks=['pathlib:Path']", "hooks.0: 'pathlib:Path' is no hook class: "),
+            ("model={type: 'builtins:dict'}", "model.type: should return a torch.nn.Module, got a dict."),
+            ("model={type: 'odd:nothing'}", "model.type: should return a torch.nn.Module, got None."),
+            ("model={type: 'odd:leave'}", "model.type: cannot be built: SystemExit: 3 ("),
+            ("optimizer={type: 'odd:path'}", "optimizer.type: should return an optimizer, got a PosixPath."),
+            ("scheduler={type: 'odd:path'}", "scheduler.type: should return a scheduler with a step() method, "),
+            ("loss={type: 'pathlib:Path'}", "loss.type: should return a callable, got a PosixPath."),
+            ("dataset={type: 'pathlib:Path'}", "dataset.type: its train data should be datasets as "),
+            ("dataset={type: 'odd:nothing'}", "dataset.type: should return datasets as "),
+            ("dataset={type: 'odd:unsized'}", "dataset: cannot create a loader of its train data: TypeError: "),
+            ("hooks=['pathlib:Path']", "hooks.0: 'pathlib:Path': not a hook class. "),
         ],
     )  # fmt: skip
-    def test_what_is_not_of_the_kind_of_its_section_is_told(
-        self, project: Project, override: str, message: str
-    ) -> None:
+    def test_wrong_return_type_is_an_error(self, project: Project, override: str, message: str) -> None:
         project.write(
             """
             import pathlib, sys
@@ -243,15 +248,15 @@ class TestMistakes:
             """,
             "odd.py",
         )
-        (problem,) = problems_of(project, override)
+        (problem,) = get_errors(project, override)
         assert problem.startswith(f"command line: {override}: {message}")
 
-    def test_a_trainer_from_a_file_tells_all_of_it_as_well(self, project: Project) -> None:
+    def test_from_file_lists_all_errors(self, project: Project) -> None:
         with pytest.raises(ConfigError) as caught:
             Trainer.from_file(project.write("seed: x\nmodel: {type: 'parts:nett'}\n"))
-        assert len(caught.value.problems) == 4  # and two sections are not there
+        assert len(caught.value.problems) == 4  # including two missing sections
 
-    def test_mistakes_of_the_file_and_names_that_lead_nowhere_are_told_together(self, project: Project) -> None:
+    def test_validation_and_lookup_errors_are_listed_together(self, project: Project) -> None:
         text = """\
             seed: x
             model: {type: "parts:nett"}
@@ -266,15 +271,15 @@ class TestMistakes:
             "seed", "model.type", "dataset.batch_size", "loss", "hooks.0", "hooks.1"
         ]  # fmt: skip
 
-    def test_several_parts_that_cannot_be_built_are_told_together(self, project: Project) -> None:
+    def test_all_construction_errors_are_listed(self, project: Project) -> None:
         sections = [
             problem.split(": ")[-3]
-            for problem in problems_of(project, "model.width=-1", "optimizer.lr=-1", "optimizer.type=SGD")
+            for problem in get_errors(project, "model.width=-1", "optimizer.lr=-1", "optimizer.type=SGD")
         ]
         assert len(sections) == 2
 
-    def test_nothing_is_left_behind(self, project: Project) -> None:
-        problems_of(project, "hooks=[{type: EarlyStopingHook}]", "work_dir=runs/never")
+    def test_invalid_file_creates_no_files(self, project: Project) -> None:
+        get_errors(project, "hooks=[{type: EarlyStopingHook}]", "work_dir=runs/never")
         assert sorted(path.name for path in project.path.iterdir() if path.name != "__pycache__") == [
             "parts.py",
             "run.yaml",
@@ -306,14 +311,14 @@ FILE: dict[str, Any] = {
     ],
 }
 FACTORY_KEYS = {"width", "count", "lr", "momentum", "step_size"}
-"""What only a factory can judge, and only as a whole."""
+"""Keys that only a factory can validate."""
 FREE_TEXT = {"work_dir", "resume", "path", "name"}
 REQUIRED = {"model", "dataset", "training"}
 
 
 @dataclass
 class Line:
-    """One line of a file, with what it gives a value to."""
+    """A line of a file with its key and value."""
 
     indent: str
     key: str
@@ -331,16 +336,16 @@ def _plain(value: Any) -> str:
     )
 
 
-def lines_of(data: dict[str, Any], indent: str = "") -> Iterator[Line]:
+def iter_lines(data: dict[str, Any], indent: str = "") -> Iterator[Line]:
     for key, value in data.items():
         head, indent = indent, indent.replace("-", " ")
         if isinstance(value, dict):
             yield Line(head, key, value, is_section=True)
-            yield from lines_of(value, indent + "  ")
+            yield from iter_lines(value, indent + "  ")
         elif isinstance(value, list) and isinstance(value[0], dict):
             yield Line(head, key, value, is_section=True)
-            for each in value:
-                yield from lines_of(each, indent + "- ")
+            for item in value:
+                yield from iter_lines(item, indent + "- ")
         else:
             yield Line(head, key, value)
 
@@ -384,23 +389,23 @@ BREAKAGES: list[tuple[Callable[[Line], str], Callable[[Line], bool]]] = [
 ]
 
 
-def test_the_file_is_valid_until_it_is_broken(project: Project) -> None:
-    text = "\n".join(map(str, lines_of(FILE)))
+def test_generated_file_is_valid(project: Project) -> None:
+    text = "\n".join(map(str, iter_lines(FILE)))
     trainer = trainer_from_file(Trainer, project.write(text))
     assert list(trainer.bus.hooks) == ["one", "two", "quiet"]
 
 
 @given(data=st.data(), order=st.randoms(use_true_random=False))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
-def test_one_broken_node_is_told_with_its_line(project: Project, data: st.DataObject, order: random.Random) -> None:
+def test_single_error_is_reported_on_its_line(project: Project, data: st.DataObject, order: random.Random) -> None:
     sections = list(FILE.items())
     order.shuffle(sections)
-    lines = list(lines_of(dict(sections)))
+    lines = list(iter_lines(dict(sections)))
     breakage, applies = data.draw(st.sampled_from(BREAKAGES), label="breakage")
     index = data.draw(st.sampled_from([i for i, line in enumerate(lines) if applies(line)]), label="line")
     broken = breakage(lines[index])
     text = "\n".join([*map(str, lines[:index]), broken, *map(str, lines[index + 1 :])])
     with pytest.raises(ConfigError) as caught:
         trainer_from_file(Trainer, project.write(text))
-    told = [p for p in caught.value.problems if "a training needs the section" not in p]
-    assert {int(problem.split(":")[1]) for problem in told} == {index + broken.count("\n") + 1}
+    messages = [p for p in caught.value.problems if "the section" not in p]
+    assert {int(problem.split(":")[1]) for problem in messages} == {index + broken.count("\n") + 1}

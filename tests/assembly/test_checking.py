@@ -1,4 +1,4 @@
-"""What would go wrong, without training."""
+"""Tests of the validation of a trainer without training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AskingHook(Hook):
 
 
 class NoisyData(TensorDataset):
-    """Draws from every random stream for each sample."""
+    """Dataset that draws from every RNG for each sample."""
 
     def __getitem__(self, index: Any) -> Any:
         noise = torch.rand(1).item() + random.random() + numpy.random.random()
@@ -49,7 +49,7 @@ def data(count: int = 8, features: int = 4) -> NoisyData:
     return NoisyData(torch.ones(count, features), torch.zeros(count).long())
 
 
-def made(tmp_path: Path, **options: Any) -> Trainer:
+def make_trainer(tmp_path: Path, **options: Any) -> Trainer:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
     defaults: dict[str, Any] = {
         "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -63,10 +63,12 @@ def made(tmp_path: Path, **options: Any) -> Trainer:
     return Trainer(options.pop("model", model), **{**defaults, **options})
 
 
-class TestWhatItSays:
-    def test_it_says_what_a_training_would_do(self, tmp_path: Path) -> None:
+class TestReport:
+    def test_check_describes_the_training(self, tmp_path: Path) -> None:
         loader = DataLoader(data(6), batch_size=4)
-        trainer = made(tmp_path, hooks=[Hook(name="one"), Hook(name="two")], val_loader=loader, test_loader=loader)
+        trainer = make_trainer(
+            tmp_path, hooks=[Hook(name="one"), Hook(name="two")], val_loader=loader, test_loader=loader
+        )
         assert trainer.check() == [
             "model: Sequential, 38 parameters to train on cpu",  # 4*4+4, 4+4, 4*2+2
             "train: 2 batches",
@@ -77,12 +79,14 @@ class TestWhatItSays:
             f"work dir: {tmp_path / 'runs'}",
         ]
 
-    def test_it_names_several_loaders_and_says_where_a_length_is_not_known(self, tmp_path: Path) -> None:
+    def test_check_names_loaders_of_unknown_length(self, tmp_path: Path) -> None:
         class Stream:
             def __iter__(self) -> Iterator[Any]:
                 yield torch.ones(4, 4), torch.zeros(4).long()
 
-        trainer = made(tmp_path, train_loader=Stream(), val_loader={"a": Stream(), "b": Stream()}, work_dir=None)
+        trainer = make_trainer(
+            tmp_path, train_loader=Stream(), val_loader={"a": Stream(), "b": Stream()}, work_dir=None
+        )
         assert trainer.check()[1:] == [
             "train: unknown number of batches",
             "val a: unknown number of batches",
@@ -92,18 +96,18 @@ class TestWhatItSays:
             "work dir: none, nothing is written",
         ]
 
-    def test_a_work_dir_that_holds_a_run_is_not_the_one_it_would_take(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path)
+    def test_check_reports_the_next_free_work_dir(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path)
         trainer.fit()
-        assert made(tmp_path).check()[-1] == f"work dir: {tmp_path / 'runs-2'}"
-        assert made(tmp_path, overwrite=True).check()[-1] == f"work dir: {tmp_path / 'runs'}"
+        assert make_trainer(tmp_path).check()[-1] == f"work dir: {tmp_path / 'runs-2'}"
+        assert make_trainer(tmp_path, overwrite=True).check()[-1] == f"work dir: {tmp_path / 'runs'}"
 
 
-class TestWhatItLeaves:
-    def test_weights_buffers_modes_and_random_streams_are_as_before(self, tmp_path: Path) -> None:
+class TestSideEffects:
+    def test_check_restores_weights_buffers_modes_and_rngs(self, tmp_path: Path) -> None:
         generator = torch.Generator().manual_seed(3)
         loader = DataLoader(data(), batch_size=4, shuffle=True, generator=generator)
-        trainer = made(tmp_path, train_loader=loader, val_loader=loader)
+        trainer = make_trainer(tmp_path, train_loader=loader, val_loader=loader)
         trainer.model[0].eval()  # type: ignore[index]
         modes = [module.training for module in trainer.model.modules()]
         before = self.state(trainer, generator)
@@ -112,37 +116,44 @@ class TestWhatItLeaves:
         assert [module.training for module in trainer.model.modules()] == modes
         assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
-    def test_a_loader_that_draws_numbers_itself_leaves_the_random_streams_alone(self, tmp_path: Path) -> None:
+    def test_check_restores_rngs_used_by_the_loader(self, tmp_path: Path) -> None:
         class Stream:
             def __iter__(self) -> Iterator[Any]:
                 yield torch.rand(4, 4), torch.zeros(4).long()
 
-        trainer = made(tmp_path, train_loader=Stream(), model=nn.Linear(4, 2))
+        trainer = make_trainer(tmp_path, train_loader=Stream(), model=nn.Linear(4, 2))
         before = torch.get_rng_state()
         trainer.check()
         assert torch.equal(torch.get_rng_state(), before)
 
     @staticmethod
     def state(trainer: Trainer, generator: torch.Generator) -> str:
-        kind, keys, *rest = numpy.random.get_state()
-        streams = [torch.get_rng_state(), random.getstate(), str(kind), keys.tolist(), rest, generator.get_state()]  # type: ignore[union-attr]
+        generator_name, keys, *rest = numpy.random.get_state()
+        states = [
+            torch.get_rng_state(),
+            random.getstate(),
+            str(generator_name),
+            keys.tolist(),
+            rest,
+            generator.get_state(),
+        ]  # type: ignore[union-attr]
         assert trainer.optimizer is not None
-        return fingerprint([trainer.model.state_dict(), trainer.optimizer.state_dict(), streams])
+        return fingerprint([trainer.model.state_dict(), trainer.optimizer.state_dict(), states])
 
-    def test_no_file_is_written(self, tmp_path: Path) -> None:
-        made(tmp_path, val_loader=DataLoader(data(), batch_size=4)).check()
+    def test_check_writes_no_file(self, tmp_path: Path) -> None:
+        make_trainer(tmp_path, val_loader=DataLoader(data(), batch_size=4)).check()
         assert list(tmp_path.iterdir()) == []
 
-    def test_no_score_is_kept(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path, val_loader=DataLoader(data(), batch_size=4))
+    def test_check_resets_the_metrics(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path, val_loader=DataLoader(data(), batch_size=4))
         trainer.check()
         assert torch.isnan(trainer.scores["accuracy"].compute())
 
-    def test_a_training_goes_as_it_would_have_gone(self, tmp_path: Path) -> None:
+    def test_check_does_not_change_the_training(self, tmp_path: Path) -> None:
         ends = []
         for checks in (False, True):
             torch.manual_seed(0)
-            trainer = made(tmp_path, work_dir=None, seed=1)
+            trainer = make_trainer(tmp_path, work_dir=None, seed=1)
             if checks:
                 trainer.check()
             trainer.fit()
@@ -151,7 +162,7 @@ class TestWhatItLeaves:
 
 
 class Losing(nn.Module):
-    """Returns its loss in training mode only, as detection models do."""
+    """Model that returns its loss in training mode only, as detection models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,53 +173,53 @@ class Losing(nn.Module):
         return {"loss": functional.cross_entropy(output, targets)} if self.training else {"output": output}
 
 
-def test_a_model_that_has_a_loss_in_training_only_is_fine(tmp_path: Path) -> None:
-    trainer = made(tmp_path, model=Losing(), loss_fn=None, val_loader=DataLoader(data(), batch_size=4))
+def test_loss_is_not_required_in_eval_mode(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, model=Losing(), loss_fn=None, val_loader=DataLoader(data(), batch_size=4))
     assert trainer.check()[1:3] == ["train: 2 batches", "val: 2 batches"]
 
 
-class TestWhatItFinds:
-    def test_a_batch_that_does_not_fit_the_model(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path, train_loader=DataLoader(data(features=5), batch_size=4))
+class TestErrors:
+    def test_batch_of_the_wrong_shape_is_an_error(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path, train_loader=DataLoader(data(features=5), batch_size=4))
         with pytest.raises(
-            LoopError, match="^A batch of the train_loader cannot go through the model: RuntimeError: mat1"
+            LoopError, match="^A batch of the train_loader cannot be processed by the model: RuntimeError: mat1"
         ):
             trainer.check()
 
-    def test_a_data_set_that_cannot_be_read(self, tmp_path: Path) -> None:
+    def test_failing_dataset_is_an_error(self, tmp_path: Path) -> None:
         class Broken(TensorDataset):
             def __getitem__(self, index: Any) -> Any:
-                raise KeyError("picture 3")
+                raise KeyError("image 3")
 
         loader = DataLoader(Broken(torch.ones(4, 4)), batch_size=4)
         with pytest.raises(
-            LoopError, match=r"^The val_loader 'b' cannot be read: KeyError: 'picture 3' \(.*\.py, line \d+\)"
+            LoopError, match=r"^The val_loader 'b' cannot be read: KeyError: 'image 3' \(.*\.py, line \d+\)"
         ):
-            made(tmp_path, val_loader={"a": DataLoader(data(), batch_size=4), "b": loader}).check()
+            make_trainer(tmp_path, val_loader={"a": DataLoader(data(), batch_size=4), "b": loader}).check()
 
-    def test_a_loader_without_a_batch(self, tmp_path: Path) -> None:
-        with pytest.raises(LoopError, match="^The train_loader gives no batch.$"):
-            made(tmp_path, train_loader=[]).check()
+    def test_empty_loader_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopError, match="^The train_loader yields no batch.$"):
+            make_trainer(tmp_path, train_loader=[]).check()
 
-    def test_a_model_without_a_loss(self, tmp_path: Path) -> None:
+    def test_missing_loss_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(LoopError, match="There is no loss to train on"):
-            made(tmp_path, loss_fn=None, model=nn.Linear(4, 2), train_loader=[torch.ones(4, 4)]).check()
+            make_trainer(tmp_path, loss_fn=None, model=nn.Linear(4, 2), train_loader=[torch.ones(4, 4)]).check()
 
-    def test_a_loss_that_is_not_one_number(self, tmp_path: Path) -> None:
+    def test_loss_that_is_not_a_scalar_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(LoopError, match=r"The loss has shape \(4, 2\)"):
-            made(tmp_path, loss_fn=lambda output, target: output).check()
+            make_trainer(tmp_path, loss_fn=lambda output, target: output).check()
 
-    def test_scores_that_cannot_be_measured(self, tmp_path: Path) -> None:
+    def test_metric_without_inputs_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(LoopError, match="The metrics accuracy need"):
-            made(
+            make_trainer(
                 tmp_path, model=Losing(), loss_fn=None, val_loader=[{"inputs": torch.ones(4, 4), "targets": None}]
             ).check()
 
-    def test_a_hook_that_will_ask_for_validations_where_there_are_none(self, tmp_path: Path) -> None:
+    def test_validation_request_requires_a_loader(self, tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="hook 'asking' .*val"):
-            made(tmp_path, hooks=[AskingHook()]).check()
+            make_trainer(tmp_path, hooks=[AskingHook()]).check()
 
-    def test_wishes_about_the_order_that_contradict_each_other(self, tmp_path: Path) -> None:
+    def test_cyclic_ordering_constraints_are_an_error(self, tmp_path: Path) -> None:
         class FirstHook(Hook):
             @hookimpl(before="second", after="second")
             def before_train(self) -> None: ...
@@ -217,16 +228,16 @@ class TestWhatItFinds:
             def before_train(self) -> None: ...
 
         with pytest.raises(OrderError):
-            made(tmp_path, hooks=[FirstHook(), SecondHook()]).check()
+            make_trainer(tmp_path, hooks=[FirstHook(), SecondHook()]).check()
 
-    def test_a_work_dir_that_is_a_file(self, tmp_path: Path) -> None:
+    def test_unwritable_work_dir_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(HookbusError, match="The work directory .*file/runs cannot be written"):
-            made(tmp_path, work_dir=tmp_path / "file" / "runs").check()
+            make_trainer(tmp_path, work_dir=tmp_path / "file" / "runs").check()
 
-    def test_everything_at_once(self, tmp_path: Path) -> None:
+    def test_all_errors_are_listed(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        trainer = made(
+        trainer = make_trainer(
             tmp_path,
             train_loader=[],
             val_loader=[],
@@ -240,56 +251,56 @@ class TestWhatItFinds:
 
 
 class TestFiles:
-    """What a run would begin from."""
+    """Files that a run starts from."""
 
     def checkpoint(self, tmp_path: Path) -> Path:
-        """One that a training has left."""
+        """Return the path of a checkpoint of an earlier training."""
         toys.trainer(hook := toys.Saver("after_train"), epochs=1, work_dir=tmp_path / "earlier").fit()
         return hook.files[0]
 
     @staticmethod
-    def refused(trainer: Trainer) -> str:
-        """What a check and a training say, which is the same; the training takes no work directory."""
-        told = []
+    def get_error(trainer: Trainer) -> str:
+        """Return the error of a check and a training, which must be identical and leave no work directory."""
+        messages = []
         for begin in (trainer.check, trainer.fit):
             with pytest.raises(CheckpointError) as caught:
                 begin()
-            told.append(str(caught.value))
-        assert told[0] == told[1]
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
         assert trainer.work_dir is not None
         assert not Path(trainer.work_dir).exists()
-        return told[0]
+        return messages[0]
 
     def trainer(self, tmp_path: Path, **options: Any) -> Trainer:
         return toys.trainer(**{"epochs": 2, "work_dir": tmp_path / "x", **options})
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
-    def test_one_that_is_there_is_named(self, tmp_path: Path, key: str) -> None:
+    def test_checkpoint_is_reported(self, tmp_path: Path, key: str) -> None:
         path = self.checkpoint(tmp_path)
         trainer = self.trainer(tmp_path, **{key: path})
         assert f"{key}: {path}" in trainer.check()
         trainer.fit()
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
-    def test_one_that_is_not_there(self, tmp_path: Path, key: str) -> None:
+    def test_missing_checkpoint_is_an_error(self, tmp_path: Path, key: str) -> None:
         path = tmp_path / "start.pth"
-        assert self.refused(self.trainer(tmp_path, **{key: path})) == f"{key}: {path}: there is no such file."
+        assert self.get_error(self.trainer(tmp_path, **{key: path})) == f"{key}: {path}: there is no such file."
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
-    def test_one_that_is_no_checkpoint(self, tmp_path: Path, key: str) -> None:
+    def test_other_file_is_an_error(self, tmp_path: Path, key: str) -> None:
         path = tmp_path / "notes.txt"
         path.write_text("not a checkpoint")
-        assert self.refused(self.trainer(tmp_path, **{key: str(path)})).startswith(
+        assert self.get_error(self.trainer(tmp_path, **{key: str(path)})).startswith(
             f"{key}: {path}: it cannot be read as data: "
         )
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
-    def test_one_of_another_model(self, tmp_path: Path, key: str) -> None:
+    def test_checkpoint_of_another_model_is_an_error(self, tmp_path: Path, key: str) -> None:
         path = self.checkpoint(tmp_path)
         trainer = self.trainer(tmp_path, model=toys.net(width=9), **{key: path})
-        assert self.refused(trainer).startswith(f"{key}: {path}: The weights do not fit the model: ")
+        assert self.get_error(trainer).startswith(f"{key}: {path}: The weights do not fit the model: ")
 
-    def test_one_of_another_model_that_a_hook_may_change_after_reading(self, tmp_path: Path) -> None:
+    def test_hook_may_convert_a_checkpoint(self, tmp_path: Path) -> None:
         class Renaming(Hook):
             def after_load_checkpoint(self, checkpoint: Any) -> None:
                 checkpoint["state_dict"] = toys.net(width=9).state_dict()
@@ -300,7 +311,7 @@ class TestFiles:
         trainer.check()
         trainer.fit()
 
-    def test_one_of_another_model_where_only_what_fits_is_wanted(self, tmp_path: Path) -> None:
+    def test_non_strict_loading_skips_mismatches(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"epochs": 1, "load_from": self.checkpoint(tmp_path), "load_strict": False}
         model = nn.Sequential(*toys.net()[:3], nn.Linear(8, 3))
         trainer = toys.trainer(model=model, **options)
@@ -312,22 +323,24 @@ class TestFiles:
         saved = read_checkpoint(options["load_from"])["state_dict"]
         assert torch.equal(model[0].weight, saved["0.weight"])
         assert torch.equal(model[3].weight, kept)
-        assert "None of the weights fits" in self.refused(self.trainer(tmp_path, model=nn.Linear(4, 2), **options))
+        assert "None of the weights fits" in self.get_error(self.trainer(tmp_path, model=nn.Linear(4, 2), **options))
 
-    def test_weights_alone_cannot_be_resumed(self, tmp_path: Path) -> None:
+    def test_bare_state_dict_cannot_be_resumed(self, tmp_path: Path) -> None:
         path = tmp_path / "weights.pth"
         torch.save(toys.net().state_dict(), path)
-        message = self.refused(self.trainer(tmp_path, resume=path))
+        message = self.get_error(self.trainer(tmp_path, resume=path))
         assert message.startswith(f"resume: {path}: This is not a checkpoint to resume from: it has no meta, ")
         assert message.endswith("say load_from instead of resume.")
         with pytest.warns(HookWarning, match="no sidecar"):
             self.trainer(tmp_path, load_from=path).fit()
 
-    def test_averaged_weights_that_are_not_there(self, tmp_path: Path) -> None:
+    def test_missing_averaged_weights_are_an_error(self, tmp_path: Path) -> None:
         trainer = self.trainer(tmp_path, load_from=self.checkpoint(tmp_path), load_weights="averaged")
-        assert self.refused(trainer).endswith("weights: averaged was asked for, but the file has no averaged weights.")
+        assert self.get_error(trainer).endswith(
+            "weights: averaged was asked for, but the file has no averaged weights."
+        )
 
-    def test_a_byte_that_has_changed_is_seen_by_a_check(self, tmp_path: Path) -> None:
+    def test_corrupted_checkpoint_is_an_error(self, tmp_path: Path) -> None:
         path = self.checkpoint(tmp_path)
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
@@ -335,7 +348,7 @@ class TestFiles:
         with pytest.raises(CheckpointError, match="damaged"):
             self.trainer(tmp_path, load_from=path).check()
 
-    def test_a_run_that_goes_on_needs_no_weights_to_start_from(self, tmp_path: Path) -> None:
+    def test_resumed_run_does_not_require_initial_weights(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"work_dir": tmp_path / "earlier", "epochs": 2, "load_from": tmp_path / "gone.pth"}
         with pytest.raises(CheckpointError, match="gone.pth: there is no such file"):
             toys.trainer(resume="auto", **options).check()
@@ -344,7 +357,7 @@ class TestFiles:
         assert f"resume: {path}" in trainer.check()
         assert trainer.fit().iters_done == 6
 
-    def test_automatic_resume_that_finds_nothing_whole(self, tmp_path: Path) -> None:
+    def test_resume_without_a_valid_checkpoint_is_an_error(self, tmp_path: Path) -> None:
         path = self.checkpoint(tmp_path)
         path.write_bytes(b"short")
         with pytest.raises(CheckpointError, match="^No checkpoint can be used:"):
@@ -352,7 +365,7 @@ class TestFiles:
 
 
 class Elsewhere(toys.Saver):
-    """Writes its files into a directory of its own."""
+    """Saver with a separate directory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("after_train")
@@ -363,7 +376,7 @@ class Elsewhere(toys.Saver):
 
 
 class TestDirectoryOfCheckpoints:
-    def test_it_is_told_where_it_is_not_in_the_work_dir(self, tmp_path: Path) -> None:
+    def test_checkpoint_directory_outside_the_work_dir_is_reported(self, tmp_path: Path) -> None:
         path = tmp_path / "elsewhere"
         assert f"checkpoints: {path}" in toys.trainer(Elsewhere(path), epochs=1, work_dir=tmp_path / "x").check()
         inside = tmp_path / "x" / "checkpoints"
@@ -373,29 +386,29 @@ class TestDirectoryOfCheckpoints:
     @pytest.mark.parametrize(
         ("name", "reason"), [("x" * 300, "File name too long"), ("file/x", ".*file is no directory")]
     )
-    def test_one_that_cannot_be_made_is_told(self, tmp_path: Path, name: str, reason: str) -> None:
+    def test_unwritable_checkpoint_directory_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(CheckpointError, match=f"^The directory .* for checkpoints cannot be written: {reason}"):
+        with pytest.raises(CheckpointError, match=f"^The checkpoint directory .* cannot be written: {reason}"):
             toys.trainer(Elsewhere(tmp_path / name), epochs=1).check()
 
 
 class TestOptimizers:
-    def made(self, *hooks: object) -> Trainer:
+    def make_trainer(self, *hooks: object) -> Trainer:
         model = toys.net()
         return toys.trainer(*hooks, model=model, optimizer=torch.optim.LBFGS(model.parameters()), epochs=1)
 
-    def test_one_that_wants_the_loss_again_is_told(self) -> None:
-        for begin in (self.made().check, self.made().fit):
-            with pytest.raises(ConfigError, match="^optimizer: LBFGS wants a function that computes the loss again"):
+    def test_optimizer_with_a_closure_is_an_error(self) -> None:
+        for begin in (self.make_trainer().check, self.make_trainer().fit):
+            with pytest.raises(ConfigError, match="^optimizer: LBFGS requires a closure"):
                 begin()
 
-    def test_a_hook_may_step_it(self) -> None:
+    def test_hook_may_step_an_optimizer_with_a_closure(self) -> None:
         class Stepping(Hook):
             @hookimpl
             def train_step(self, run: Any, batch: Any) -> Any:
                 return {"loss": run.optimizer.step(lambda: run.model(batch[0]).sum())}
 
-        self.made(Stepping()).check()
+        self.make_trainer(Stepping()).check()
 
 
 class TestSchedules:
@@ -403,25 +416,25 @@ class TestSchedules:
         @hookimpl(when=last)
         def after_epoch(self) -> None: ...
 
-    def test_an_end_that_is_not_known_is_told_before_anything_is_trained(self, tmp_path: Path) -> None:
-        trainer = made(tmp_path, hooks=[self.Ending()], epochs=None, iterations=3)
+    def test_schedule_with_an_unknown_limit_is_an_error(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path, hooks=[self.Ending()], epochs=None, iterations=3)
         for begin in (trainer.check, trainer.fit):
             with pytest.raises(ConfigError) as caught:
                 begin()
             assert str(caught.value) == (
-                "hook 'ending' at after_epoch: when=last needs a run whose end is known in what it counts, and the end "
-                "of this one is known in iterations: write last(unit='iter')."
+                "hook 'ending' at after_epoch: when=last: the run has no known limit in this unit, only in "
+                "iterations. Use last(unit='iter')."
             )
         assert list(tmp_path.iterdir()) == []
 
-    def test_one_that_is_known_is_fine(self, tmp_path: Path) -> None:
-        made(tmp_path, hooks=[self.Ending()]).check()
+    def test_schedule_with_a_known_limit_is_valid(self, tmp_path: Path) -> None:
+        make_trainer(tmp_path, hooks=[self.Ending()]).check()
 
 
-def test_a_hook_that_brings_its_own_validation_needs_no_loader(tmp_path: Path) -> None:
+def test_hook_with_a_validation_requires_no_loader(tmp_path: Path) -> None:
     class BringingHook(AskingHook):
         @property
         def validates_with(self) -> Any:
             return lambda run: {"loss": 1.0}
 
-    assert "hooks: bringing" in made(tmp_path, hooks=[BringingHook()]).check()
+    assert "hooks: bringing" in make_trainer(tmp_path, hooks=[BringingHook()]).check()

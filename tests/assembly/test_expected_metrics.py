@@ -1,4 +1,4 @@
-"""Which results validations will give, told from one batch of each loader."""
+"""Tests of the prediction of validation results from one batch of each loader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests import toys
 
 
 class Reader(Hook):
-    """Reads metrics after each validation."""
+    """Hook that requires metrics of validations."""
 
     def __init__(self, *needs: str) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Reader(Hook):
 
 
 class Giver(Hook):
-    """Adds to the results of a validation."""
+    """Hook that adds results to a validation."""
 
     def __init__(self, *gives: str, anything: bool = False) -> None:
         super().__init__()
@@ -61,26 +61,26 @@ def trainer(*hooks: object, **options: Any) -> Trainer:
     return toys.trainer(*hooks, **{"val_loader": toys.pairs(1), "metrics": ["accuracy"], "epochs": 1, **options})
 
 
-def refused(trainer: Trainer) -> str:
+def get_error(trainer: Trainer) -> str:
     with pytest.raises(HookbusError) as caught:
         trainer.check()
     return str(caught.value)
 
 
-class TestWhatIsThere:
+class TestAvailableMetrics:
     @pytest.mark.parametrize("name", ["accuracy", "val_accuracy", "val/accuracy", "loss", "val_loss"])
-    def test_it_may_be_called_in_any_spelling(self, name: str) -> None:
+    def test_metric_name_is_accepted_in_every_form(self, name: str) -> None:
         trainer(Reader(name)).check()
 
-    def test_what_a_model_returns_besides_its_output_is_there(self) -> None:
-        class Telling(nn.Linear):
+    def test_additional_model_outputs_are_metrics(self) -> None:
+        class WithNorm(nn.Linear):
             def forward(self, x: Any, y: Any = None) -> Any:
                 output = super().forward(x)
                 return {"output": output, "loss": nn.functional.cross_entropy(output, y), "norm": x.norm()}
 
-        trainer(Reader("val/norm"), model=Telling(4, 2), loss_fn=None).check()
+        trainer(Reader("val/norm"), model=WithNorm(4, 2), loss_fn=None).check()
 
-    def test_a_score_of_several_results_gives_each_of_them(self) -> None:
+    def test_metric_with_several_results_provides_all_of_them(self) -> None:
         class Pair:
             def update(self, outputs: Any, targets: Any) -> None: ...
             def reset(self) -> None: ...
@@ -89,7 +89,7 @@ class TestWhatIsThere:
 
         trainer(Reader("precision", "val/recall"), metrics={"pair": Pair()}).check()
 
-    def test_a_score_that_cannot_judge_one_batch_is_there(self) -> None:
+    def test_metric_that_fails_on_one_batch_is_expected(self) -> None:
         class Patient:
             def update(self, outputs: Any, targets: Any) -> None: ...
             def reset(self) -> None: ...
@@ -98,7 +98,7 @@ class TestWhatIsThere:
 
         trainer(Reader("auc"), metrics={"auc": Patient()}).check()
 
-    def test_a_training_finds_what_the_check_has_found(self) -> None:
+    def test_training_provides_the_expected_metrics(self) -> None:
         class Reading(Reader):
             def after_val(self, metrics: Any) -> None:
                 self.read = [metrics[name] for name in self._needs]
@@ -110,68 +110,68 @@ class TestWhatIsThere:
         assert len(hook.read) == 3
 
 
-class TestWhatIsNot:
-    def test_a_wrong_name_is_told_with_a_near_one_and_all_there_are(self) -> None:
-        assert refused(trainer(Reader("acuracy"))) == (
+class TestMissingMetrics:
+    def test_unknown_metric_lists_close_matches_and_all_names(self) -> None:
+        assert get_error(trainer(Reader("acuracy"))) == (
             f"hook 'reader' (module {__name__}): There is no metric 'acuracy'. "
             "Did you mean 'accuracy'? Available: val/accuracy, val/loss."
         )
 
-    def test_all_wrong_names_of_all_hooks_are_told(self) -> None:
+    def test_unknown_metrics_of_all_hooks_are_listed(self) -> None:
         class Second(Reader):
             pass
 
-        lines = refused(trainer(Reader("bleu", "rouge"), Second("wer"))).splitlines()
+        lines = get_error(trainer(Reader("bleu", "rouge"), Second("wer"))).splitlines()
         assert [line.partition("metric ")[2].partition(".")[0] for line in lines] == ["'bleu'", "'rouge'", "'wer'"]
 
-    def test_a_name_that_means_two_things_is_told(self) -> None:
+    def test_ambiguous_metric_is_an_error(self) -> None:
         loaders = {"near": toys.pairs(1), "far": toys.pairs(1)}
-        assert "can mean val/far/accuracy or val/near/accuracy: write the full name" in refused(
+        assert "can mean val/far/accuracy or val/near/accuracy: write the full name" in get_error(
             trainer(Reader("accuracy"), val_loader=loaders)
         )
         trainer(Reader("val/far/accuracy", "near/loss"), val_loader=loaders).check()
 
-    def test_results_of_training_are_not_those_of_a_validation(self) -> None:
-        assert "There is no metric 'train/loss'." in refused(trainer(Reader("train/loss")))
+    def test_training_metrics_are_not_validation_results(self) -> None:
+        assert "There is no metric 'train/loss'." in get_error(trainer(Reader("train/loss")))
 
-    def test_whose_best_is_to_be_kept_has_to_be_there_as_well(self) -> None:
-        told = refused(trainer(Keeper()))
-        assert f"hook 'keeper' (module {__name__}): There is no metric 'f1'." in told
+    def test_metric_of_a_best_checkpoint_is_required(self) -> None:
+        message = get_error(trainer(Keeper()))
+        assert f"hook 'keeper' (module {__name__}): There is no metric 'f1'." in message
 
-    def test_without_a_validation_nothing_can_be_read(self) -> None:
-        with pytest.raises(RequestError, match="^hook 'reader' .* reads 'accuracy', 'loss' in the results of valid"):
+    def test_required_metrics_require_a_validation(self) -> None:
+        with pytest.raises(RequestError, match="^hook 'reader' .* requires 'accuracy', 'loss' of a validation"):
             trainer(Reader("accuracy", "loss"), val_loader=None).check()
         trainer(Reader(), val_loader=None).check()
 
-    def test_what_a_scheduler_is_stepped_with(self) -> None:
+    def test_metric_of_a_scheduler_is_required(self) -> None:
         model = toys.net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         plateau = ReduceLROnPlateau(optimizer)
         stepped = {"model": model, "optimizer": optimizer, "scheduler": plateau}
         trainer(**stepped).check()
-        assert refused(trainer(**stepped, scheduler_monitor="acuracy")).startswith(
+        assert get_error(trainer(**stepped, scheduler_monitor="acuracy")).startswith(
             "scheduler: There is no metric 'acuracy'. Did you mean 'accuracy'?"
         )
 
 
-class TestWhatCannotBeTold:
-    """Where something else may be among the results, nothing is called wrong."""
+class TestUndeclaredMetrics:
+    """Unknown metrics are not an error if undeclared results are possible."""
 
-    def test_a_hook_says_what_it_adds(self) -> None:
-        assert "There is no metric 'dice'." in refused(trainer(Reader("dice"), Giver()))
+    def test_declared_metrics_are_expected(self) -> None:
+        assert "There is no metric 'dice'." in get_error(trainer(Reader("dice"), Giver()))
         trainer(Reader("dice", "val/dice"), Giver("dice")).check()
-        assert "Did you mean 'dice'? Available: val/accuracy, val/dice, val/loss." in refused(
+        assert "Did you mean 'dice'? Available: val/accuracy, val/dice, val/loss." in get_error(
             trainer(Reader("dise"), Giver("dice"))
         )
 
-    def test_a_hook_may_add_anything(self) -> None:
+    def test_hook_may_add_undeclared_metrics(self) -> None:
         trainer(Reader("whatever"), Giver(anything=True)).check()
 
-    def test_a_hook_may_validate_by_itself(self) -> None:
+    def test_hook_with_a_validation_may_return_any_metric(self) -> None:
         trainer(Reader("anything"), Own()).check()
         trainer(Reader("anything"), Own(), val_loader=None).check()
 
-    def test_a_hook_may_judge_a_batch_in_its_own_way(self) -> None:
+    def test_hook_with_a_val_step_may_return_any_metric(self) -> None:
         class Stepping(Hook):
             @hookimpl
             def val_step(self, run: Any, batch: Any) -> Any:
@@ -180,16 +180,16 @@ class TestWhatCannotBeTold:
         trainer(Reader("bleu"), Stepping()).check()
 
     @pytest.mark.parametrize(("point", "known"), [("after_val_iter", False), ("before_train", True)])
-    def test_a_plain_function_may_add_to_what_it_listens_at(self, point: str, known: bool) -> None:
+    def test_plain_listener_may_add_metrics_at_its_point(self, point: str, known: bool) -> None:
         made = trainer(Reader("bleu"))
         made.bus.on(point)(lambda run: None)
         if known:
-            assert "There is no metric 'bleu'." in refused(made)
+            assert "There is no metric 'bleu'." in get_error(made)
         else:
             made.check()
 
-    def test_a_loader_that_cannot_be_read_is_told_alone(self) -> None:
-        assert refused(trainer(Reader("acuracy"), val_loader=[])) == "The val_loader gives no batch."
+    def test_failing_loader_is_the_only_error(self) -> None:
+        assert get_error(trainer(Reader("acuracy"), val_loader=[])) == "The val_loader yields no batch."
 
 
 class TestSchedulers:
@@ -209,20 +209,20 @@ class TestSchedulers:
             (2, {"epochs": None, "iterations": 8}),
         ],
     )
-    def test_one_that_does_not_last_is_told(self, total: int, options: dict[str, Any]) -> None:
+    def test_scheduler_with_too_few_steps_is_an_error(self, total: int, options: dict[str, Any]) -> None:
         self.made(total, **options).check()
         with pytest.raises(
             ConfigError, match=f"^scheduler: the scheduler fails at its step {total}: ValueError: Tried"
         ):
             self.made(total - 1, **options).check()
 
-    def test_a_check_steps_a_copy(self) -> None:
+    def test_check_does_not_change_the_scheduler(self) -> None:
         made = self.made(4, epochs=4)
         before = made.scheduler.scheduler.state_dict().copy(), made.optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
         made.check()
         assert (made.scheduler.scheduler.state_dict(), made.optimizer.param_groups[0]["lr"]) == before  # type: ignore[union-attr]
 
-    def test_one_of_a_user_that_has_no_optimizer_is_stepped_as_well(self) -> None:
+    def test_custom_scheduler_is_stepped(self) -> None:
         class Mine:
             def step(self) -> None:
                 raise RuntimeError("never")
@@ -231,7 +231,7 @@ class TestSchedulers:
             trainer(scheduler=Mine()).check()
 
 
-def test_a_scheduler_that_is_fine_stays_fine() -> None:
+def test_check_does_not_change_the_learning_rate() -> None:
     model = toys.net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     made = trainer(model=model, optimizer=optimizer, scheduler=StepLR(optimizer, 1, 0.5), epochs=3)

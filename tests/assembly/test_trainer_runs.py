@@ -1,4 +1,4 @@
-"""The runs of one Trainer: what they have, and what one of them leaves to the next."""
+"""Tests of the consecutive runs of a Trainer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hookbus.run import Run
 from tests import toys
 
 
-class Looks(Hook):
-    """Notes what it finds in each run."""
+class RunRecorder(Hook):
+    """Record services and progress at the start of each run."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Any] = []
+        self.records: list[Any] = []
 
     def before_run(self, run: Run) -> None:
-        self.found.append((run.get("board"), run.get("experiment_dir"), run.iters_done))
+        self.records.append((run.get("board"), run.get("experiment_dir"), run.iters_done))
 
 
-def test_a_new_run_has_what_the_trainer_has() -> None:
+def test_new_run_has_the_objects_of_the_trainer() -> None:
     train, val = toys.pairs(3), toys.pairs(1)
     trainer = toys.trainer(train_loader=train, val_loader=val, epochs=2, seed=5, agree_every=4)
     run = trainer.runs.new("train")
@@ -37,29 +37,29 @@ def test_a_new_run_has_what_the_trainer_has() -> None:
     assert not run.alive
 
 
-def test_services_are_there_before_a_run_and_in_every_one() -> None:
-    looks = Looks()
-    trainer = toys.trainer(looks, epochs=0, val_loader=toys.pairs(1))
+def test_services_are_available_in_every_run() -> None:
+    recorder = RunRecorder()
+    trainer = toys.trainer(recorder, epochs=0, val_loader=toys.pairs(1))
     trainer.register_service("board", "a board")
     assert trainer.bus.current.get("board") == "a board"
     trainer.fit()
     trainer.validate()
 
-    assert [board for board, _, _ in looks.found] == ["a board", "a board"]
+    assert [board for board, _, _ in recorder.records] == ["a board", "a board"]
 
 
-def test_all_of_them_are_in_the_directory_of_the_first_training(tmp_path: Path) -> None:
+def test_runs_share_the_directory_of_the_first_training(tmp_path: Path) -> None:
     toys.trainer(epochs=1, work_dir=tmp_path / "run").fit()
-    looks = Looks()
-    trainer = toys.trainer(looks, epochs=1, val_loader=toys.pairs(1), work_dir=tmp_path / "run")
+    recorder = RunRecorder()
+    trainer = toys.trainer(recorder, epochs=1, val_loader=toys.pairs(1), work_dir=tmp_path / "run")
     trainer.fit()
     trainer.validate()
     trainer.fit(epochs=2)
 
-    assert [directory for _, directory, _ in looks.found] == [tmp_path / "run-2"] * 3
+    assert [directory for _, directory, _ in recorder.records] == [tmp_path / "run-2"] * 3
 
 
-def test_a_file_is_resumed_from_once(tmp_path: Path) -> None:
+def test_checkpoint_is_resumed_once(tmp_path: Path) -> None:
     saver = toys.Saver("after_train")
     toys.trainer(saver, iterations=2, work_dir=tmp_path / "first").fit()
     trainer = toys.trainer(iterations=3, resume=saver.files[0], work_dir=None)
@@ -71,7 +71,7 @@ def test_a_file_is_resumed_from_once(tmp_path: Path) -> None:
     assert reads == saver.files
 
 
-def test_one_inside_another_is_refused() -> None:
+def test_nested_run_is_an_error() -> None:
     trainer = toys.trainer(epochs=1)
     trainer.bus.on("after_train_iter")(lambda run: run.trainer.fit())
     with pytest.raises(RequestError) as raised:
@@ -83,7 +83,7 @@ def test_one_inside_another_is_refused() -> None:
     )
 
 
-def test_resume_and_overwrite_contradict_each_other(tmp_path: Path) -> None:
+def test_resume_and_overwrite_are_mutually_exclusive(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         toys.trainer(epochs=1, work_dir=tmp_path, resume="auto", overwrite=True).fit()
 

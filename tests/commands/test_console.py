@@ -1,4 +1,4 @@
-"""How the command line talks."""
+"""Tests of console output."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from hookbus.errors import ConfigError, HookbusError, HookWarning
 
 
 class TestExitCodes:
-    def test_a_configuration_that_does_not_hold_is_told_line_by_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_config_error_is_printed_line_by_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(typer.Exit) as caught, reported():
             raise ConfigError(["run.yaml:1:2: [a]: no.", "run.yaml:3:4: b: no."])
         assert caught.value.exit_code == 2
         assert capsys.readouterr() == ("", "run.yaml:1:2: [a]: no.\nrun.yaml:3:4: b: no.\n")
 
-    def test_an_error_of_hookbus_is_told_with_its_notes_and_no_traceback(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_hookbus_error_is_printed_without_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         error = HookbusError("one\ntwo")
         error.add_note("hook 'x', at before_run")
         with pytest.raises(typer.Exit) as caught, reported():
@@ -29,45 +27,41 @@ class TestExitCodes:
         assert caught.value.exit_code == 1
         assert capsys.readouterr().err == "error: one\nerror: two\n  hook 'x', at before_run\n"
 
-    def test_what_nobody_expected_shows_its_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unexpected_error_is_printed_with_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(typer.Exit) as caught, reported():
-            raise ZeroDivisionError("by nothing")
+            raise ZeroDivisionError("division by zero")
         assert caught.value.exit_code == 1
         err = capsys.readouterr().err
         assert err.startswith("Traceback")
-        assert err.endswith("ZeroDivisionError: by nothing\n")
+        assert err.endswith("ZeroDivisionError: division by zero\n")
 
-    def test_an_interrupt_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_interrupt_is_printed(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(typer.Exit) as caught, reported():
             raise KeyboardInterrupt
         assert caught.value.exit_code == 130
         assert capsys.readouterr().err == "interrupted\n"
 
     @pytest.mark.parametrize(("code", "shown"), [(None, ""), (0, "0"), (3, "3"), ("no [gpu]", "'no [gpu]'")])
-    def test_an_exit_that_is_not_ours_is_an_error_whatever_its_code(
-        self, capsys: pytest.CaptureFixture[str], code: object, shown: str
-    ) -> None:
+    def test_sys_exit_is_an_error(self, capsys: pytest.CaptureFixture[str], code: object, shown: str) -> None:
         error = SystemExit(code)
         error.add_note("raised by hook 'x'")
         with pytest.raises(typer.Exit) as caught, reported():
             raise error
         assert caught.value.exit_code == 1
-        assert capsys.readouterr().err == (
-            f"error: Something called sys.exit({shown}) in the middle of this.\n  raised by hook 'x'\n"
-        )
+        assert capsys.readouterr().err == (f"error: Unexpected call of sys.exit({shown}).\n  raised by hook 'x'\n")
 
-    def test_an_exit_keeps_its_code(self) -> None:
+    def test_typer_exit_keeps_its_code(self) -> None:
         with pytest.raises(typer.Exit) as caught, reported():
             raise typer.Exit(75)
         assert caught.value.exit_code == 75
 
-    def test_a_closed_pipe_is_left_to_the_caller(self) -> None:
+    def test_broken_pipe_is_propagated(self) -> None:
         with pytest.raises(BrokenPipeError), reported():
             raise BrokenPipeError
 
 
 class TestMessages:
-    def test_warnings_and_messages_are_lines_on_standard_error(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_warnings_and_logs_are_printed_on_standard_error(self, capsys: pytest.CaptureFixture[str]) -> None:
         with reported():
             warnings.warn("left [out]", HookWarning, stacklevel=1)
             warnings.warn("left [out]", HookWarning, stacklevel=1)
@@ -78,13 +72,13 @@ class TestMessages:
             "warning: left [out]\nwarning: left [out]\nresumed\nwarning: damaged [file]\n",
         )
 
-    def test_of_several_processes_the_main_one_tells_what_all_do_and_the_others_say_who_they_are(
+    def test_other_ranks_print_errors_with_their_rank(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RANK", "1")
         with reported():
             warnings.warn("left out", HookWarning, stacklevel=1)
-            logging.getLogger("hookbus").warning("told by all")
+            logging.getLogger("hookbus").warning("logged by all ranks")
             logging.getLogger("hookbus").error("out of memory")
             complain("no disk")
         assert capsys.readouterr().err.splitlines() == [
@@ -93,7 +87,7 @@ class TestMessages:
             "rank 1: error: no disk",
         ]
 
-    def test_of_several_processes_only_the_main_one_writes_results(
+    def test_only_rank_0_prints_results(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for rank in ("1", "0"):
@@ -103,11 +97,11 @@ class TestMessages:
 
         assert capsys.readouterr().out.splitlines() == ["rank 0", '"0"']
 
-    def test_a_long_line_stays_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_long_line_is_not_wrapped(self, capsys: pytest.CaptureFixture[str]) -> None:
         complain("word " * 100)
         assert len(capsys.readouterr().err.splitlines()) == 1
 
-    def test_everything_is_put_back(self) -> None:
+    def test_logging_and_warnings_are_restored(self) -> None:
         logger = logging.getLogger("hookbus")
         before = (list(logger.handlers), logger.level, logger.propagate, warnings.showwarning)
         with reported():
@@ -116,18 +110,18 @@ class TestMessages:
 
 
 @pytest.fixture(autouse=True)
-def of_no_known_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def unset_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 class TestOutput:
-    def test_piped_output_is_as_wide_as_it_needs_or_as_it_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_width_of_piped_output(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert console().width == 160
         monkeypatch.setenv("COLUMNS", "60")
         assert console().width == 60
-        monkeypatch.setenv("COLUMNS", "0")  # a terminal that does not know says so
+        monkeypatch.setenv("COLUMNS", "0")  # some terminals set 0 if the width is unknown
         assert console().width == 160
 
-    def test_json_keeps_letters(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_is_not_escaped(self, capsys: pytest.CaptureFixture[str]) -> None:
         print_json({"ü": [1, None]})
         assert capsys.readouterr().out == '{\n  "ü": [\n    1,\n    null\n  ]\n}\n'

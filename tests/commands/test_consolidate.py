@@ -1,4 +1,4 @@
-"""One file out of a generation, by the function and by the command."""
+"""Tests of consolidate: function and command."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ WEIGHT = torch.arange(6.0).reshape(3, 2)
 def generation(tmp_path: Path) -> Path:
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    spread = Layout(init_device_mesh("cpu", (1,)), (Shard(0),)).spread(WEIGHT)
-    checkpoint = {"meta": {"step": 7}, "state_dict": {"weight": spread}, "loop": {"id": "a-run"}}
+    sharded = Layout(init_device_mesh("cpu", (1,)), (Shard(0),)).spread(WEIGHT)
+    checkpoint = {"meta": {"step": 7}, "state_dict": {"weight": sharded}, "loop": {"id": "a-run"}}
     pointer = write_generation(tmp_path, checkpoint, 7, Ranks())
     write_checkpoint(tmp_path / "last.pth", pointer, 7)
     dist.destroy_process_group()
     return tmp_path / "generation_7"
 
 
-def test_one_file_stands_beside_the_directory(generation: Path) -> None:
+def test_file_is_written_next_to_the_directory(generation: Path) -> None:
     path = consolidate(generation)
     plain = torch.load(path, weights_only=True)
 
@@ -49,23 +49,23 @@ def test_one_file_stands_beside_the_directory(generation: Path) -> None:
     assert is_of(path, "a-run")
 
 
-def test_a_file_that_names_it_will_do(generation: Path, tmp_path: Path) -> None:
+def test_pointer_file_is_accepted(generation: Path, tmp_path: Path) -> None:
     path = consolidate(tmp_path / "last.pth", tmp_path / "out" / "model.pth")
 
     assert path == tmp_path / "out" / "model.pth"
     assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], WEIGHT)
 
 
-def test_nothing_is_written_over(generation: Path, tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(generation: Path, tmp_path: Path) -> None:
     consolidate(generation)
 
-    with pytest.raises(CheckpointError, match=r"generation_7\.pth is there already\. Move it"):
+    with pytest.raises(CheckpointError, match=r"generation_7\.pth already exists\. Move it"):
         consolidate(generation)
-    with pytest.raises(CheckpointError, match="one file already"):
+    with pytest.raises(CheckpointError, match="already is a single file"):
         consolidate(tmp_path / "generation_7.pth")
 
 
-def test_a_damaged_one_makes_no_file(generation: Path) -> None:
+def test_corrupted_generation_is_an_error(generation: Path) -> None:
     (generation / "__0_0.distcp").write_bytes(b"")
 
     with pytest.raises(CheckpointDamaged, match=r"__0_0\.distcp: damaged"):
@@ -73,14 +73,14 @@ def test_a_damaged_one_makes_no_file(generation: Path) -> None:
     assert not generation.with_name("generation_7.pth").exists()
 
 
-def test_a_place_that_cannot_be_written_is_named(generation: Path, tmp_path: Path) -> None:
+def test_unwritable_path_is_named(generation: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(CheckpointError, match=r"model\.pth could not be written"):
         consolidate(generation, tmp_path / "file" / "model.pth")
 
 
-def test_the_command_says_what_it_wrote(generation: Path) -> None:
+def test_command_prints_the_written_file(generation: Path) -> None:
     done = CliRunner().invoke(app, ["consolidate", str(generation)])
     path = generation.with_name("generation_7.pth")
 
@@ -88,7 +88,7 @@ def test_the_command_says_what_it_wrote(generation: Path) -> None:
     assert done.output == f"Wrote {path}, {path.stat().st_size:,} bytes.\n"
 
 
-def test_the_command_names_what_is_there_instead(tmp_path: Path) -> None:
+def test_command_with_a_missing_generation_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["consolidate", str(tmp_path / "generation_1")])
 
     assert done.exit_code == 1

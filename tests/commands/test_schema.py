@@ -1,4 +1,4 @@
-"""The JSON schema of run files."""
+"""Tests of the JSON schema of run files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inner(HookConfig):
 
 
 OtherInner = create_model("Inner", __base__=HookConfig, width=(str, ""))
-"""Another model of the same name."""
+"""Another model with the same name."""
 
 
 class SchemaProbeHook(Hook):
@@ -64,7 +64,7 @@ def errors(validator: Draft202012Validator, text: str) -> list[Any]:
     return list(validator.iter_errors(document.data))
 
 
-def test_the_schema_is_a_schema(validator: Draft202012Validator) -> None:
+def test_schema_is_valid(validator: Draft202012Validator) -> None:
     Draft202012Validator.check_schema(validator.schema)
 
 
@@ -126,16 +126,16 @@ BAD = [
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_a_run_file_that_holds_is_accepted(validator: Draft202012Validator, text: str) -> None:
+def test_valid_run_file_is_accepted(validator: Draft202012Validator, text: str) -> None:
     assert errors(validator, text) == []
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_run_file_that_does_not_hold_is_refused(validator: Draft202012Validator, text: str) -> None:
+def test_invalid_run_file_is_rejected(validator: Draft202012Validator, text: str) -> None:
     assert errors(validator, text) != []
 
 
-def test_every_branch_of_the_hooks_names_its_type(validator: Draft202012Validator) -> None:
+def test_every_branch_requires_its_type(validator: Draft202012Validator) -> None:
     definitions = validator.schema["$defs"]
     branches = [name for name in definitions if name.startswith("hook.")]
     assert {"hook.schema_probe", "hook.other", "hook.keyword"} <= set(branches)
@@ -145,20 +145,22 @@ def test_every_branch_of_the_hooks_names_its_type(validator: Draft202012Validato
         assert branch.removeprefix("hook.") in definitions[settings]["properties"]["type"]["enum"]
 
 
-def test_every_setting_of_the_core_is_described(validator: Draft202012Validator) -> None:
-    undescribed = [name for name, each in validator.schema["properties"].items() if not each.get("description")]
+def test_every_section_has_a_description(validator: Draft202012Validator) -> None:
+    undescribed = [
+        name for name, property_ in validator.schema["properties"].items() if not property_.get("description")
+    ]
     assert undescribed == []
 
 
 @pytest.fixture(scope="module")
 def installed(environment: Environment) -> Any:
-    """The schema where packages are installed, and what was wrong with some."""
+    """Return the schema and the errors in an environment with packages."""
     script = "from hookbus.commands.schema import json_schema\nanswer = json_schema()"
     blocked = {"HOOKBUS_BLOCK": "killing,leaving", "MARKER": str(environment.path / "schema")}
     return environment.answer(script, **blocked)
 
 
-def test_installed_hooks_are_in_it_under_all_their_names(installed: Any) -> None:
+def test_schema_contains_all_names_of_installed_hooks(installed: Any) -> None:
     schema, _ = installed
     greet = schema["$defs"]["settings.greet"]
     assert greet["properties"]["type"]["enum"] == ["greet", "GreetHook", "acme-hooks/greet", "acme-hooks/GreetHook"]
@@ -168,21 +170,21 @@ def test_installed_hooks_are_in_it_under_all_their_names(installed: Any) -> None
     assert not check({"hooks": [{"type": "GreetHook", "txt": "hi"}]})
 
 
-def test_hooks_of_one_name_are_in_it_under_their_full_names(installed: Any) -> None:
+def test_schema_contains_full_names_of_duplicates(installed: Any) -> None:
     check = Draft202012Validator(installed[0]).is_valid
     assert check({"hooks": ["twin-one/twin", {"type": "twin-two/twin"}]})
     assert not check({"hooks": ["twin"]})
 
 
-def test_hooks_that_cannot_be_imported_are_told_and_left_out(installed: Any) -> None:
+def test_broken_hooks_are_omitted_and_reported(installed: Any) -> None:
     schema, problems = installed
     assert len(problems) == 3
     for problem, start in zip(
-        problems, ("broken-hooks 0.3 offers", "'odd-hooks/odd' is", "tomorrow-hooks 5.0 requires"), strict=True
+        problems, ("broken-hooks 0.3 publishes", "'odd-hooks/odd': should", "tomorrow-hooks 5.0 requires"), strict=True
     ):
         assert problem.startswith(start)
     assert not Draft202012Validator(schema).is_valid({"hooks": ["broken"]})
 
 
-def test_blocked_hooks_are_left_out(installed: Any) -> None:
+def test_blocked_hooks_are_omitted(installed: Any) -> None:
     assert "settings.killing" not in installed[0]["$defs"]

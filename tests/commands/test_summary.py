@@ -1,4 +1,4 @@
-"""What the command line says when a training is over."""
+"""Tests of the summary at the end of a training."""
 
 from __future__ import annotations
 
@@ -27,47 +27,49 @@ RUN = """
 
 
 @pytest.fixture(autouse=True)
-def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def hookbus_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/hookbus"])
     monkeypatch.setattr("shutil.which", lambda _: "/somewhere/bin/hookbus")
 
 
-def said(*arguments: str) -> list[str]:
+def run_train(*arguments: str) -> list[str]:
     result = CliRunner().invoke(app, ["train", "run.yaml", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
 
-def commands(lines: list[str]) -> list[list[str]]:
-    return [shlex.split(line) for line in lines[lines.index("What to try next") + 1 :]]
+def suggested_commands(lines: list[str]) -> list[list[str]]:
+    return [shlex.split(line) for line in lines[lines.index("Next steps") + 1 :]]
 
 
-def test_it_names_every_file_that_a_user_may_want(project: Project) -> None:
+def test_summary_lists_the_output_files(project: Project) -> None:
     project.write(RUN)
-    lines = said()
+    lines = run_train()
     assert lines[1] == "The files of this run are in runs/x"
-    named = {line.split()[0] for line in lines[2 : lines.index("What to try next") - 1]}
-    assert named == {"checkpoints/best_loss.pth", "checkpoints/epoch_2.pth", "config.yaml", "status.json"}
-    assert all((project.path / "runs/x" / name).exists() for name in named)
+    listed = {line.split()[0] for line in lines[2 : lines.index("Next steps") - 1]}
+    assert listed == {"checkpoints/best_loss.pth", "checkpoints/epoch_2.pth", "config.yaml", "status.json"}
+    assert all((project.path / "runs/x" / name).exists() for name in listed)
 
 
-def test_each_command_that_it_proposes_works(project: Project) -> None:
+def test_suggested_commands_work(project: Project) -> None:
     project.write(RUN)
-    for program, command, *arguments in commands(said("seed=3")):
+    for program, command, *arguments in suggested_commands(run_train("seed=3")):
         assert program == "hookbus"
         assert "seed=3" in arguments
         result = CliRunner().invoke(app, [command, *arguments])
         assert result.exit_code == 0, result.output
 
 
-def test_going_on_doubles_what_was_done(project: Project) -> None:
+def test_suggested_limit_is_doubled(project: Project) -> None:
     project.write(RUN)
-    assert ["hookbus", "train", "run.yaml", "training.epochs=6", "--resume"] in commands(said("training.epochs=3"))
-    by_iteration = commands(said("training={iterations: 5}", "--overwrite"))
+    assert ["hookbus", "train", "run.yaml", "training.epochs=6", "--resume"] in suggested_commands(
+        run_train("training.epochs=3")
+    )
+    by_iteration = suggested_commands(run_train("training={iterations: 5}", "--overwrite"))
     assert by_iteration[1][-2:] == ["training.iterations=10", "--resume"]
 
 
-def test_after_ctrl_c_it_says_how_to_go_on(project: Project) -> None:
+def test_resume_is_suggested_after_ctrl_c(project: Project) -> None:
     project.write(
         """
         from hookbus import Hook
@@ -82,29 +84,29 @@ def test_after_ctrl_c_it_says_how_to_go_on(project: Project) -> None:
     hooks = 'hooks=[checkpoint, "leaves_1:LeavesHook"]'
     result = CliRunner().invoke(app, ["train", "run.yaml", hooks])
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
-    assert ["hookbus", "train", "run.yaml", hooks, "--resume"] in commands(result.stdout.splitlines())
+    assert ["hookbus", "train", "run.yaml", hooks, "--resume"] in suggested_commands(result.stdout.splitlines())
 
 
-def test_a_run_that_was_stopped_early_is_gone_on_with_as_it_is(project: Project) -> None:
+def test_resume_is_suggested_after_early_stopping(project: Project) -> None:
     project.write(RUN)
     stopping = "hooks=[{type: checkpoint}, {type: early_stopping, monitor: val_loss, stopping_threshold: 1000}]"
-    lines = said("training.epochs=9", stopping)
-    assert any(line.endswith("how it ended: stopped") for line in lines)
-    assert ["hookbus", "train", "run.yaml", "training.epochs=9", stopping, "--resume"] in commands(lines)
+    lines = run_train("training.epochs=9", stopping)
+    assert any(line.endswith("outcome: stopped") for line in lines)
+    assert ["hookbus", "train", "run.yaml", "training.epochs=9", stopping, "--resume"] in suggested_commands(lines)
 
 
-def test_a_run_that_had_to_go_elsewhere_is_named_in_the_commands(project: Project) -> None:
+def test_suggested_commands_contain_the_actual_directory(project: Project) -> None:
     project.write(RUN)
-    said()
-    assert all("work_dir=runs/x-2" in command for command in commands(said()))
+    run_train()
+    assert all("work_dir=runs/x-2" in command for command in suggested_commands(run_train()))
 
 
-def test_a_run_without_checkpoints_cannot_be_gone_on_with(project: Project) -> None:
+def test_resume_is_not_suggested_without_checkpoints(project: Project) -> None:
     project.write(RUN)
-    assert commands(said("hooks=[]")) == [["hookbus", "explain", "run.yaml", "hooks=[]"]]
+    assert suggested_commands(run_train("hooks=[]")) == [["hookbus", "explain", "run.yaml", "hooks=[]"]]
 
 
-def test_it_makes_no_directory_for_checkpoints_of_a_saver_without_a_place(project: Project) -> None:
+def test_summary_creates_no_checkpoint_directory(project: Project) -> None:
     project.write(
         """
         from hookbus import Hook
@@ -119,12 +121,12 @@ def test_it_makes_no_directory_for_checkpoints_of_a_saver_without_a_place(projec
         "elsewhere_1.py",
     )
     project.write(RUN)
-    assert commands(said("hooks=['elsewhere_1:WritesElsewhereHook']"))[0][1] == "explain"
+    assert suggested_commands(run_train("hooks=['elsewhere_1:WritesElsewhereHook']"))[0][1] == "explain"
     assert not (project.path / "runs/x/checkpoints").exists()
 
 
 @pytest.mark.parametrize(
-    ("called", "shown"),
+    ("program", "shown"),
     [
         ("/somewhere/bin/hookbus", "hookbus"),
         (".venv/bin/hookbus", ".venv/bin/hookbus"),
@@ -132,22 +134,26 @@ def test_it_makes_no_directory_for_checkpoints_of_a_saver_without_a_place(projec
         ("/somewhere/hookbus/__main__.py", "python -m hookbus"),
     ],
 )
-def test_it_repeats_the_command_as_it_was_called(
-    project: Project, monkeypatch: pytest.MonkeyPatch, called: str, shown: str
+def test_suggested_commands_use_the_same_program(
+    project: Project, monkeypatch: pytest.MonkeyPatch, program: str, shown: str
 ) -> None:
-    monkeypatch.setattr("sys.argv", [called])
+    monkeypatch.setattr("sys.argv", [program])
     project.write(RUN)
-    assert said("hooks=[]")[-1] == f"  {shown} explain run.yaml 'hooks=[]'"
+    assert run_train("hooks=[]")[-1] == f"  {shown} explain run.yaml 'hooks=[]'"
 
 
-@pytest.mark.parametrize(("on_this_host", "how"), [("2", "--nproc-per-node 2"), ("1", "...")])
-def test_several_processes_go_on_as_several(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_this_host: str, how: str
+@pytest.mark.parametrize(("local_world_size", "how"), [("2", "--nproc-per-node 2"), ("1", "...")])
+def test_resume_of_a_distributed_run_uses_torchrun(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    local_world_size: str,
+    how: str,
 ) -> None:
     project.write(RUN)
     run = Trainer.from_file("run.yaml").fit()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", on_this_host)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
     capsys.readouterr()
     say_summary(run, Path("run.yaml"), [], None)
     test, train, explain = capsys.readouterr().out.splitlines()[-3:]
@@ -156,8 +162,8 @@ def test_several_processes_go_on_as_several(
     assert explain == "  hookbus explain run.yaml"
 
 
-def test_only_the_main_rank_speaks(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_prints_the_summary(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     project.write(RUN)
-    assert said("hooks=[]") == []
+    assert run_train("hooks=[]") == []

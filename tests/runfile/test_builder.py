@@ -1,4 +1,4 @@
-"""From settings to hooks."""
+"""Tests of the construction of hooks from settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NamingConfig(HookConfig):
 
 
 class NamingHook(Hook):
-    """A hook whose `name` names something else."""
+    """Hook with another key for its instance name."""
 
     Config = NamingConfig
 
@@ -44,12 +44,12 @@ class KeywordHook(Hook):
 class DictHook(Hook):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
-        self.given = config
+        self.settings = config
 
 
 class AnyHook(Hook):
-    def __init__(self, **given: Any) -> None:
-        self.given = given
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
 
 
 class Plain:
@@ -61,69 +61,69 @@ class Plain:
         pass
 
 
-class TestBuildingOne:
-    def test_a_class_or_a_name_and_its_settings(self) -> None:
+class TestBuildHook:
+    def test_hook_is_built_from_type_and_settings(self) -> None:
         hook = build_hook({"type": SizedHook, "size": 3, "name": "three"})
         assert (type(hook), hook.config.size, hook.name) == (SizedHook, 3, "three")
 
-    def test_a_built_hook_is_returned_as_it_is(self) -> None:
+    def test_hook_instance_is_returned_unchanged(self) -> None:
         hook = SizedHook()
         assert build_hook(hook) is hook
 
-    def test_the_given_settings_are_not_changed(self) -> None:
+    def test_settings_are_not_modified(self) -> None:
         settings = {"type": SizedHook, "size": 3}
         build_hook(settings)
         assert settings == {"type": SizedHook, "size": 3}
 
-    def test_every_wrong_setting_is_told(self) -> None:
+    def test_all_invalid_settings_are_listed(self) -> None:
         with pytest.raises(ConfigError) as caught:
             build_hook({"type": SizedHook, "siez": 1, "priority": "TOP"})
         assert [problem.split(": ")[1] for problem in caught.value.problems] == ["priority", "siez"]
         assert "Did you mean 'size'?" in caught.value.problems[1]
 
     @pytest.mark.parametrize("settings", [{}, {"size": 1}, {"type": 3}])
-    def test_a_missing_type_is_told(self, settings: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="the type is missing in"):
+    def test_missing_type_is_an_error(self, settings: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="the key 'type' is missing or not a string, got"):
             build_hook(settings)
 
 
 class TestClassesWithTheirOwnInit:
-    def test_keywords_are_given_as_keywords(self) -> None:
+    def test_settings_are_passed_as_keywords(self) -> None:
         assert build_hook({"type": KeywordHook, "interval": 7}).interval == 7
         assert build_hook({"type": KeywordHook}).interval == 50
 
-    def test_common_keys_reach_a_hook_whose_init_knows_nothing_of_them(self) -> None:
+    def test_common_keys_apply_without_a_config_argument(self) -> None:
         hook = build_hook({"type": KeywordHook, "interval": 7, "name": "k", "priority": "LOW", "on_error": "warn"})
         assert (hook.interval, hook.name, hook.config.priority, hook.config.on_error) == (7, "k", 70, "warn")
         bus = HookBus([hook])
         assert list(bus.hooks) == ["k"]
 
-    def test_a_wrong_common_key_is_told(self) -> None:
+    def test_invalid_common_key_is_an_error(self) -> None:
         with pytest.raises(ConfigError, match="KeywordHook: priority: unknown priority level, got 'TOP'."):
             build_hook({"type": KeywordHook, "priority": "TOP"})
 
-    def test_an_unknown_keyword_is_told_with_a_near_one(self) -> None:
+    def test_unknown_keyword_suggests_a_close_match(self) -> None:
         with pytest.raises(ConfigError, match="KeywordHook: intervall: unknown key. Did you mean 'interval'?"):
             build_hook({"type": KeywordHook, "intervall": 7})
 
-    def test_a_config_argument_gets_a_dict_of_its_own(self) -> None:
+    def test_config_argument_receives_a_dict(self) -> None:
         settings = {"type": DictHook, "name": "d"}
         hook = build_hook(settings)
-        assert hook.given == {"name": "d"}
+        assert hook.settings == {"name": "d"}
         assert hook.name == "d"
 
-    def test_an_init_that_takes_anything_gets_what_is_its_own(self) -> None:
+    def test_var_keyword_init_receives_its_settings(self) -> None:
         hook = build_hook({"type": AnyHook, "size": 3, "name": "any"})
-        assert (hook.given, hook.name) == ({"size": 3}, "any")
+        assert (hook.settings, hook.name) == ({"size": 3}, "any")
 
-    def test_a_plain_plugin_is_built_from_its_keywords(self) -> None:
+    def test_plain_plugin_is_built_from_keywords(self) -> None:
         assert build_hook({"type": Plain, "size": 3}).size == 3
 
-    def test_a_plain_plugin_has_no_common_keys(self) -> None:
+    def test_plain_plugin_has_no_common_keys(self) -> None:
         with pytest.raises(ConfigError, match="Plain: priority: unknown key. Available: size."):
             build_hook({"type": Plain, "priority": 3})
 
-    def test_what_an_init_raises_is_told(self) -> None:
+    def test_exception_in_init_is_an_error(self) -> None:
         class FullHook(Hook):
             def __init__(self, config: Any = None) -> None:
                 raise OSError("the disk is full")
@@ -131,7 +131,7 @@ class TestClassesWithTheirOwnInit:
         with pytest.raises(ConfigError, match=r"FullHook: cannot be built: OSError: the disk is full \(.*line \d+\)\."):
             build_hook({"type": FullHook})
 
-    def test_a_required_keyword_is_told(self) -> None:
+    def test_missing_required_keyword_is_an_error(self) -> None:
         class NeedyHook(Hook):
             def __init__(self, path: str) -> None:
                 self.path = path
@@ -140,8 +140,8 @@ class TestClassesWithTheirOwnInit:
             build_hook({"type": NeedyHook})
 
 
-class TestBuildingSeveral:
-    def test_they_come_in_the_order_of_their_priorities(self) -> None:
+class TestBuildHooks:
+    def test_hooks_are_sorted_by_priority(self) -> None:
         hooks = build_hooks(
             [
                 {"type": SizedHook, "name": "c", "priority": "LOWEST"},
@@ -152,7 +152,7 @@ class TestBuildingSeveral:
         )
         assert [hook.name for hook in hooks] == ["a", "b", "b2", "c"]
 
-    def test_the_class_decides_where_the_settings_say_nothing(self) -> None:
+    def test_default_priority_is_that_of_the_class(self) -> None:
         class EarlyHook(Hook):
             priority = Priority.HIGH
 
@@ -160,18 +160,18 @@ class TestBuildingSeveral:
         early, normal = EarlyHook(), SizedHook()
         assert build_hooks([plain, normal, early]) == [early, plain, normal]
 
-    def test_those_that_are_switched_off_are_left_out(self) -> None:
+    def test_disabled_hooks_are_omitted(self) -> None:
         assert build_hooks([{"type": SizedHook, "enabled": False}]) == []
 
-    def test_a_mapping_gives_names_and_none_leaves_out(self) -> None:
+    def test_mapping_sets_names_and_null_omits_a_hook(self) -> None:
         hooks = build_hooks({"big": {"type": SizedHook, "size": 9}, "gone": None})
         assert [(hook.name, hook.config.size) for hook in hooks] == [("big", 9)]
 
-    def test_a_hook_with_a_name_of_its_own_meaning_is_still_named_by_the_mapping(self) -> None:
+    def test_mapping_sets_the_instance_key_of_the_hook(self) -> None:
         first, second = build_hooks({"first": {"type": NamingHook, "name": "x"}, "second": {"type": NamingHook}})
         assert [(hook.name, hook.config.name) for hook in (first, second)] == [("first", "x"), ("second", None)]
 
-    def test_the_given_mapping_is_not_changed(self) -> None:
+    def test_mapping_is_not_modified(self) -> None:
         settings: dict[str, Any] = {"big": {"type": SizedHook, "size": 9}}
         before = copy.deepcopy(settings)
         build_hooks(settings)
@@ -186,7 +186,7 @@ def registered() -> Iterator[None]:
 
 
 class TestRegistry:
-    def test_a_class_is_registered_under_a_name_or_its_own(self) -> None:
+    def test_class_is_registered_by_name(self) -> None:
         registry = Registry()
         assert registry.register("mine")(SizedHook) is SizedHook
         registry.register_module()(DictHook)
@@ -195,89 +195,91 @@ class TestRegistry:
         assert "DictHook" in registry
         assert registry.get("other") is None
 
-    def test_a_name_is_given_once(self) -> None:
+    def test_duplicate_name_is_an_error(self) -> None:
         registry = Registry()
         registry.register("mine")(SizedHook)
-        with pytest.raises(RegistrationError, match="'mine' is the name of .*SizedHook already"):
+        with pytest.raises(RegistrationError, match="'mine' already refers to .*SizedHook"):
             registry.register("mine")(DictHook)
         assert registry.get("mine") is SizedHook
 
-    def test_force_replaces(self) -> None:
+    def test_force_replaces_a_class(self) -> None:
         registry = Registry()
         registry.register("mine")(SizedHook)
         registry.register("mine", force=True)(DictHook)
         assert registry.get("mine") is DictHook
 
-    def test_a_script_that_runs_again_registers_again(self) -> None:
+    def test_reloaded_class_is_registered_again(self) -> None:
         registry = Registry()
         for _ in range(2):
             again = type("AgainHook", (Hook,), {"__module__": "script", "__qualname__": "AgainHook"})
             registry.register()(again)
         assert registry.get("AgainHook") is again
 
-    def test_parentheses_are_needed(self) -> None:
+    def test_missing_parentheses_are_an_error(self) -> None:
         with pytest.raises(RegistrationError, match=r"@HOOKS.register\(\) or @HOOKS.register\('SizedHook'\)"):
             Registry().register(SizedHook)  # type: ignore[arg-type]
 
     def test_only_classes_are_registered(self) -> None:
-        with pytest.raises(RegistrationError, match="HOOKS.register is for classes, not for 3."):
+        with pytest.raises(RegistrationError, match="HOOKS.register: should decorate a class, got 3."):
             Registry().register("three")(3)  # type: ignore[type-var]
 
-    def test_a_registered_class_is_found_by_run_files_and_build_hook(self, registered: None) -> None:
+    def test_registered_class_is_found(self, registered: None) -> None:
         HOOKS.register("mine")(SizedHook)
         assert type(build_hook({"type": "mine"})) is SizedHook
 
-    def test_a_near_registered_name_is_suggested(self, registered: None) -> None:
+    def test_close_match_among_registered_names_is_suggested(self, registered: None) -> None:
         HOOKS.register("MyOwnHook")(SizedHook)
         with pytest.raises(PluginNotFound, match="Did you mean 'MyOwnHook'?"):
             hook_class("MyOwnHok")
 
 
 class TestPaths:
-    def test_a_class_of_ones_own_is_named_by_its_path(self, project: Project) -> None:
+    def test_hook_class_is_found_by_its_import_string(self, project: Project) -> None:
         hook = build_hook({"type": "parts:ProbeHook", "interval": 3})
         assert (type(hook).__name__, hook.config.interval) == ("ProbeHook", 3)
 
-    def test_a_path_that_leads_nowhere_is_told(self, project: Project) -> None:
+    def test_missing_name_is_an_error(self, project: Project) -> None:
         with pytest.raises(PluginNotFound) as caught:
             hook_class("parts:QuietHok")
         assert str(caught.value).startswith(
             "hook: 'parts:QuietHok' cannot be imported: parts has no 'QuietHok'. Did you mean 'QuietHook'"
         )
 
-    def test_a_path_to_a_class_that_is_no_hook_is_told_and_nothing_is_built(self, project: Project) -> None:
+    def test_other_class_is_an_error_and_not_instantiated(self, project: Project) -> None:
         project.write("class Bomb:\n    def __init__(self):\n        raise SystemExit('built')\n", "bombs_1.py")
         for path in ("pathlib:Path", "bombs_1:Bomb"):
             with pytest.raises(PluginError) as caught:
                 build_hook({"type": path})
             assert str(caught.value) == (
-                f"{path!r} is no hook class: it neither subclasses hookbus.Hook nor has a method marked by @hookimpl."
+                f"{path!r}: not a hook class. Subclass hookbus.Hook, or mark a method with @hookimpl."
             )
 
-    def test_a_class_with_marked_methods_is_one(self, project: Project) -> None:
+    def test_class_with_marked_methods_is_a_hook(self, project: Project) -> None:
         assert type(build_hook({"type": "parts:Plain"})).__name__ == "Plain"
 
-    def test_a_path_to_something_else_is_told(self, project: Project) -> None:
-        with pytest.raises(PluginError, match="'parts:net' is <function net at .*>; a hook is named by its class."):
+    def test_object_that_is_not_a_class_is_an_error(self, project: Project) -> None:
+        with pytest.raises(PluginError, match="'parts:net': should refer to a hook class, got <function net at .*>."):
             hook_class("parts:net")
 
 
-def test_a_bus_is_built_from_the_hooks_of_a_file_alone(project: Project) -> None:
+def test_bus_from_file_has_the_hooks_of_the_file(project: Project) -> None:
     file = project.write("hooks: {first: {type: 'parts:ProbeHook'}, off: {type: 'parts:ProbeHook', enabled: false}}")
     assert list(HookBus.from_file(file).hooks) == ["first"]
 
 
-def test_a_bus_takes_the_order_of_the_file(project: Project) -> None:
+def test_bus_from_file_has_the_order_of_the_file(project: Project) -> None:
     assert HookBus.from_file(project.write("order: ascending\nhooks: []")).explain().order == "ascending"
 
 
-def test_a_hook_that_the_bus_refuses_is_told_with_its_line(project: Project) -> None:
+def test_registration_error_has_a_location(project: Project) -> None:
     file = project.write("seed: 1\nhooks:\n  - type: 'parts:MisspelledHook'\n")
     with pytest.raises(ConfigError, match="^run.yaml:3:5: hooks.0: hook 'misspelled' .* before_trian_iter"):
         HookBus.from_file(file)
 
 
-def test_one_hook_in_the_place_of_several_is_told() -> None:
-    for given in ("ema", {"type": "ema"}):
-        with pytest.raises(ConfigError, match=r"build_hooks takes a list; for one hook say build_hook\("):
-            build_hooks(given)
+def test_single_hook_is_not_accepted_by_build_hooks() -> None:
+    for configs in ("ema", {"type": "ema"}):
+        with pytest.raises(
+            ConfigError, match=r"build_hooks: should be a list or a mapping of names to settings, got .* Use build_hook"
+        ):
+            build_hooks(configs)

@@ -1,4 +1,4 @@
-"""Changing a run file from the command line."""
+"""Tests of command-line overrides."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ hooks:
 """
 
 
-def changed(override: str, text: str = FILE) -> Document:
+def apply_override(override: str, text: str = FILE) -> Document:
     document = read(text, "run.yaml")
     assert apply_overrides(document, [override]) == []
     return document
 
 
-def refused(override: str, text: str = FILE) -> str:
+def get_error(override: str, text: str = FILE) -> str:
     document = read(text, "run.yaml")
-    (problem,) = apply_overrides(document, [override])
-    return problem.removeprefix(f"command line: {override}: ")
+    (message,) = apply_overrides(document, [override])
+    return message.removeprefix(f"command line: {override}: ")
 
 
 class TestSetting:
@@ -57,144 +57,148 @@ class TestSetting:
             ("experiment_dir=runs/y", ("work_dir",), "runs/y"),
         ],
     )
-    def test_a_value_is_put_where_the_dots_lead(self, override: str, path: tuple[str, ...], value: Any) -> None:
-        found = changed(override).data
+    def test_value_is_set_at_its_path(self, override: str, path: tuple[str, ...], value: Any) -> None:
+        value_ = apply_override(override).data
         for key in path:
-            found = found[key]
-        assert found == value
+            value_ = value_[key]
+        assert value_ == value
 
-    def test_overrides_are_applied_in_their_order(self) -> None:
+    def test_overrides_are_applied_in_order(self) -> None:
         document = read(FILE, "run.yaml")
         assert apply_overrides(document, ["training.epochs=1", "training.epochs=2"]) == []
         assert document.data["training"] == {"epochs": 2}
 
-    def test_a_value_remembers_the_override_that_put_it_there(self) -> None:
-        document = changed("training.epochs=x")
+    def test_override_is_the_location_of_its_value(self) -> None:
+        document = apply_override("training.epochs=x")
         assert (
             document.problem(("training", "epochs"), "no.") == "command line: training.epochs=x: training.epochs: no."
         )
         assert document.problem(("metrics",), "no.") == "run.yaml:3:10: metrics: no."
 
-    def test_a_section_that_was_replaced_belongs_to_the_override_with_all_that_is_in_it(self) -> None:
-        document = changed("hooks=[{type: x, a: 1}]")
+    def test_override_is_the_location_of_a_replaced_section(self) -> None:
+        document = apply_override("hooks=[{type: x, a: 1}]")
         expected = "command line: hooks=[{type: x, a: 1}]: hooks.0.interval: no."
         assert document.problem(("hooks", 0, "interval"), "no.") == expected
 
 
 class TestSettingOfHooks:
     @pytest.mark.parametrize("name", ["one", "0"])
-    def test_a_hook_is_found_by_type_and_by_number(self, name: str) -> None:
-        document = changed(f"hooks.{name}.interval=4")
+    def test_hook_is_found_by_type_and_index(self, name: str) -> None:
+        document = apply_override(f"hooks.{name}.interval=4")
         assert document.data["hooks"][0] == {"type": "one", "interval": 4, "inner": {"a": 1}}
 
-    def test_a_hook_is_found_by_its_instance_name(self) -> None:
-        assert changed("hooks.third.x=1").data["hooks"][2] == {"type": "three", "name": "third", "x": 1}
+    def test_hook_is_found_by_instance_name(self) -> None:
+        assert apply_override("hooks.third.x=1").data["hooks"][2] == {"type": "three", "name": "third", "x": 1}
 
-    @pytest.mark.parametrize("kind", ["mine:OwnLogHook", "pkg.mod:OwnLogHook", "OwnLogHook", "some-package/own_log"])
-    def test_a_hook_is_found_by_the_name_it_will_have(self, kind: str) -> None:
-        assert changed("hooks.own_log.x=1", f"hooks: ['{kind}']\n").data["hooks"] == [{"type": kind, "x": 1}]
+    @pytest.mark.parametrize("type_", ["mine:OwnLogHook", "pkg.mod:OwnLogHook", "OwnLogHook", "some-package/own_log"])
+    def test_hook_is_found_by_its_default_name(self, type_: str) -> None:
+        assert apply_override("hooks.own_log.x=1", f"hooks: ['{type_}']\n").data["hooks"] == [{"type": type_, "x": 1}]
 
-    def test_the_instance_name_wins_over_the_type(self) -> None:
-        document = changed("hooks.ema.x=1", "hooks:\n- {type: ema}\n- {type: other, name: ema}\n")
+    def test_instance_name_takes_precedence_over_the_type(self) -> None:
+        document = apply_override("hooks.ema.x=1", "hooks:\n- {type: ema}\n- {type: other, name: ema}\n")
         assert document.data["hooks"] == [{"type": "ema"}, {"type": "other", "name": "ema", "x": 1}]
 
-    def test_settings_may_lie_deeper(self) -> None:
-        assert changed("hooks.one.inner.b=2").data["hooks"][0]["inner"] == {"a": 1, "b": 2}
+    def test_nested_settings_are_set(self) -> None:
+        assert apply_override("hooks.one.inner.b=2").data["hooks"][0]["inner"] == {"a": 1, "b": 2}
 
-    def test_a_hook_given_by_its_name_alone_gets_settings(self) -> None:
-        assert changed("hooks.two.x=1").data["hooks"][1] == {"type": "two", "x": 1}
+    def test_hook_without_settings_is_converted_to_a_mapping(self) -> None:
+        assert apply_override("hooks.two.x=1").data["hooks"][1] == {"type": "two", "x": 1}
 
-    def test_all_settings_of_a_hook_are_replaced_but_its_type_and_name(self) -> None:
-        assert changed("hooks.third={a: 1}").data["hooks"][2] == {"type": "three", "name": "third", "a": 1}
+    def test_replaced_settings_keep_type_and_name(self) -> None:
+        assert apply_override("hooks.third={a: 1}").data["hooks"][2] == {"type": "three", "name": "third", "a": 1}
 
-    def test_a_hook_that_is_not_there_is_added(self) -> None:
-        document = changed("hooks.new.x=1")
+    def test_missing_hook_is_added(self) -> None:
+        document = apply_override("hooks.new.x=1")
         assert document.data["hooks"][5] == {"type": "new", "x": 1}
         assert document.problem(("hooks", 5, "type"), "no.") == "command line: hooks.new.x=1: hooks.5.type: no."
 
     @pytest.mark.parametrize("text", ["seed: 1\n", "hooks:\n", "hooks: []\n"])
-    def test_a_file_without_hooks_gets_its_first(self, text: str) -> None:
-        assert changed("hooks.new.x=1", text).data["hooks"] == [{"type": "new", "x": 1}]
+    def test_hook_is_added_to_a_file_without_hooks(self, text: str) -> None:
+        assert apply_override("hooks.new.x=1", text).data["hooks"] == [{"type": "new", "x": 1}]
 
     @pytest.mark.parametrize("name", ["avg", "ema"])
-    def test_a_hook_of_a_mapping_is_found_by_name_and_by_type(self, name: str) -> None:
-        document = changed(f"hooks.{name}.momentum=0.5", MAPPING)
+    def test_hook_of_a_mapping_is_found_by_name_and_type(self, name: str) -> None:
+        document = apply_override(f"hooks.{name}.momentum=0.5", MAPPING)
         assert document.data["hooks"]["avg"] == {"type": "ema", "momentum": 0.5}
 
-    def test_a_hook_without_settings_in_a_mapping_gets_some(self) -> None:
-        assert changed("hooks.checkpoint.interval=2", MAPPING).data["hooks"]["checkpoint"] == {"interval": 2}
+    def test_null_hook_of_a_mapping_receives_settings(self) -> None:
+        assert apply_override("hooks.checkpoint.interval=2", MAPPING).data["hooks"]["checkpoint"] == {"interval": 2}
 
-    def test_a_hook_is_added_to_a_mapping(self) -> None:
-        assert changed("hooks.new.x=1", MAPPING).data["hooks"]["new"] == {"type": "new", "x": 1}
+    def test_hook_is_added_to_a_mapping(self) -> None:
+        assert apply_override("hooks.new.x=1", MAPPING).data["hooks"]["new"] == {"type": "new", "x": 1}
 
 
 class TestDeleting:
-    def test_a_key_is_removed(self) -> None:
-        assert changed("~training.epochs").data["training"] == {}
-        assert "training" not in changed("~training").data
-        assert changed("~hooks.one.inner.a").data["hooks"][0]["inner"] == {}
+    def test_key_is_deleted(self) -> None:
+        assert apply_override("~training.epochs").data["training"] == {}
+        assert "training" not in apply_override("~training").data
+        assert apply_override("~hooks.one.inner.a").data["hooks"][0]["inner"] == {}
 
-    def test_an_item_of_a_list_is_removed(self) -> None:
-        document = changed("~metrics.0")
+    def test_list_item_is_deleted(self) -> None:
+        document = apply_override("~metrics.0")
         assert document.data["metrics"] == ["f1"]
         assert document.problem(("metrics", 0), "no.") == "command line: ~metrics.0: metrics.0: no."
 
     @pytest.mark.parametrize("override", ["~hooks.third", "hooks.third=null", "hooks.third="])
-    def test_a_hook_is_switched_off(self, override: str) -> None:
-        assert changed(override).data["hooks"][2] == {"type": "three", "name": "third", "enabled": False}
+    def test_hook_is_disabled(self, override: str) -> None:
+        assert apply_override(override).data["hooks"][2] == {"type": "three", "name": "third", "enabled": False}
 
-    def test_a_hook_given_by_its_name_alone_is_switched_off(self) -> None:
-        assert changed("~hooks.two").data["hooks"][1] == {"type": "two", "enabled": False}
+    def test_hook_without_settings_is_disabled(self) -> None:
+        assert apply_override("~hooks.two").data["hooks"][1] == {"type": "two", "enabled": False}
 
-    def test_a_hook_keeps_the_settings_without_which_it_could_not_be_built(self) -> None:
+    def test_disabled_hook_keeps_its_settings(self) -> None:
         one = {"type": "one", "interval": 1, "inner": {"a": 1}, "enabled": False}
-        assert changed("~hooks.one").data["hooks"][0] == one
+        assert apply_override("~hooks.one").data["hooks"][0] == one
 
-    def test_a_hook_of_a_mapping_is_switched_off_so_that_no_default_takes_its_place(self) -> None:
-        assert changed("~hooks.avg", MAPPING).data["hooks"]["avg"] == {"type": "ema", "momentum": 0.9, "enabled": False}
-        assert changed("~hooks.checkpoint", MAPPING).data["hooks"]["checkpoint"] == {"enabled": False}
+    def test_hook_of_a_mapping_is_disabled(self) -> None:
+        assert apply_override("~hooks.avg", MAPPING).data["hooks"]["avg"] == {
+            "type": "ema",
+            "momentum": 0.9,
+            "enabled": False,
+        }
+        assert apply_override("~hooks.checkpoint", MAPPING).data["hooks"]["checkpoint"] == {"enabled": False}
 
     def test_a_default_hook_that_the_file_does_not_have_is_switched_off(self) -> None:
-        assert changed("~hooks.progress").data["hooks"][5] == {"type": "progress", "enabled": False}
-        assert changed("~hooks.progress", "seed: 1\n").data["hooks"] == [{"type": "progress", "enabled": False}]
+        assert apply_override("~hooks.progress").data["hooks"][5] == {"type": "progress", "enabled": False}
+        assert apply_override("~hooks.progress", "seed: 1\n").data["hooks"] == [{"type": "progress", "enabled": False}]
 
-    def test_all_hooks_of_the_file_are_removed(self) -> None:
-        assert "hooks" not in changed("~hooks").data
+    def test_all_hooks_are_deleted(self) -> None:
+        assert "hooks" not in apply_override("~hooks").data
 
 
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
         ("training", "invalid override. Write key=value to set a key, or ~key to delete it."),
-        ("a..b=1", "'a..b' is not a key; keys are joined by single dots."),
-        ("=1", "'' is not a key; keys are joined by single dots."),
-        ("~", "'' is not a key; keys are joined by single dots."),
+        ("a..b=1", "invalid key 'a..b'. Separate keys by single dots."),
+        ("=1", "invalid key ''. Separate keys by single dots."),
+        ("~", "invalid key ''. Separate keys by single dots."),
         ("a=[1", "invalid YAML: expected ',' or ']', but got '<stream end>'."),
         ("a={b: 1, b: 2}", "b: duplicate key; the first is in line 1."),
         ("a=#f00", "'#f00' is a comment in YAML. Quote the value."),
-        ("training.epochs.x=1", "training.epochs is 5, which has no keys inside."),
-        ("metrics.2=x", "'2' is not the number of an item: there are 2, counted from 0."),
-        ("metrics.f1=x", "'f1' is not the number of an item: there are 2, counted from 0."),
-        ("hooks.9.x=1", "'9' is not the number of an item: there are 5, counted from 0."),
-        ("hooks.same.x=1", "'same' means more than one hook; say which one: hooks.3, hooks.4."),
-        ("~hooks.same", "'same' means more than one hook; say which one: hooks.3, hooks.4."),
-        ("~training.epoch", "there is nothing of this name to delete. Did you mean 'epochs'?"),
-        ("~metrics.7", "'7' is not the number of an item: there are 2, counted from 0."),
+        ("training.epochs.x=1", "training.epochs is 5, which has no keys."),
+        ("metrics.2=x", "invalid index '2' in a list of length 2. Use an integer, starting at 0."),
+        ("metrics.f1=x", "invalid index 'f1' in a list of length 2. Use an integer, starting at 0."),
+        ("hooks.9.x=1", "invalid index '9' in a list of length 5. Use an integer, starting at 0."),
+        ("hooks.same.x=1", "'same' refers to more than one hook. Use one of: hooks.3, hooks.4."),
+        ("~hooks.same", "'same' refers to more than one hook. Use one of: hooks.3, hooks.4."),
+        ("~training.epoch", "cannot delete an unknown key. Did you mean 'epochs'?"),
+        ("~metrics.7", "invalid index '7' in a list of length 2. Use an integer, starting at 0."),
         ("~hooks.leftt", "unknown hook 'leftt'. Did you mean 'left'?"),
         ("~hooks.progres", "unknown hook 'progres'. Did you mean 'progress'?"),
         ("~hooks.nobody", "unknown hook 'nobody'."),
         ("~hooks.nobody.x", "unknown hook 'nobody'."),
     ],
 )
-def test_an_override_that_means_nothing_says_why(override: str, reason: str) -> None:
-    assert refused(override) == reason
+def test_invalid_override_has_a_reason(override: str, reason: str) -> None:
+    assert get_error(override) == reason
 
 
-def test_hooks_that_are_no_hooks_are_not_changed() -> None:
-    assert refused("hooks.one.x=1", "hooks: 5\n") == "hooks is 5, which has no hooks inside."
+def test_invalid_hooks_are_not_modified() -> None:
+    assert get_error("hooks.one.x=1", "hooks: 5\n") == "hooks should be a list or a mapping, got 5."
 
 
-def test_every_override_that_means_nothing_is_told() -> None:
+def test_all_invalid_overrides_are_listed() -> None:
     document = read(FILE, "run.yaml")
     problems = apply_overrides(document, ["a", "training.epochs=2", "b"])
     assert [problem.split(": ")[1] for problem in problems] == ["a", "b"]

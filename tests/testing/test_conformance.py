@@ -1,4 +1,4 @@
-"""What is wrong with a hook is found, and nothing in a good one."""
+"""Tests of the conformance check: faulty hooks fail, conforming hooks pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GoodConfig(HookConfig):
 
 
 class Good(Hook):
-    """Counts, draws from a generator of its own, and keeps all of it."""
+    """Count iterations and draw from a separate generator; the state contains both."""
 
     Config = GoodConfig
     observer = True
@@ -55,7 +55,7 @@ class Good(Hook):
         self.count, self.noise = state["count"], state["noise"]
 
 
-def test_a_good_hook_passes() -> None:
+def test_conforming_hook_passes() -> None:
     check_hook(Good)
     check_hook(Good, interval=1)
     check_hook(Hook)
@@ -132,12 +132,12 @@ class WrongSignature(Good):
     def after_epoch(self, loss: float) -> None: ...
 
 
-class Undefaulted(Good):
+class RequiredSetting(Good):
     class Config(GoodConfig):
         path: str
 
 
-class DeafToKeywords(Good):
+class IgnoringKeywords(Good):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config)
 
@@ -196,7 +196,7 @@ class LeavingAHelper(Good):
             run.bus.register(Hook(name="helper"))
 
 
-class Asked(Good):
+class ResettingOnSave(Good):
     def state_dict(self) -> dict[str, Any]:
         self.count, count = 0, self.count
         return {"count": count, "noise": self.noise}
@@ -220,7 +220,7 @@ class Sharing(Good):
         self.counts.update(state)
 
 
-class Numbered(Good):
+class NonDeterministic(Good):
     numbers = itertools.count()
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Moving(Good):
         os.chdir("/")
 
 
-class Deafening(Good):
+class IgnoringSignals(Good):
     def before_run(self) -> None:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
@@ -274,7 +274,7 @@ class ListeningToGradients(Good):
 
 class ListeningToUpdates(Good):
     def before_train(self, run: Any) -> None:
-        run.optimizer.register_step_post_hook(lambda *given: None)
+        run.optimizer.register_step_post_hook(lambda *arguments: None)
 
 
 class KeepingBatches(Good):
@@ -328,9 +328,9 @@ class ReadingInAWrapper(Good):
 
 class ReadingOnTheModel(Good):
     def before_train(self, model: nn.Module) -> None:
-        self.handle = model.register_forward_hook(self.look)
+        self.handle = model.register_forward_hook(self.record_output)
 
-    def look(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    def record_output(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         self.last = output.sum().tolist()
 
     def cleanup(self) -> None:
@@ -365,7 +365,7 @@ class LeavingAProcess(Good):
 
 
 class AliasingTheWeights(Good):
-    """Keeps the best weights, as it believes."""
+    """Store references to the best weights instead of copies."""
 
     best: ClassVar[dict[str, Any]] = {}
 
@@ -387,8 +387,8 @@ class AliasingTheMomentum(AliasingTheWeights):
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a planted fault does to the process is undone."""
-    monkeypatch.setenv("A_VARIABLE_OF_THE_USER", "the user's")
+    """Undo the changes that a faulty hook makes to the process."""
+    monkeypatch.setenv("A_VARIABLE_OF_THE_USER", "original")
     monkeypatch.setattr("hookbus.testing.left_behind.PATIENCE", 0.2)
     handler = signal.getsignal(signal.SIGUSR2)
     yield
@@ -406,66 +406,84 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
-        (Loose, "Loose accepts an unknown setting; let its Config forbid extra fields, as HookConfig does."),
-        (Misspelt, "after_trian_epoch is not a point. Did you mean 'after_train_epoch'"),
-        (Forgetful, "Forgetful: a fresh instance that loads the state of another has a different state."),
-        (Objects, r"Objects.state_dict\(\) is not plain data"),
-        (Breaking, "Breaking breaks a small training: ValueError: epoch 0"),
-        (BreakingTheSecondRun, "BreakingTheSecondRun breaks a small training: ValueError: used already"),
-        (Meddling, "Meddling calls itself an observer, but the weights are not what they are without it"),
-        (Shuffling, "Shuffling calls itself an observer, but it uses the random streams of the training"),
-        (ShufflingTorch, "ShufflingTorch calls itself an observer, but"),
-        (ShufflingNumpy, "ShufflingNumpy calls itself an observer, but it uses the random streams"),
+        (Loose, "Loose accepts an unknown setting. Set extra='forbid' in its Config, as HookConfig does."),
+        (Misspelt, "unknown point after_trian_epoch. Did you mean 'after_train_epoch'"),
+        (Forgetful, "Forgetful: a new instance differs from the state that it loaded."),
+        (Objects, r"Objects.state_dict\(\) contains objects that torch.load"),
+        (Breaking, "Breaking fails in a small training: ValueError: epoch 0"),
+        (BreakingTheSecondRun, "BreakingTheSecondRun fails in a small training: ValueError: used already"),
+        (Meddling, "Meddling is declared an observer, but the weights differ from a training without it"),
+        (Shuffling, "Shuffling is declared an observer, but uses the RNGs of the training"),
+        (ShufflingTorch, "ShufflingTorch is declared an observer, but"),
+        (ShufflingNumpy, "ShufflingNumpy is declared an observer, but uses the RNGs"),
         (Demanding, "Demanding cannot be built from {}: .* missing 1 required keyword-only argument: 'path'"),
         (
             Failing,
-            "Failing breaks a small training: HookWarning: hook 'failing' .* failed at after_epoch: OSError: no disk",
+            "Failing fails in a small training: HookWarning: hook 'failing' .* failed at after_epoch: OSError: no disk",
         ),
-        (WrongSignature, "asks for 'loss', which after_epoch does not have. Available: epoch, metrics, model, run"),
-        (Undefaulted, "Undefaulted cannot be built from {}: Undefaulted: path: required, but not given"),
-        (ReadingTheLoss, r"ReadingTheLoss waits for the device at every iteration \(after_backward: item\)"),
+        (WrongSignature, "unknown argument 'loss'. Available: epoch, metrics, model, run"),
+        (RequiredSetting, "RequiredSetting cannot be built from {}: RequiredSetting: path: required, but missing"),
+        (ReadingTheLoss, r"ReadingTheLoss synchronizes with the device at every iteration \(after_backward: item\)"),
         (
             ReadingByFloat,
-            r"ReadingByFloat waits for the device .* \(before_optimizer_step: __float__\)\. Keep the tensor",
+            r"ReadingByFloat synchronizes with the device .* \(before_optimizer_step: __float__\)\. Pass the tensor",
         ),
-        (Copying, r"Copying waits for the device at every iteration \(after_backward: to\)"),
-        (Deciding, r"Deciding waits for the device at every iteration \(after_backward: __bool__\)"),
-        (WritingHere, r"WritingHere writes outside the work directory: .*stray\.txt\. Write below one of"),
+        (Copying, r"Copying synchronizes with the device at every iteration \(after_backward: to\)"),
+        (Deciding, r"Deciding synchronizes with the device at every iteration \(after_backward: __bool__\)"),
+        (WritingHere, r"WritingHere writes outside the work directory: .*stray\.txt\. Write below a directory"),
         (WritingByTorch, r"WritingByTorch writes outside the work directory: .*stray\.pth\."),
         (MakingADirectory, r"MakingADirectory writes outside the work directory: .*logs\."),
-        (LeavingAHelper, "LeavingAHelper leaves something on the bus when it is unregistered: helper"),
-        (Asked, r"Asked.state_dict\(\) differs when it is asked for again. Asking must change nothing"),
-        (Draining, r"Draining.load_state_dict\(state\) changes the state it is given. Take copies"),
-        (Sharing, "Sharing: what one instance did is in the state of a new one. Keep state on the instance"),
-        (Numbered, r"Numbered.state_dict\(\) differs for two new instances. Nothing has happened yet"),
+        (LeavingAHelper, "LeavingAHelper remains on the bus after unregistration: helper"),
+        (
+            ResettingOnSave,
+            r"ResettingOnSave.state_dict\(\) differs between two consecutive calls. Calling it must not change",
+        ),
+        (Draining, r"Draining.load_state_dict\(state\) modifies its argument. Copy the values"),
+        (Sharing, "Sharing: the state of one instance is part of the state of a new one. Store state on the instance"),
+        (
+            NonDeterministic,
+            r"NonDeterministic.state_dict\(\) differs between two new instances. Return a deterministic",
+        ),
         (ChangingSettings, "ChangingSettings changes its own settings while it trains"),
-        (SeedingTorch, r"SeedingTorch changes what belongs to the whole process: torch.initial_seed\(\)\. Put it back"),
-        (CollectingNoGarbage, r"CollectingNoGarbage changes what belongs .*: gc.isenabled\(\)\. Put it back where"),
-        (Moving, r"Moving changes what belongs to the whole process: the current directory\."),
-        (Deafening, r"Deafening changes what belongs to the whole process: the handler of SIGUSR2\."),
+        (SeedingTorch, r"SeedingTorch changes process-wide settings: torch.initial_seed\(\)\. Restore them"),
+        (CollectingNoGarbage, r"CollectingNoGarbage changes process-wide .*: gc.isenabled\(\)\. Restore them"),
+        (Moving, r"Moving changes process-wide settings: the current directory\."),
+        (IgnoringSignals, r"IgnoringSignals changes process-wide settings: the handler of SIGUSR2\."),
         (Redirecting, "Redirecting changes .*: the environment variable A_VARIABLE_OF_THE_USER"),
-        (Listening, "Listening leaves PyTorch hooks behind: forward_hooks of model.0. Keep their handles, and remove"),
-        (ListeningToGradients, "ListeningToGradients leaves PyTorch hooks behind: backward_hooks of model.0.weight"),
-        (ListeningToUpdates, "ListeningToUpdates leaves .* behind: optimizer_step_post_hooks of the optimizer"),
-        (KeepingBatches, "KeepingBatches keeps something of every iteration in memory: the batch, or the loss with"),
-        (KeepingGraphs, "KeepingGraphs keeps something of every iteration in memory"),
+        (
+            Listening,
+            "Listening does not remove its PyTorch hooks: forward_hooks of model.0. Store their handles and remove",
+        ),
+        (
+            ListeningToGradients,
+            "ListeningToGradients does not remove its PyTorch hooks: backward_hooks of model.0.weight",
+        ),
+        (ListeningToUpdates, "ListeningToUpdates does not remove its .*: optimizer_step_post_hooks of the optimizer"),
+        (KeepingBatches, "KeepingBatches keeps the batch, the loss or the graph of every iteration in memory"),
+        (KeepingGraphs, "KeepingGraphs keeps the batch, the loss or the graph of every iteration in memory"),
         (
             LeavingEvalMode,
-            "LeavingEvalMode calls itself an observer, but it changes model.0.training, model.1.training",
+            "LeavingEvalMode is declared an observer, but changes model.0.training, model.1.training",
         ),
-        (ForgettingMomentum, "ForgettingMomentum calls itself an .*, but it changes the state of the optimizer"),
-        (Freezing, "Freezing calls itself an observer, but it changes model.0.bias.requires_grad"),
-        (Patching, r"Patching calls itself an observer, but it changes what vars\(model\) has"),
-        (Masking, r"Masking waits for the device at every iteration \(after_backward: __getitem__\)"),
-        (Finding, r"Finding waits for the device at every iteration \(after_backward: where\)"),
-        (ReadingInAWrapper, r"ReadingInAWrapper waits for the device at every iteration \(train_step: item\)"),
-        (ReadingOnTheModel, r"ReadingOnTheModel waits for the device at every iteration \(train_step: tolist\)"),
+        (ForgettingMomentum, "ForgettingMomentum is declared an .*, but changes the optimizer state"),
+        (Freezing, "Freezing is declared an observer, but changes model.0.bias.requires_grad"),
+        (Patching, r"Patching is declared an observer, but changes the attributes of model"),
+        (Masking, r"Masking synchronizes with the device at every iteration \(after_backward: __getitem__\)"),
+        (Finding, r"Finding synchronizes with the device at every iteration \(after_backward: where\)"),
+        (ReadingInAWrapper, r"ReadingInAWrapper synchronizes with the device at every iteration \(train_step: item\)"),
+        (
+            ReadingOnTheModel,
+            r"ReadingOnTheModel synchronizes with the device at every iteration \(train_step: tolist\)",
+        ),
         (
             SeedingNumpy,
-            r"SeedingNumpy calls numpy.random.seed, so what others draw from there depends on it\. Draw from",
+            r"SeedingNumpy calls numpy.random.seed, which affects all users of the global RNG\. Use a",
         ),
-        (SeedingPython, r"SeedingPython calls random.seed, so what others draw"),
-        (LeavingAProcess, "LeavingAProcess leaves processes running after a training: sleep. End them in cleanup"),
+        (SeedingPython, r"SeedingPython calls random.seed, which affects all users"),
+        (
+            LeavingAProcess,
+            "LeavingAProcess leaves processes running after a training: sleep. Terminate them in cleanup",
+        ),
         (
             AliasingTheWeights,
             r"AliasingTheWeights.state_dict\(\)\['best'\]\['weights'\]\[0\]\['0.weight'\] is a tensor of",
@@ -474,43 +492,46 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             AliasingTheMomentum,
             r"AliasingTheMomentum.state_dict\(\)\['best'\]\['momentum'\] is a tensor of the model or",
         ),
-        (LeavingAThread, "LeavingAThread leaves threads running after a training: poller, poller. End them in cleanup"),
+        (
+            LeavingAThread,
+            "LeavingAThread leaves threads running after a training: poller, poller. Join them in cleanup",
+        ),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_a_planted_fault_is_found_and_told(cls: type[Hook], message: str) -> None:
+def test_faulty_hook_fails_with_a_message(cls: type[Hook], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         check_hook(cls)
 
 
-def test_settings_that_do_not_hold_are_told() -> None:
+def test_invalid_settings_are_an_error() -> None:
     with pytest.raises(AssertionError, match="Good cannot be built from {'interval': 0.5}: Good: interval: should be"):
         check_hook(Good, interval=0.5)
 
 
-def test_settings_that_are_lost_as_keywords_are_told() -> None:
-    with pytest.raises(AssertionError, match="DeafToKeywords differs when built from keywords and from a dict"):
-        check_hook(DeafToKeywords, interval=5)
+def test_ignored_keyword_settings_are_an_error() -> None:
+    with pytest.raises(AssertionError, match="IgnoringKeywords differs between creation from keywords and from a dict"):
+        check_hook(IgnoringKeywords, interval=5)
 
 
-def test_a_hook_that_needs_settings_is_tried_with_those_that_are_given() -> None:
-    check_hook(Undefaulted, path="runs")
+def test_required_settings_are_passed_to_the_hook() -> None:
+    check_hook(RequiredSetting, path="runs")
 
 
-def test_a_hook_that_changes_training_may_do_so_unless_it_calls_itself_an_observer() -> None:
+def test_hook_that_is_no_observer_may_change_the_training() -> None:
     class Scaling(Meddling):
         observer = False
 
     check_hook(Scaling)
 
 
-def test_a_hook_that_tells_how_often_it_reads_may_wait_for_the_device() -> None:
+def test_scheduled_hook_may_synchronize_with_the_device() -> None:
     class Scheduled(Good):
         @hookimpl(when=every("interval"))
         def after_train_iter(self, run: Any, loss: torch.Tensor) -> None:
             self.count += bool(loss > 0)
 
-    class Asked(ReadingTheLoss):
+    class WithPredicate(ReadingTheLoss):
         def should_trigger(self, step: int) -> bool:
             return step % 2 == 0
 
@@ -519,21 +540,21 @@ def test_a_hook_that_tells_how_often_it_reads_may_wait_for_the_device() -> None:
             self.norm = next(run.model.parameters()).norm().item()
 
     check_hook(Scheduled)
-    check_hook(Asked)
+    check_hook(WithPredicate)
     check_hook(AfterEachEpoch)
 
 
-def test_a_scheduled_listener_inside_the_step_may_wait_for_the_device() -> None:
-    class Looking(Good):
+def test_scheduled_listener_within_the_step_may_synchronize() -> None:
+    class ReadingLoss(Good):
         @hookimpl(when=every("interval"))
         def after_forward(self, loss: torch.Tensor) -> None:
             self.last = loss.item()
 
-    check_hook(Looking)
+    check_hook(ReadingLoss)
 
 
-def test_a_hook_that_puts_back_what_it_changes_passes() -> None:
-    class Careful(Good):
+def test_hook_that_restores_its_changes_passes() -> None:
+    class Restoring(Good):
         def before_train(self, model: nn.Module) -> None:
             self.handle = model.register_forward_hook(lambda module, inputs, output: None)
             gc.disable()
@@ -542,10 +563,10 @@ def test_a_hook_that_puts_back_what_it_changes_passes() -> None:
             self.handle.remove()
             gc.enable()
 
-    check_hook(Careful)
+    check_hook(Restoring)
 
 
-def test_a_hook_may_draw_from_the_streams_of_all_unless_it_is_an_observer() -> None:
+def test_hook_that_is_no_observer_may_use_the_global_rngs() -> None:
     class Drawing(Good):
         observer = False
 
@@ -556,7 +577,7 @@ def test_a_hook_may_draw_from_the_streams_of_all_unless_it_is_an_observer() -> N
     check_hook(Drawing)
 
 
-def test_a_process_may_be_started_once_and_one_that_is_ended_may_take_a_moment() -> None:
+def test_terminated_process_may_exit_with_a_delay() -> None:
     slow_to_end = ["sh", "-c", "trap 'sleep 0.2; exit' TERM; while :; do sleep 0.05; done"]
 
     class Serving(Good):
@@ -578,7 +599,7 @@ def test_a_process_may_be_started_once_and_one_that_is_ended_may_take_a_moment()
             child.wait()
 
 
-def test_a_state_may_hold_copies_of_the_weights() -> None:
+def test_state_may_contain_copies_of_the_weights() -> None:
     class Keeping(AliasingTheWeights):
         def after_epoch(self, model: nn.Module) -> None:
             self.best = {"weights": {name: tensor.clone() for name, tensor in model.state_dict().items()}}
@@ -586,7 +607,7 @@ def test_a_state_may_hold_copies_of_the_weights() -> None:
     check_hook(Keeping)
 
 
-def test_a_hook_may_remember_the_last_batch() -> None:
+def test_hook_may_keep_the_last_batch() -> None:
     class Remembering(Good):
         def before_train_iter(self, batch: Any) -> None:
             self.batch = batch
@@ -594,13 +615,13 @@ def test_a_hook_may_remember_the_last_batch() -> None:
     check_hook(Remembering)
 
 
-def test_a_check_leaves_the_random_streams_of_the_author_alone() -> None:
+def test_check_restores_the_rng_states() -> None:
     before = fingerprint(get_rng_state())
     check_hook(Good)
     assert fingerprint(get_rng_state()) == before
 
 
-def test_a_hook_that_keeps_tensors_at_every_iteration_does_not_wait() -> None:
+def test_hook_that_stores_tensors_does_not_synchronize() -> None:
     class Keeping(Good):
         def after_backward(self, run: Any, loss: torch.Tensor) -> None:
             run.log(doubled=2 * loss.detach())
@@ -647,7 +668,7 @@ def make_symbolic_link(path: Path) -> None:
 @pytest.mark.parametrize(
     "write", [append, change_in_place, change_by_descriptor, move, make_database, make_link, make_symbolic_link]
 )
-def test_a_hook_that_writes_elsewhere_is_found_however_it_does(write: Any, tmp_path: Path) -> None:
+def test_write_outside_the_work_dir_fails(write: Any, tmp_path: Path) -> None:
     class WritingThere(Good):
         def after_run(self) -> None:
             write(tmp_path / "stray.txt")
@@ -660,19 +681,19 @@ def test_a_hook_that_writes_elsewhere_is_found_however_it_does(write: Any, tmp_p
         check_hook(WritingThere)
 
 
-def test_files_in_the_work_dir_scratch_that_is_gone_and_reading_are_no_faults(tmp_path: Path) -> None:
+def test_work_dir_and_temporary_files_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "given.txt").write_text("given")
 
-    class Careful(Good):
+    class Restoring(Good):
         def after_epoch(self, run: Any) -> None:
             (Path(run.require("logs_dir")) / "good.txt").write_text((tmp_path / "given.txt").read_text())
             (tmp_path / "scratch.txt").write_text("anything")
             (tmp_path / "scratch.txt").unlink()
 
-    check_hook(Careful)
+    check_hook(Restoring)
 
 
-def test_a_hook_is_tried_in_a_directory_that_is_gone_afterwards(tmp_path: Path, monkeypatch: Any) -> None:
+def test_check_runs_in_a_temporary_directory(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match="WritingHere"):
         check_hook(WritingHere)
@@ -680,5 +701,5 @@ def test_a_hook_is_tried_in_a_directory_that_is_gone_afterwards(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_temporary_file_that_is_gone_again_is_no_stray() -> None:
+def test_deleted_temporary_file_is_allowed() -> None:
     check_hook(WritingAndDeleting)

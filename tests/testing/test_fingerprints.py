@@ -1,4 +1,4 @@
-"""Are two results the same, bit for bit?"""
+"""Tests of fingerprints."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hookbus.testing import fingerprint
     ],
     ids=str,
 )
-def test_values_that_differ_in_any_bit_have_different_fingerprints(one: Any, other: Any) -> None:
+def test_different_values_have_different_fingerprints(one: Any, other: Any) -> None:
     assert fingerprint(one) != fingerprint(other)
 
 
-def test_equal_bits_have_equal_fingerprints() -> None:
+def test_bitwise_identical_values_have_equal_fingerprints() -> None:
     value = {"a": [1, (2.5, None)], "b": torch.arange(6).reshape(2, 3), "c": torch.tensor(1.5, dtype=torch.bfloat16)}
     same = {"a": [1, (2.5, None)], "b": torch.arange(6).reshape(3, 2).reshape(2, 3), "c": value["c"].clone()}
     assert fingerprint(value) == fingerprint(same)

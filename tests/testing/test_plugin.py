@@ -1,4 +1,4 @@
-"""The fixtures for pytest, and the kit without it."""
+"""Tests of the pytest fixtures, and of the utilities without pytest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-AUTHORS_TEST = """
+PLUGIN_TEST = """
     from hookbus import Hook
 
     class Mine(Hook):
@@ -20,15 +20,15 @@ AUTHORS_TEST = """
         recording_bus.emit("before_run")
         assert recording_bus.calls_made == [("mine", "before_run")]
 
-    def test_a_bus_of_its_own(recording_bus):
+    def test_bus_is_new(recording_bus):
         assert recording_bus.fired == []
 """
 
 
 @pytest.mark.slow
-def test_the_fixtures_work_in_a_package_of_an_author(tmp_path: Path) -> None:
+def test_fixtures_work_in_a_plugin_package(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookbus.testing.plugin"]\n')
-    (tmp_path / "test_mine.py").write_text(dedent(AUTHORS_TEST))
+    (tmp_path / "test_mine.py").write_text(dedent(PLUGIN_TEST))
     command = [
         sys.executable,
         "-m",
@@ -44,6 +44,6 @@ def test_the_fixtures_work_in_a_package_of_an_author(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_kit_itself_needs_no_pytest() -> None:
+def test_testing_package_does_not_require_pytest() -> None:
     code = "import sys; import hookbus.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

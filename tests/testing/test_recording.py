@@ -1,4 +1,4 @@
-"""A bus that writes down what happens on it."""
+"""Tests of the recording bus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookbus.testing import Event, RecordingBus
 
 
 class Counting(Hook):
-    """Every second iteration."""
+    """Count every second iteration."""
 
     count = 0
 
@@ -18,26 +18,26 @@ class Counting(Hook):
         self.count += 1
 
 
-def test_a_recording_bus_writes_down_events_with_arguments_and_the_calls_of_listeners() -> None:
+def test_recording_bus_records_events_and_calls() -> None:
     bus: Any = RecordingBus([Counting(name="good")])
     for i in range(2):
         bus.emit("after_train_iter", batch_idx=i, outputs={"loss": 0.5})
     assert bus.fired == ["after_train_iter", "after_train_iter"]
     expected = {"step": 1, "batch_idx": 0, "batch": None, "model": None, "outputs": {"loss": 0.5}, "loss": 0.5}
     assert bus.events[0] == Event("after_train_iter", expected)
-    assert [each["step"] for each in bus.arguments("after_train_iter")] == [1, 2]
+    assert [event["step"] for event in bus.arguments("after_train_iter")] == [1, 2]
     assert bus.arguments("before_epoch") == []
     assert bus.calls_made == [("good", "after_train_iter")]
 
 
-def test_a_recording_bus_has_the_order_it_is_given() -> None:
+def test_recording_bus_uses_the_given_order() -> None:
     bus: Any = RecordingBus([Counting(name="a", priority=90), Counting(name="b")], order="ascending")
     bus.emit("after_train_iter")
     bus.emit("after_train_iter")
     assert bus.calls_made == [("b", "after_train_iter"), ("a", "after_train_iter")]
 
 
-def test_a_recording_bus_writes_down_points_that_are_declared_later() -> None:
+def test_recording_bus_records_points_declared_later() -> None:
     bus: Any = RecordingBus([Counting()])
     after_render = bus.declare("after_render", args=("image",))
     bus.declare("after_draw")

@@ -1,4 +1,4 @@
-"""The small training to try a hook in."""
+"""Tests of the small training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookbus.testing import RecordingBus, fake_training, fingerprint
 
 
 class Counting(Hook):
-    """Every second iteration."""
+    """Count every second iteration."""
 
     count = 0
 
@@ -23,7 +23,7 @@ class Counting(Hook):
         self.count += 1
 
 
-def test_a_small_training_ends_well_with_so_many_iterations() -> None:
+def test_training_runs_the_configured_iterations() -> None:
     training = fake_training([good := Counting()], epochs=3, batches=5, batch_size=2)
     run = training.run
     assert (run.outcome, run.epochs_done, run.iters_done, run.steps_done) == ("finished", 3, 15, 15)
@@ -32,7 +32,7 @@ def test_a_small_training_ends_well_with_so_many_iterations() -> None:
     assert isinstance(training.model, nn.Module)
 
 
-def test_the_same_training_gives_the_same_bits() -> None:
+def test_training_is_bit_exact() -> None:
     first, second = fake_training(), fake_training()
     assert fingerprint(first.model.state_dict()) == fingerprint(second.model.state_dict())
     assert fingerprint(first.rng) == fingerprint(second.rng)
@@ -40,13 +40,13 @@ def test_the_same_training_gives_the_same_bits() -> None:
     assert fingerprint(longer.model.state_dict()) != fingerprint(first.model.state_dict())
 
 
-def test_losses_and_scores_are_those_that_were_asked_for(tmp_path: Path) -> None:
+def test_training_reports_the_given_losses_and_scores(tmp_path: Path) -> None:
     bus: Any = RecordingBus()
     training = fake_training(
         bus=bus, losses=lambda i: i / 2, scores=lambda epoch: {"accuracy": epoch / 10}, work_dir=tmp_path / "run"
     )
-    assert [each["loss"] for each in bus.arguments("after_train_iter")] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
-    assert [dict(each["metrics"]) for each in bus.arguments("after_val")] == [
+    assert [event["loss"] for event in bus.arguments("after_train_iter")] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    assert [dict(event["metrics"]) for event in bus.arguments("after_val")] == [
         {"val/accuracy": 0.1},
         {"val/accuracy": 0.2},
     ]
@@ -54,21 +54,21 @@ def test_losses_and_scores_are_those_that_were_asked_for(tmp_path: Path) -> None
     assert training.run.work_dir is not None
 
 
-def test_an_iteration_has_its_events_with_the_gradients_between_them() -> None:
+def test_iteration_events_surround_the_backward_pass() -> None:
     seen = []
 
-    class Looking(Hook):
+    class GradientRecorder(Hook):
         def after_forward(self, run: Any, loss: torch.Tensor) -> None:
             seen.append(("forward", run.model[0].weight.grad, loss.requires_grad))
 
         def after_backward(self, run: Any, outputs: dict[str, Any]) -> None:
             seen.append(("backward", run.model[0].weight.grad is not None, outputs["loss"]))
 
-    fake_training([Looking()], epochs=1, batches=1, losses=lambda i: 0.5 * i)
+    fake_training([GradientRecorder()], epochs=1, batches=1, losses=lambda i: 0.5 * i)
     assert seen == [("forward", None, True), ("backward", True, 0.5)]
 
 
-def test_hooks_wrap_and_replace_the_step_and_leave_iterations_out() -> None:
+def test_hooks_may_wrap_the_step_and_skip_iterations() -> None:
     class Doubling(Hook):
         @hookimpl(wrapper=True)
         def train_step(self) -> Iterator[None]:
@@ -86,10 +86,10 @@ def test_hooks_wrap_and_replace_the_step_and_leave_iterations_out() -> None:
 
     bus: Any = RecordingBus([Doubling(), Skipping()])
     training = fake_training(bus=bus, epochs=1, losses=float)
-    assert [each["loss"] for each in bus.arguments("after_train_iter")] == [None, 4.0, 6.0]
+    assert [event["loss"] for event in bus.arguments("after_train_iter")] == [None, 4.0, 6.0]
     assert (training.run.iters_done, training.run.steps_done) == (3, 1)
 
 
-def test_options_are_those_of_a_run() -> None:
+def test_options_are_passed_to_the_run() -> None:
     assert fake_training(seed=7).run.seed == 7
     assert isinstance(fake_training().run.bus, HookBus)

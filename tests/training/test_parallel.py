@@ -49,7 +49,7 @@ def test_an_unknown_way_to_train_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True])
 def test_agree_every_is_a_number_of_iterations(count: object) -> None:
-    with pytest.raises(ConfigError, match=rf"agree_every: {count!r} is not a whole number of at least 1\."):
+    with pytest.raises(ConfigError, match=rf"agree_every: expected an integer >= 1, got {count!r}\."):
         Trainer(net(), agree_every=count, work_dir=None)  # type: ignore[arg-type]
 
 
