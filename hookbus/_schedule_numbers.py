@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
 
 from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.points import Unit
 
 if TYPE_CHECKING:
-    from hookbus.hook import HookConfig
     from hookbus.when import Schedule
 
-__all__ = ["check_number", "checked_unit", "field_value"]
+__all__ = ["FieldConfig", "check_number", "checked_unit", "field_value"]
+
+
+class FieldConfig(Protocol):
+    """Config of a plugin, whose fields schedules refer to by name.
+
+    Attributes:
+        model_fields: Fields by name.
+    """
+
+    model_fields: ClassVar[Mapping[str, Any]]
 
 
 def field_value(
-    config: HookConfig | None, value: Any, schedule: Schedule, *, least: int = 1, optional: bool = False
+    config: FieldConfig | None, value: Any, schedule: Schedule, *, least: int = 1, optional: bool = False
 ) -> Any:
     """Return a number of a schedule, or the value of the config field that it names.
 

@@ -15,19 +15,23 @@ from threading import RLock
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hookbus.dispatch.actions import ACTIONS, ActionSpecs, step_of
-from hookbus.dispatch.checks import listed
+from hookbus.dispatch.actions import action_arguments, actionspec, step_of
+from hookbus.dispatch.brackets import wrap_emitter
+from hookbus.dispatch.checks import is_configured, listed
 from hookbus.dispatch.declaring import Points
-from hookbus.dispatch.emitting import emitter_for
+from hookbus.dispatch.elsewhere import named_elsewhere
+from hookbus.dispatch.emitting import write_emitter
 from hookbus.dispatch.explain import Explanation, explain
 from hookbus.dispatch.listeners import check_priority
 from hookbus.dispatch.manager import Manager
 from hookbus.dispatch.members import FunctionPlugin, see_that_it_is_free
+from hookbus.dispatch.points import fill_for, finally_for, first_for, names_for
 from hookbus.dispatch.table import Calls, Order, Table, Wrap
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
 from hookbus.hook import Hook
 from hookbus.lifecycle import POINTS
 from hookbus.markers import IMPL_ATTRIBUTE, hookimpl
+from hookbus.moment import PointMoment
 from hookbus.points import ALIASES
 from hookbus.run import Run
 from hookbus.when import Schedule
@@ -35,9 +39,28 @@ from hookbus.when import Schedule
 if TYPE_CHECKING:
     from hookbus.dispatch.overloads import Emit
 
-__all__ = ["HookBus"]
+__all__ = ["REACH_ALL", "ActionSpecs", "HookBus"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+REACH_ALL = frozenset({"on_exception", "after_run", "cleanup"})
+"""Points that call every listener even if one of them fails. The exceptions are raised together afterwards."""
+
+
+class ActionSpecs:
+    """Actions of training, one method each. `runner` and `data_batch` are aliases of `run` and `batch`."""
+
+    @actionspec
+    def train_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
+        """Train on one micro-batch: forward, backward, and the optimizer step if it is due. Return the outputs."""
+
+    @actionspec
+    def val_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
+        """Evaluate one validation batch. Return the outputs, including the loss if there is one."""
+
+    @actionspec
+    def test_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
+        """Evaluate one test batch. Return the outputs, including the loss if there is one."""
 
 
 class HookBus(Points):
@@ -68,8 +91,20 @@ class HookBus(Points):
         self._emitters: dict[str, Callable[..., None]] = {}
         # Reentrant, because registration and compilation acquire the lock inside of each other.
         self.lock = RLock()
-        self.pm = Manager(self)
-        self.table = Table(order, self.pm.members.implementations, self.changed)
+        self.actions = action_arguments(ActionSpecs)
+        self.pm = Manager(self, named_elsewhere)
+        self.table = Table(
+            order,
+            self.pm.members.implementations,
+            self.changed,
+            prologue=first_for,
+            epilogue=finally_for,
+            default_arguments=fill_for,
+            namespace=names_for,
+            counter_view=PointMoment,
+            reach_all=REACH_ALL,
+            actions=ActionSpecs,
+        )
         self.calls = Calls(lambda name: self.table.compile(name, self.current), self.lock)
         self.pm.add_hookspecs(ActionSpecs)
         self._add(POINTS)
@@ -105,7 +140,7 @@ class HookBus(Points):
         Raises:
             RegistrationError: If the hook is invalid. No part of it is registered.
         """
-        if isinstance(hook, Hook) and not hook.config.enabled:
+        if is_configured(hook) and not hook.config.enabled:
             return hook
         name = name or self.name_of(hook)
         if priority is not None:
@@ -187,7 +222,7 @@ class HookBus(Points):
 
     def name_of(self, hook: object) -> str:
         """Return the default instance name of a hook."""
-        if isinstance(hook, Hook):
+        if is_configured(hook):
             return hook.name
         return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
 
@@ -259,7 +294,8 @@ class HookBus(Points):
                 f"Unknown point {name!r}.{did_you_mean(name, self.points)} Declare custom points with bus.declare."
             )
         with self.lock:
-            emitter = emitter_for(self.points[point], self.calls.get(point), self.current)
+            emitter = write_emitter(self.points[point], self.calls.get(point))
+            emitter = wrap_emitter(self.points[point], emitter, self.current)
             self._emitters[name] = emitter
         return emitter
 
@@ -278,8 +314,8 @@ class HookBus(Points):
         Raises:
             PointError: If the action does not exist or `step` takes other arguments.
         """
-        if name not in ACTIONS:
-            raise PointError(f"Unknown action {name!r}.{did_you_mean(name, ACTIONS)}")
+        if name not in self.actions:
+            raise PointError(f"Unknown action {name!r}.{did_you_mean(name, self.actions)}")
         self.table.steps[name] = step_of(step)
         self.changed()
         # Looked up per call, because registration recompiles the action.
@@ -323,7 +359,7 @@ class HookBus(Points):
         Raises:
             OrderError: If the before=/after= constraints form a cycle.
         """
-        return explain(self)
+        return explain(self.table, self.current)
 
     @contextmanager
     def wrapped(self, wrap: Wrap) -> Iterator[None]:

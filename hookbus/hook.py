@@ -157,6 +157,7 @@ class Hook:
     needs_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 
+    _hookbus_configured: ClassVar[bool] = True  # implements `dispatch.checks.ConfiguredPlugin`
     _config: HookConfig | None = None
     _name: str | None = None
     _run: Run | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus import _arguments
 from hookbus._numbers import check_count
-from hookbus.dispatch.emitting import LoopLeft
+from hookbus.dispatch.brackets import LoopLeft
 from hookbus.errors import ConfigError, RequestError
 from hookbus.model.wrappers import inside_ddp
 from hookbus.ranks import Ranks, join

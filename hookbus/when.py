@@ -15,23 +15,48 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from hookbus._schedule_numbers import check_number, checked_unit, field_value
+from hookbus._schedule_numbers import FieldConfig, check_number, checked_unit, field_value
 from hookbus.errors import ConfigError
 from hookbus.points import Unit
 
-if TYPE_CHECKING:
-    from hookbus.hook import HookConfig
-
-__all__ = ["NEVER", "Schedule", "between", "every", "last", "once"]
+__all__ = ["NEVER", "CounterView", "Counters", "Schedule", "between", "every", "last", "once"]
 
 NEVER = sys.maxsize
 """Number that no counter reaches."""
 
 
-class Moment(Protocol):
-    """View of the clock that schedules use. A `unit` of None is the unit of the point."""
+class Counters(Protocol):
+    """Counters of a run, with one attribute per counted number."""
+
+    def number(self, unit: Unit) -> int:
+        """Return the current or last number of a unit, from 1."""
+
+    def count_seconds(self) -> None:
+        """Count the training time in seconds from now on."""
+
+
+class CounterView(Protocol):
+    """View of the counters of a run from one point. A `unit` of None is the unit of the point.
+
+    Attributes:
+        unit: Unit of the point.
+    """
+
+    unit: Unit
+
+    @property
+    def clock(self) -> Counters:
+        """Counters of the run."""
+
+    def counter(self, unit: Unit) -> tuple[str, int, int] | None:
+        """Return how to compute the numbers of a unit from an attribute of the counters.
+
+        Returns:
+            Name of the attribute, and the offsets that yield the smallest and the largest number of an event. None if
+            no attribute determines the numbers, so that each event must be evaluated.
+        """
 
     def counts(self, unit: Unit | None) -> bool:
         """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
@@ -45,12 +70,15 @@ class Moment(Protocol):
     def limit(self, unit: Unit | None) -> int | None:
         """Return the last number of the run, None if it is unknown."""
 
+    def next_limit(self, unit: Unit, number: int) -> int | None:
+        """Return the limit, or the first number after `number` at which the limit may change."""
+
 
 @dataclass(frozen=True)
 class Schedule:
     """Condition under which a listener is due. Create one with `every`, `between`, `once` or `last`."""
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         """Return whether a listener is due at this event."""
         raise TypeError(f"{type(self).__name__} must implement `due`")
 
@@ -62,14 +90,14 @@ class Schedule:
         """Return the units that this schedule counts in."""
         return {None}
 
-    def check_end(self, moment: Moment) -> None:
+    def check_end(self, moment: CounterView) -> None:
         """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
 
         Raises:
             ConfigError: If a limit is unknown.
         """
 
-    def resolve(self, config: HookConfig | None) -> Schedule:
+    def resolve(self, config: FieldConfig | None) -> Schedule:
         """Replace the names of config fields, as in `every("interval")`, by their values.
 
         Raises:
@@ -113,7 +141,7 @@ class Every(Counted):
         check_number(self.interval, repr(self), optional=True)
         check_number(self.start, repr(self), optional=True)
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         first, last = moment.span(self.unit)
         # An event may cover a range of numbers, such as the samples of a batch.
         return first <= last and self.following(first - 1, None) <= last
@@ -126,7 +154,7 @@ class Every(Counted):
             return start
         return start + ((number - start) // interval + 1) * interval
 
-    def resolve(self, config: HookConfig | None) -> Schedule:
+    def resolve(self, config: FieldConfig | None) -> Schedule:
         interval = field_value(config, self.interval, self, optional=True)
         return replace(self, interval=interval, start=field_value(config, self.start, self, optional=True))
 
@@ -146,7 +174,7 @@ class Between(Counted):
         if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
             raise ConfigError([f"{self!r}: never due, because the first number is greater than the last."])
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         return max(int(self.first), 1) <= moment.number(self.unit) <= int(self.final)
 
     def following(self, number: int, limit: int | None) -> int:
@@ -154,7 +182,7 @@ class Between(Counted):
             return int(self.first)
         return number + 1 if number < int(self.final) else NEVER
 
-    def resolve(self, config: HookConfig | None) -> Schedule:
+    def resolve(self, config: FieldConfig | None) -> Schedule:
         first, final = field_value(config, self.first, self, least=0), field_value(config, self.final, self, least=0)
         return replace(self, first=first, final=final)
 
@@ -170,14 +198,14 @@ class Once(Counted):
         for number in self.numbers:
             check_number(number, repr(self))
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         first, last = moment.span(self.unit)
         return any(first <= int(n) <= last for n in self.numbers)
 
     def following(self, number: int, limit: int | None) -> int:
         return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
 
-    def resolve(self, config: HookConfig | None) -> Schedule:
+    def resolve(self, config: FieldConfig | None) -> Schedule:
         return replace(self, numbers=tuple(field_value(config, n, self) for n in self.numbers))
 
     def __repr__(self) -> str:
@@ -186,14 +214,14 @@ class Once(Counted):
 
 @dataclass(frozen=True, repr=False)
 class Last(Counted):
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         first, final = moment.span(self.unit)
         return first <= self._end(moment) <= final
 
-    def check_end(self, moment: Moment) -> None:
+    def check_end(self, moment: CounterView) -> None:
         self._end(moment)
 
-    def _end(self, moment: Moment) -> int:
+    def _end(self, moment: CounterView) -> int:
         limit = moment.limit(self.unit)
         if limit is None:
             raise ConfigError([_no_end(self, moment)])
@@ -222,17 +250,17 @@ class Pair(Schedule):
     def units(self) -> set[Unit | None]:
         return self.left.units() | self.right.units()
 
-    def check_end(self, moment: Moment) -> None:
+    def check_end(self, moment: CounterView) -> None:
         self.left.check_end(moment)
         self.right.check_end(moment)
 
-    def resolve(self, config: HookConfig | None) -> Schedule:
+    def resolve(self, config: FieldConfig | None) -> Schedule:
         return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
 
 
 @dataclass(frozen=True, repr=False)
 class Both(Pair):
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         return self.left.due(moment) and self.right.due(moment)
 
     def following(self, number: int, limit: int | None) -> int:
@@ -244,7 +272,7 @@ class Both(Pair):
 
 @dataclass(frozen=True, repr=False)
 class Either(Pair):
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         return self.left.due(moment) or self.right.due(moment)
 
     def following(self, number: int, limit: int | None) -> int:
@@ -258,7 +286,7 @@ class Either(Pair):
 class Not(Schedule):
     inner: Schedule
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: CounterView) -> bool:
         # The complement is taken within the counted events: a truncated epoch is due neither for a schedule nor for its
         # negation.
         return all(map(moment.counts, self.units())) and not self.inner.due(moment)
@@ -266,10 +294,10 @@ class Not(Schedule):
     def units(self) -> set[Unit | None]:
         return self.inner.units()
 
-    def check_end(self, moment: Moment) -> None:
+    def check_end(self, moment: CounterView) -> None:
         self.inner.check_end(moment)
 
-    def resolve(self, config: HookConfig | None) -> Schedule:
+    def resolve(self, config: FieldConfig | None) -> Schedule:
         return Not(self.inner.resolve(config))
 
     def __repr__(self) -> str:
@@ -313,7 +341,7 @@ last = Last(unit=None)
 """Schedule that is due at the last number of the run, which must have a limit. `last(unit="epoch")` sets the unit."""
 
 
-def _no_end(schedule: Schedule, moment: Moment) -> str:
+def _no_end(schedule: Schedule, moment: CounterView) -> str:
     """Return the error message of `last` for a run without a limit in its unit."""
     ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
     known = [unit for unit in ends if moment.limit(unit) is not None]

@@ -10,6 +10,7 @@ from hookbus._running import asking, failed, nested
 from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener, compile_point
 from hookbus.lifecycle import POINTS
+from hookbus.moment import PointMoment
 from hookbus.points import Point
 
 
@@ -19,7 +20,8 @@ def propagate(*_: Any) -> bool:
 
 def compiled(listeners: list[Listener], point: Point | None = None, **options: Any) -> Callable[..., None]:
     settings: dict[str, Any] = {"run": None, "fill": {}, "names": {}, "recover": propagate, **options}
-    return compile_point(point or POINTS["after_train_iter"], listeners, Clock(), **settings)
+    point = point or POINTS["after_train_iter"]
+    return compile_point(point, listeners, Clock(), counter_view=PointMoment, **settings)
 
 
 def test_failing_listener_is_found_from_the_traceback() -> None:

@@ -2,5 +2,6 @@
 
 `checks`, `members` and `listeners` validate a plugin and read its implementations. `declaring` declares points.
 `compiling`, `table` and `due` compile one function per point. `emitting` implements `bus.emit`. `failures` applies the
-policy for hooks that raise an exception. `explain` and `trace` are for inspection and profiling.
+policy for hooks that raise an exception. `explain` and `trace` are for inspection and profiling. These modules import
+neither the run nor `Hook`; `HookBus` passes `points` and `brackets`, which contain what a run does at its points.
 """

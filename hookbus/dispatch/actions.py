@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
@@ -18,32 +18,29 @@ from hookbus.dispatch.checks import Implementation
 from hookbus.dispatch.failures import annotate
 from hookbus.errors import PointError
 from hookbus.markers import PROJECT
+from hookbus.points import SPELLINGS
 
-__all__ = ["ACTIONS", "ActionSpecs", "Actions", "Step", "step_of"]
+__all__ = ["Actions", "Step", "action_arguments", "actionspec", "step_of"]
 
-hookspec = pluggy.HookspecMarker(PROJECT)
+_pluggy_spec = pluggy.HookspecMarker(PROJECT)
 
+F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[[Any, Any], Any]
 
 
-class ActionSpecs:
-    """Specs of the actions, one method each. `runner` and `data_batch` are aliases of `run` and `batch`."""
-
-    @hookspec(firstresult=True)
-    def train_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
-        """Train on one micro-batch: forward, backward, and the optimizer step if it is due. Return the outputs."""
-
-    @hookspec(firstresult=True)
-    def val_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
-        """Evaluate one validation batch. Return the outputs, including the loss if there is one."""
-
-    @hookspec(firstresult=True)
-    def test_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
-        """Evaluate one test batch. Return the outputs, including the loss if there is one."""
+def actionspec(function: F) -> F:
+    """Mark a method of a spec class as an action. It lists `run`, its arguments, and the aliases of both."""
+    return _pluggy_spec(firstresult=True)(function)
 
 
-ACTIONS: dict[str, tuple[str, ...]] = {name: ("batch",) for name in vars(ActionSpecs) if not name.startswith("_")}
-"""Arguments of each action in addition to `run`."""
+def action_arguments(specs: type) -> dict[str, tuple[str, ...]]:
+    """Return the arguments of each action of a spec class in addition to `run` and the aliases."""
+    methods = {name: method for name, method in vars(specs).items() if not name.startswith("_")}
+    ignored = ("self", "run", *SPELLINGS)
+    return {
+        name: tuple(argument for argument in inspect.signature(method).parameters if argument not in ignored)
+        for name, method in methods.items()
+    }
 
 
 class _Face:
@@ -54,12 +51,12 @@ class _Face:
 
     def __init__(self, action: str, function: Callable[..., Any], *, wrapper: bool = False) -> None:
         setattr(self, action, function)
-        self.wrapper = wrapper
+        self.action, self.wrapper = action, wrapper
 
 
 class _Caller(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        return {"wrapper": plugin.wrapper} if isinstance(plugin, _Face) and name in ACTIONS else None
+        return {"wrapper": plugin.wrapper} if isinstance(plugin, _Face) and name == plugin.action else None
 
 
 class Actions:
@@ -67,10 +64,11 @@ class Actions:
 
     Args:
         implementations: Function that returns the implementations of an action, outermost first.
+        specs: Spec class of the actions.
     """
 
-    def __init__(self, implementations: Callable[[str], Sequence[Implementation]]) -> None:
-        self._implementations = implementations
+    def __init__(self, implementations: Callable[[str], Sequence[Implementation]], specs: type) -> None:
+        self._implementations, self._specs = implementations, specs
 
     def step(self, action: str, default: Step) -> Step:
         """Return the function that executes an action: `default` if no hook implements the action.
@@ -80,7 +78,7 @@ class Actions:
         implementations = self._implementations(action)
         if not implementations:
             return default
-        caller = _caller(action, default, implementations)
+        caller = _caller(self._specs, action, default, implementations)
 
         def execute(run: Any, batch: Any) -> Any:
             try:
@@ -97,16 +95,17 @@ class Actions:
         return execute
 
 
-def _caller(action: str, default: Step, implementations: Sequence[Implementation]) -> Callable[..., Any]:
+def _caller(specs: type, action: str, default: Step, implementations: Sequence[Implementation]) -> Callable[..., Any]:
     """Build pluggy's caller of an action, with the step of the loop as the innermost implementation.
 
     Args:
+        specs: Spec class of the actions.
         action: Name of the action.
         default: Step of the loop.
         implementations: Implementations, outermost first.
     """
     manager = _Caller(PROJECT)
-    manager.add_hookspecs(ActionSpecs)
+    manager.add_hookspecs(specs)
     manager.register(_Face(action, lambda run, batch: default(run, batch)))
     # pluggy calls the plugin that was registered last first.
     for implementation in reversed(implementations):

@@ -9,11 +9,16 @@ validation in the loop still belongs to its epoch. Points that the loop emits ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hookbus.dispatch.emitting import Emitter, write_emitter
 from hookbus.errors import PointError
+from hookbus.points import Point
 
-__all__ = ["BRACKETED", "Brackets"]
+if TYPE_CHECKING:
+    from hookbus.run import Run
+
+__all__ = ["BRACKETED", "Brackets", "LoopLeft", "wrap_emitter"]
 
 INSIDE = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
 TRAIN_ITER = ("before_train_iter", "after_forward", "after_backward", "after_train_iter")
@@ -168,3 +173,59 @@ class Brackets:
         self._automatic.discard(name)
         self._held.discard(name)
         self._trained = name == "train_epoch" or (self._trained and name != "epoch")
+
+
+# -- emitters ----------------------------------------------------------------------------------------
+
+
+class LoopLeft(KeyboardInterrupt):
+    """Exception that leaves a custom loop which continues after the run was interrupted."""
+
+
+def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
+    """Return the function that `emit` calls for a point of a run.
+
+    Args:
+        point: The point.
+        emitter: Function that emits the point without automatic nesting.
+        run: Active run.
+    """
+    name = point.name
+    if name in ("before_optimizer_step", "after_optimizer_step"):
+        # The step hooks of the optimizer emit these points as well; each step must emit them once.
+        return run.optimizer_events.explicit(name, emitter)
+    if name not in BRACKETED or not run.keeps_brackets:
+        return emitter
+    emitter = _bracketed(run.brackets, point, emitter)
+    return _leaving(name, emitter) if run.interrupted and name in ("before_train_iter", "after_train_iter") else emitter
+
+
+def _bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
+    """Return an emitter that also emits the enclosing points that the loop omits."""
+    name, check = point.name, write_emitter(point, None)
+
+    def emit(*arguments: Any) -> None:
+        if brackets.before(name):
+            emitter(*arguments)
+            brackets.after(name)
+        else:
+            # Already emitted automatically: invalid arguments must raise nevertheless.
+            check(*arguments)
+
+    return emit
+
+
+def _leaving(point: str, emitter: Emitter) -> Emitter:
+    """Return an emitter that leaves the loop of an interrupted run, before an iteration or after it.
+
+    Raises:
+        LoopLeft: When the emitter is called.
+    """
+
+    def emit(*arguments: Any) -> None:
+        # At the end of an iteration the weights may have changed, so that it must be counted before the loop is left.
+        if point == "after_train_iter":
+            emitter(*arguments)
+        raise LoopLeft
+
+    return emit

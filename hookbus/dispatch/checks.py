@@ -11,21 +11,83 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
 from hookbus._packages import package_of
-from hookbus.dispatch.elsewhere import named_elsewhere
+from hookbus._schedule_numbers import FieldConfig
 from hookbus.errors import RegistrationError, did_you_mean
-from hookbus.hook import Hook
 from hookbus.markers import IMPL_ATTRIBUTE, Options
 from hookbus.points import ALIASES, SPELLINGS, Point
+from hookbus.when import Schedule
 
-__all__ = ["OPTIONS_ATTRIBUTE", "Implementation", "inspect_plugin", "listed", "refusal"]
+__all__ = [
+    "CONFIGURED_ATTRIBUTE",
+    "OPTIONS_ATTRIBUTE",
+    "AliasLookup",
+    "ConfiguredPlugin",
+    "Implementation",
+    "PluginConfig",
+    "configured_base",
+    "inspect_plugin",
+    "is_configured",
+    "listed",
+    "refusal",
+]
 
 _PREFIXES = ("before_", "after_", "on_")  # a method of a hook with one of these must be a point
 OPTIONS_ATTRIBUTE = "hookbus_options"
 """Attribute of a plugin that contains the options of its methods, by name, instead of marks on the functions."""
+CONFIGURED_ATTRIBUTE = "_hookbus_configured"
+"""Attribute of a class that implements `ConfiguredPlugin`."""
+AliasLookup = Callable[[str], tuple[str, str] | None]
+"""Function that returns the frameworks that define a callback name, and the corresponding point, or None."""
 _NEAR = 0.85  # difflib ratio above which an unmarked method is treated as a misspelled point
+
+
+class PluginConfig(FieldConfig, Protocol):
+    """Config of a plugin, with the fields that the bus evaluates. See `hookbus.HookConfig`."""
+
+    enabled: bool
+    priority: int | None
+    when: Schedule | None
+    frequency: int | None
+    on_error: str | None
+
+
+class ConfiguredPlugin(Protocol):
+    """Plugin with a config, a priority and a reference to the run. See `hookbus.Hook`.
+
+    Its methods with the name of a point are listeners without a marker. A class that implements the protocol sets the
+    attribute `CONFIGURED_ATTRIBUTE`; its own methods are not compared with points, those of subclasses are.
+    """
+
+    priority: int
+    observer: ClassVar[bool]
+    unit: Literal["iter", "step", "epoch"]
+    _name: str | None
+    _run: Any
+
+    @property
+    def name(self) -> str:
+        """Instance name."""
+
+    @property
+    def config(self) -> PluginConfig:
+        """Settings."""
+
+    def should_trigger(self, step: int) -> bool:
+        """Return whether the per-iteration listeners are due at the iteration with index `step`, from 0."""
+
+
+def is_configured(plugin: object) -> TypeGuard[ConfiguredPlugin]:
+    """Return whether the class of a plugin implements `ConfiguredPlugin`."""
+    # Declared rather than structural: a structural check would evaluate the properties of plugins, which may raise.
+    return hasattr(type(plugin), CONFIGURED_ATTRIBUTE)
+
+
+def configured_base(plugin: ConfiguredPlugin) -> type:
+    """Return the base class of a plugin that implements `ConfiguredPlugin`."""
+    return next(cls for cls in type(plugin).__mro__ if CONFIGURED_ATTRIBUTE in vars(cls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +116,11 @@ class Implementation:
 
 
 def inspect_plugin(
-    plugin: object, name: str, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]]
+    plugin: object,
+    name: str,
+    points: Mapping[str, Point],
+    actions: Mapping[str, tuple[str, ...]],
+    find_alias: AliasLookup,
 ) -> list[Implementation]:
     """Validate a plugin and return its implementations.
 
@@ -63,6 +129,7 @@ def inspect_plugin(
         name: Instance name, for error messages.
         points: Points of the bus, by name.
         actions: Arguments of each action, by name.
+        find_alias: Lookup of callback names of other frameworks, for error messages.
 
     Returns:
         One entry per implemented point or action.
@@ -70,7 +137,7 @@ def inspect_plugin(
     Raises:
         RegistrationError: If the plugin is invalid. The message states the reason and the fix.
     """
-    check = _Check(plugin, name, points, actions)
+    check = _Check(plugin, name, points, actions, find_alias)
     implementations = [implementation for method in _names(plugin) if (implementation := check.method(method))]
     methods: dict[str, str] = {}
     for item in implementations:
@@ -81,7 +148,7 @@ def inspect_plugin(
             )
         methods[item.target] = item.method
     # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
-    if not implementations and not isinstance(plugin, Hook):
+    if not implementations and not is_configured(plugin):
         raise check.refuse(_not_a_hook(plugin))
     return implementations
 
@@ -92,7 +159,7 @@ def listed(hooks: object) -> list[Any]:
     Raises:
         RegistrationError: If the argument is a single hook or not an iterable.
     """
-    if isinstance(hooks, Iterable) and not isinstance(hooks, (str, Mapping, Hook)):
+    if isinstance(hooks, Iterable) and not isinstance(hooks, (str, Mapping)) and not is_configured(hooks):
         return list(hooks)
     raise RegistrationError(f"hooks: expected a list of hooks, got {hooks!r}. Pass hooks=[...].")
 
@@ -107,9 +174,10 @@ def _names(plugin: object) -> Iterator[str]:
     """Yield the public attribute names of the plugin, in the order of definition."""
     own = list(vars(plugin)) if hasattr(plugin, "__dict__") else []
     inherited = [name for cls in type(plugin).__mro__ for name in vars(cls)]
+    # The methods of `Hook` itself, such as `check`, are not compared with points.
+    ignored = vars(configured_base(plugin)) if is_configured(plugin) else {}
     for name in dict.fromkeys([*own, *inherited]):
-        # The methods of `Hook` itself, such as `check`, are not compared with points.
-        if not name.startswith("_") and not (isinstance(plugin, Hook) and name in vars(Hook)):
+        if not name.startswith("_") and name not in ignored:
             yield name
 
 
@@ -117,9 +185,15 @@ class _Check:
     """Validation of one plugin. Every error message starts with the name of the plugin."""
 
     def __init__(
-        self, plugin: object, name: str, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]]
+        self,
+        plugin: object,
+        name: str,
+        points: Mapping[str, Point],
+        actions: Mapping[str, tuple[str, ...]],
+        find_alias: AliasLookup,
     ) -> None:
         self.plugin, self.name, self.points, self.actions = plugin, name, points, actions
+        self.find_alias = find_alias
         # Static lookup throughout: `getattr` would execute properties of the plugin.
         self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
 
@@ -133,7 +207,7 @@ class _Check:
         target = (options or {}).get("specname") or ALIASES.get(name, name)
         target = ALIASES.get(target, target)
         known = target in self.points or target in self.actions
-        is_hook = isinstance(self.plugin, Hook)
+        is_hook = is_configured(self.plugin)
         if not isinstance(function, (FunctionType, MethodType)):
             if known and is_hook and callable(function):
                 kind = type(function).__name__
@@ -151,7 +225,7 @@ class _Check:
 
     def _misspelt(self, name: str, target: str, marked: bool) -> None:
         """Raise if a name was probably meant to be a point; ignore all others."""
-        is_hook = isinstance(self.plugin, Hook)
+        is_hook = is_configured(self.plugin)
         if marked or (is_hook and name.startswith(_PREFIXES)):
             raise self.refuse(self._no_point(target))
         if not is_hook:
@@ -166,7 +240,7 @@ class _Check:
                 )
 
     def _no_point(self, name: str) -> str:
-        if alias := named_elsewhere(name):
+        if alias := self.find_alias(name):
             frameworks, point = alias
             return f"{name} is a callback of {frameworks}. Define {self.points[point].signature} instead."
         suggestion = did_you_mean(name, [*self.points, *self.actions, *ALIASES])

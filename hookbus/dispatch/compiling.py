@@ -16,13 +16,15 @@ from types import CodeType
 from typing import Any
 
 from hookbus._running import LINES, failed
-from hookbus.clock import Clock
 from hookbus.dispatch.due import Due
 from hookbus.errors import OrderError
 from hookbus.points import Point
-from hookbus.when import Schedule
+from hookbus.when import Counters, CounterView, Schedule
 
-__all__ = ["Listener", "compile_point", "load_text", "ordered"]
+__all__ = ["DEFAULT_PRIORITY", "Listener", "compile_point", "load_text", "ordered"]
+
+DEFAULT_PRIORITY = 50
+"""Priority of plugins without a priority."""
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Listener:
     call: Callable[..., Any]
     wants: tuple[str, ...]
     rest: bool = False
-    priority: int = 50
+    priority: int = DEFAULT_PRIORITY
     source: str = "default"
     schedule: Schedule | None = None
     asks: Callable[[int], object] | None = None
@@ -122,12 +124,13 @@ def _circle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
 def compile_point(
     point: Point,
     listeners: Sequence[Listener],
-    clock: Clock,
+    clock: Counters,
     *,
+    counter_view: Callable[[Any, Point], CounterView],
     run: object,
     fill: dict[str, str],
     names: dict[str, object],
-    recover: Callable[[BaseException, Listener, Clock, Callable[[], None]], bool],
+    recover: Callable[[BaseException, Listener, Counters, Callable[[], None]], bool],
     first: Sequence[str] = (),
     finally_: Sequence[str] = (),
 ) -> Callable[..., None]:
@@ -136,7 +139,8 @@ def compile_point(
     Args:
         point: The point.
         listeners: Listeners in execution order.
-        clock: Clock of the run.
+        clock: Counters of the run.
+        counter_view: Function that returns the view of the counters from a point.
         run: Value of the argument `run`.
         fill: Expressions, by argument, that replace arguments of None.
         names: Globals for these expressions and statements.
@@ -146,7 +150,7 @@ def compile_point(
         finally_: Statements after the listeners (processing of requests).
     """
     scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
-    schedule = Due(point, clock, scheduled) if scheduled else None
+    schedule = Due(counter_view(clock, point), scheduled) if scheduled else None
     source, lines = _source(point, listeners, schedule, fill, first, finally_)
 
     def on_error(error: BaseException, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
@@ -155,7 +159,9 @@ def compile_point(
             return True
         # The remaining listeners are compiled on demand, so that the common case without exceptions costs nothing.
         others = _after(raiser, listeners, due)
-        rest = compile_point(point, others, clock, run=run, fill=fill, names=names, recover=recover)
+        rest = compile_point(
+            point, others, clock, counter_view=counter_view, run=run, fill=fill, names=names, recover=recover
+        )
         return recover(error, raiser, clock, functools.partial(rest, **arguments))
 
     own = {"run": run, "_clock": clock, "_schedule": schedule, "_recover": on_error, LINES: lines}

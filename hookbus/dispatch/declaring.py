@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, overload
 
 from hookbus import _packages
-from hookbus.dispatch.actions import ACTIONS
 from hookbus.dispatch.emitting import firing
 from hookbus.dispatch.manager import Manager, spec_class
 from hookbus.dispatch.table import Calls, Table
@@ -22,6 +21,7 @@ class Points:
     """Base class of the bus that declares points."""
 
     pm: Manager
+    actions: Mapping[str, tuple[str, ...]]
     table: Table
     calls: Calls
     _emit: Callable[..., None]
@@ -90,7 +90,7 @@ class Points:
         return len(self.points) > before
 
     def _declare(self, point: Point) -> None:
-        check_point(point, {*ALIASES, *ACTIONS, *vars(Calls)})
+        check_point(point, {*ALIASES, *self.actions, *vars(Calls)})
         self._add({point.name: point})
 
     def _add(self, points: Mapping[str, Point]) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hookbus.clock import Clock
 from hookbus.errors import ConfigError
-from hookbus.moment import PointMoment
-from hookbus.points import Point, Unit
-from hookbus.when import Schedule
+from hookbus.points import Unit
+from hookbus.when import CounterView, Schedule
 
 __all__ = ["Counter", "Due"]
 
@@ -25,7 +23,7 @@ class Counter:
     """Schedules that count in one unit, and the attribute of the clock that counts the unit.
 
     Args:
-        moment: View of the clock from the point.
+        moment: View of the counters from the point.
         unit: Unit, None for schedules that count in multiple units.
         schedules: The schedules.
 
@@ -36,7 +34,7 @@ class Counter:
 
     __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "next", "seen")
 
-    def __init__(self, moment: PointMoment, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
+    def __init__(self, moment: CounterView, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
         self._moment, self._unit, self._schedules = moment, unit, schedules
         counter = moment.counter(unit) if unit else None
         self._name, self._least, self._greatest = counter or ("", 0, 0)
@@ -69,8 +67,7 @@ class Due:
     """Scheduled listeners of one point.
 
     Args:
-        point: The point.
-        clock: Clock of the run.
+        moment: View of the counters from the point.
         listeners: Listeners with their schedules.
 
     Attributes:
@@ -79,9 +76,8 @@ class Due:
 
     __slots__ = ("_listeners", "_moment", "_places", "_schedules", "counters")
 
-    def __init__(self, point: Point, clock: Clock, listeners: Sequence[tuple[Scheduled, Schedule]]) -> None:
-        moment = self._moment = PointMoment(clock, point)
-        self._listeners = listeners
+    def __init__(self, moment: CounterView, listeners: Sequence[tuple[Scheduled, Schedule]]) -> None:
+        self._moment, self._listeners = moment, listeners
         self._schedules: list[Schedule] = []  # without duplicates, because hooks often have the same interval
         for _, schedule in listeners:
             if schedule not in self._schedules:
@@ -92,7 +88,7 @@ class Due:
             units = {unit or moment.unit for unit in schedule.units()}
             # Reading the timer in every iteration is avoided unless a schedule depends on it.
             if "seconds" in units:
-                clock.count_seconds()
+                moment.clock.count_seconds()
             by_unit.setdefault(units.pop() if len(units) == 1 else None, []).append(schedule)
         self.counters = [Counter(moment, unit, schedules) for unit, schedules in by_unit.items()]
 

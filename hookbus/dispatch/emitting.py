@@ -1,42 +1,21 @@
-"""Functions behind `bus.emit`: argument checks, automatic nesting, and the call of the compiled function."""
+"""Functions behind `bus.emit`: argument checks and the call of the compiled function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hookbus.dispatch.brackets import BRACKETED, Brackets
 from hookbus.dispatch.compiling import load_text
 from hookbus.errors import PointError, did_you_mean
 from hookbus.points import SPELLINGS, Point
 
-if TYPE_CHECKING:
-    from hookbus.run import Run
-
-__all__ = ["EXPLICIT", "LoopLeft", "bracketed", "emitter_for", "firing", "leaving", "write_emitter"]
+__all__ = ["EXPLICIT", "Emitter", "firing", "write_emitter"]
 
 EXPLICIT = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """Arguments that `emit` names explicitly, because collecting them in **kwargs in every iteration would be slow."""
 
 Emitter = Callable[..., None]
-
-
-def emitter_for(point: Point, call: Callable[..., None] | None, run: Run) -> Emitter:
-    """Return the function that `emit` calls for a point of a run.
-
-    Args:
-        point: The point.
-        call: Compiled function, None if the point has no listeners.
-        run: Active run.
-    """
-    emitter, name = write_emitter(point, call), point.name
-    if name in ("before_optimizer_step", "after_optimizer_step"):
-        # The step hooks of the optimizer emit these points as well; each step must emit them once.
-        return run.optimizer_events.explicit(name, emitter)
-    if name not in BRACKETED or not run.keeps_brackets:
-        return emitter
-    emitter = bracketed(run.brackets, point, emitter)
-    return leaving(name, emitter) if run.interrupted and name in ("before_train_iter", "after_train_iter") else emitter
+"""Function that `emit` calls for a point, with the arguments in `EXPLICIT` and a dict of all others, positionally."""
 
 
 def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
@@ -67,21 +46,6 @@ def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     return namespace[f"emit_{point.name}"]  # type: ignore[no-any-return]
 
 
-def bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
-    """Return an emitter that also emits the enclosing points that the loop omits."""
-    name, check = point.name, write_emitter(point, None)
-
-    def emit(*arguments: Any) -> None:
-        if brackets.before(name):
-            emitter(*arguments)
-            brackets.after(name)
-        else:
-            # Already emitted automatically: invalid arguments must raise nevertheless.
-            check(*arguments)
-
-    return emit
-
-
 def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
     """Return a function that emits a point, with positional or keyword arguments.
 
@@ -100,26 +64,6 @@ def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
     fire.__name__ = fire.__qualname__ = point.name
     fire.__doc__ = point.doc or f"Emit {point.signature}."
     return fire
-
-
-class LoopLeft(KeyboardInterrupt):
-    """Exception that leaves a custom loop which continues after the run was interrupted."""
-
-
-def leaving(point: str, emitter: Emitter) -> Emitter:
-    """Return an emitter that leaves the loop of an interrupted run, before an iteration or after it.
-
-    Raises:
-        LoopLeft: When the emitter is called.
-    """
-
-    def emit(*arguments: Any) -> None:
-        # At the end of an iteration the weights may have changed, so that it must be counted before the loop is left.
-        if point == "after_train_iter":
-            emitter(*arguments)
-        raise LoopLeft
-
-    return emit
 
 
 def _refusal(point: Point) -> Callable[..., None]:

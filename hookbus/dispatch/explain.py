@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hookbus._packages import package_of
+from hookbus.dispatch.compiling import Listener
+from hookbus.dispatch.table import EventRun, Table
 from hookbus.when import NEVER
-
-if TYPE_CHECKING:
-    from hookbus.bus import HookBus
-    from hookbus.dispatch.compiling import Listener
 
 __all__ = ["Explanation", "Row", "explain"]
 
@@ -58,15 +55,15 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(bus: HookBus) -> Explanation:
-    """Return the order of the listeners of a bus.
+def explain(table: Table, run: EventRun) -> Explanation:
+    """Return the order of the listeners for a run.
 
     Raises:
         OrderError: If the before=/after= constraints form a cycle.
     """
-    by_point = {point: bus.table.listeners(point, bus.current) for point in bus.points}
+    by_point = {point: table.listeners(point, run) for point in table.points}
     points = {point: _rows(listeners) for point, listeners in by_point.items() if listeners}
-    return Explanation(bus.table.order, points)
+    return Explanation(table.order, points)
 
 
 def _rows(listeners: list[Listener]) -> list[Row]:

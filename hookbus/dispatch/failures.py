@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hookbus._packages import package_of
-from hookbus.clock import Clock
+from hookbus.dispatch.checks import is_configured
 from hookbus.dispatch.compiling import Listener
 from hookbus.errors import ConfigError, HookFailure, HookWarning, in_one_line, note_besides
-from hookbus.hook import Hook
+from hookbus.when import Counters
 
-__all__ = ["IN_A_ROW", "REACH_ALL", "Failures", "annotate", "policy_of"]
+__all__ = ["IN_A_ROW", "Failures", "annotate", "policy_of"]
 
 T = TypeVar("T")
 
 IN_A_ROW = 3
 """Number of consecutive failures of one listener that disables its hook."""
-
-REACH_ALL = frozenset({"on_exception", "after_run", "cleanup"})
-"""Points that call every listener even if one of them fails. The exceptions are raised together afterwards."""
 
 
 @dataclass(slots=True)
@@ -40,13 +37,13 @@ def policy_of(plugin: object, error: Exception) -> str:
     The default is "warn" for observers and "raise" for other hooks. A ConfigError is raised by observers as well,
     because the requested behavior is not available.
     """
-    if not isinstance(plugin, Hook):
+    if not is_configured(plugin):
         return "raise"
     warns = plugin.observer and not isinstance(error, ConfigError)
     return plugin.config.on_error or ("warn" if warns else "raise")
 
 
-def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> Exception:
+def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Counters) -> Exception:
     """Add a note with the hook, the point and the position in the run to an exception.
 
     Args:
@@ -54,7 +51,7 @@ def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Clo
         hook: Instance name of the hook.
         plugin: The hook.
         point: Point or action.
-        clock: Clock of the run.
+        clock: Counters of the run.
 
     Returns:
         The exception, or a HookFailure for a StopIteration.
@@ -89,9 +86,12 @@ class Failures:
 
     Args:
         changed: Called when the dispatch tables must be compiled again.
+        reach_all: Points that call every listener even if one of them fails. The exceptions are raised together
+            afterwards.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], reach_all: Collection[str]) -> None:
+        self.reach_all = frozenset(reach_all)
         self._changed = changed
         self._records: dict[str, _Record] = {}
         self._collected: list[BaseException] = []
@@ -99,13 +99,13 @@ class Failures:
         # the policy of its own hook. A reference instead of the id would keep the frames of the traceback alive.
         self._let_through = 0
 
-    def recover(self, error: BaseException, listener: Listener, clock: Clock, proceed: Callable[[], None]) -> bool:
+    def recover(self, error: BaseException, listener: Listener, clock: Counters, proceed: Callable[[], None]) -> bool:
         """Handle an exception of a listener.
 
         Args:
             error: The exception.
             listener: Listener that raised the exception.
-            clock: Clock of the run.
+            clock: Counters of the run.
             proceed: Function that calls the remaining listeners.
 
         Returns:
@@ -113,13 +113,13 @@ class Failures:
         """
         # KeyboardInterrupt and SystemExit are not subject to the policy of the hook.
         if not isinstance(error, Exception):
-            if listener.point in REACH_ALL:
+            if listener.point in self.reach_all:
                 self._collected.append(error)
                 proceed()
-            return listener.point not in REACH_ALL
+            return listener.point not in self.reach_all
         fatal = id(error) == self._let_through or policy_of(listener.plugin, error) == "raise"
         annotated = annotate(error, listener.hook, listener.plugin, listener.point, clock)
-        if fatal and listener.point not in REACH_ALL:
+        if fatal and listener.point not in self.reach_all:
             self._let_through = id(annotated)
             if annotated is not error:
                 raise annotated from error
@@ -131,7 +131,7 @@ class Failures:
         proceed()
         return False
 
-    def guarded(self, work: Callable[[], T], hook: str, plugin: object, label: str, clock: Clock) -> T | None:
+    def guarded(self, work: Callable[[], T], hook: str, plugin: object, label: str, clock: Counters) -> T | None:
         """Execute an operation requested by a hook under the policy of the hook.
 
         Args:
@@ -139,7 +139,7 @@ class Failures:
             hook: Instance name of the hook.
             plugin: The hook.
             label: Name of the operation, used instead of the name of a point.
-            clock: Clock of the run.
+            clock: Counters of the run.
 
         Returns:
             Result of the operation; None if it failed and the run continues.
@@ -161,7 +161,7 @@ class Failures:
         return result
 
     def raise_collected(self, point: str) -> None:
-        """Raise the exceptions that the listeners of a point in `REACH_ALL` have raised.
+        """Raise the exceptions that the listeners of a point in `reach_all` have raised.
 
         Raises:
             ExceptionGroup: If there are multiple exceptions. A single exception is raised unchanged.
@@ -174,7 +174,7 @@ class Failures:
         self._let_through = id(error)
         raise error
 
-    def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Clock) -> None:
+    def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Counters) -> None:
         """Count a failure: log a warning for the first, and disable the hook if its policy requires it."""
         message = in_one_line(error)
         record = self._records.get(hook)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookbus.dispatch.checks import Implementation, refusal
-from hookbus.dispatch.compiling import Listener
+from hookbus.dispatch.checks import Implementation, PluginConfig, configured_base, is_configured, refusal
+from hookbus.dispatch.compiling import DEFAULT_PRIORITY, Listener
 from hookbus.errors import ConfigError
-from hookbus.hook import Hook, HookConfig, Priority
 from hookbus.markers import Options
 from hookbus.points import Point
 from hookbus.when import Schedule, every
@@ -49,13 +48,13 @@ def priority_of(implementation: Implementation, override: int | None) -> tuple[i
     plugin, own = implementation.plugin, implementation.options.get("priority")
     if override is not None:
         return override, "register(priority=)"
-    if isinstance(plugin, Hook) and plugin.config.priority is not None:
+    if is_configured(plugin) and plugin.config.priority is not None:
         return plugin.config.priority, "config"
     if own is not None:
         return own, "@hookimpl"
-    if isinstance(plugin, Hook):
+    if is_configured(plugin):
         return plugin.priority, f"class {type(plugin).__name__}"
-    return int(Priority.NORMAL), "default"
+    return DEFAULT_PRIORITY, "default"
 
 
 def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | None:
@@ -64,9 +63,9 @@ def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | No
     Raises:
         ConfigError: If a schedule is invalid.
     """
-    config = plugin.config if isinstance(plugin, Hook) else None
+    config = plugin.config if is_configured(plugin) else None
     own = _own_schedule(options.get("when"), config)
-    if not isinstance(plugin, Hook) or plugin.config.frequency is None:
+    if not is_configured(plugin) or plugin.config.frequency is None:
         return own
     # `frequency` applies to the points of the unit of the hook only, so that, for example, `after_train` is not
     # affected.
@@ -77,7 +76,7 @@ def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | No
     return frequency if own is None else own & frequency
 
 
-def _own_schedule(when: Any, config: HookConfig | None) -> Schedule | None:
+def _own_schedule(when: Any, config: PluginConfig | None) -> Schedule | None:
     if when is None:
         return None
     # `when` replaces existing schedules only: the other listeners of the hook, such as its set-up, always run.
@@ -96,7 +95,7 @@ def _own_schedule(when: Any, config: HookConfig | None) -> Schedule | None:
 
 def _asks(plugin: object, point: Point) -> Callable[[int], object] | None:
     """Return `should_trigger` of a hook if it is overridden and applies to the point."""
-    if not isinstance(plugin, Hook) or type(plugin).should_trigger is Hook.should_trigger:
+    if not is_configured(plugin) or type(plugin).should_trigger is vars(configured_base(plugin))["should_trigger"]:
         return None
     return plugin.should_trigger if _per_iteration(point) else None
 
@@ -121,7 +120,7 @@ def check_listeners(
         except ConfigError as error:
             raise refusal(plugin, name, f"{implementation.method}: {error}") from None
     scheduled = any(implementation.options.get("when") is not None for implementation in implementations)
-    if isinstance(plugin, Hook) and plugin.config.when is not None and not scheduled:
+    if is_configured(plugin) and plugin.config.when is not None and not scheduled:
         why = "`when` replaces the schedules of listeners, but this hook has no scheduled listener."
         raise refusal(plugin, name, f"{why} Set `frequency` for its per-iteration points.")
 

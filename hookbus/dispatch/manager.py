@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import pluggy
 
 from hookbus import _packages
 from hookbus._running import handling
-from hookbus.dispatch.actions import ACTIONS
-from hookbus.dispatch.checks import Implementation, inspect_plugin, refusal
+from hookbus.dispatch.checks import AliasLookup, Implementation, inspect_plugin, is_configured, refusal
 from hookbus.dispatch.compiling import load_text
 from hookbus.dispatch.listeners import check_listeners
 from hookbus.dispatch.members import Member, Members, see_that_it_is_free
+from hookbus.dispatch.table import EventRun, Table
 from hookbus.errors import HookError, RegistrationError
-from hookbus.hook import Hook
 from hookbus.markers import PROJECT
 from hookbus.points import SPELLINGS, Point
 
-if TYPE_CHECKING:
-    from hookbus.bus import HookBus
+__all__ = ["ManagedBus", "Manager", "spec_class"]
 
-__all__ = ["Manager", "spec_class"]
+
+class ManagedBus(Protocol):
+    """Bus whose plugins a `Manager` registers.
+
+    Attributes:
+        table: Event tables.
+        actions: Arguments of each action, by name.
+    """
+
+    table: Table
+    actions: Mapping[str, tuple[str, ...]]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Lock that guards registration and compilation."""
+
+    @property
+    def current(self) -> EventRun:
+        """Run whose events the bus emits."""
+
+    @property
+    def points(self) -> Mapping[str, Point]:
+        """Points of the bus, by name."""
+
+    def name_of(self, hook: object) -> str:
+        """Return the default instance name of a plugin."""
+
+    def find_points(self, names: Collection[str], module: str = "") -> bool:
+        """Declare points of installed packages. Return whether any point was declared."""
+
+    def changed(self) -> None:
+        """Invalidate the compiled functions after a change of plugins."""
 
 
 class Manager(pluggy.PluginManager):
@@ -32,14 +62,15 @@ class Manager(pluggy.PluginManager):
 
     Args:
         bus: Bus whose points the plugins implement.
+        find_alias: Lookup of callback names of other frameworks, for error messages.
 
     Attributes:
         members: Registered plugins by name, with their implementations.
     """
 
-    def __init__(self, bus: HookBus) -> None:
+    def __init__(self, bus: ManagedBus, find_alias: AliasLookup) -> None:
         super().__init__(PROJECT)
-        self._bus = bus
+        self._bus, self._find_alias = bus, find_alias
         self._entering: Member | None = None  # the plugin whose implementations pluggy is reading
         self._leaving: list[tuple[object, Callable[..., Any] | None]] = []  # unregistered plugins and their cleanup
         self.members = Members()
@@ -70,7 +101,7 @@ class Manager(pluggy.PluginManager):
         finally:
             self._entering = None
         self.members[name] = member
-        if isinstance(plugin, Hook):
+        if is_configured(plugin):
             plugin._name, plugin._run = name, self._bus.current
         self._bus.changed()
 
@@ -106,7 +137,7 @@ class Manager(pluggy.PluginManager):
                 if cleanup is not None:
                     cleanup()
             finally:
-                if isinstance(plugin, Hook) and not self.is_registered(plugin):
+                if is_configured(plugin) and not self.is_registered(plugin):
                     plugin._run = None
 
     def _remove(self, name: str, member: Member) -> Callable[..., Any] | None:
@@ -166,7 +197,7 @@ class Manager(pluggy.PluginManager):
             raise refusal(plugin, name, f"expected an instance, got the class {cls}. Register {cls}(...).")
         if not isinstance(name, str):
             raise refusal(plugin, str(name), f"expected the name to be a string, got {name!r}.")
-        if isinstance(plugin, Hook):
+        if is_configured(plugin):
             see_that_it_is_free(plugin, self._bus)
         existing = self.members.name_of(plugin)
         if existing is not None:
@@ -178,12 +209,12 @@ class Manager(pluggy.PluginManager):
     def _inspect(self, plugin: object, name: str) -> list[Implementation]:
         bus = self._bus
         try:
-            implementations = inspect_plugin(plugin, name, bus.points, ACTIONS)
+            implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
         except RegistrationError:
             # The plugin may implement points of its own or another package, which are imported only when needed.
             if not bus.find_points(set(dir(plugin)), _packages.module_of(plugin)):
                 raise
-            implementations = inspect_plugin(plugin, name, bus.points, ACTIONS)
+            implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
         check_listeners(implementations, plugin, name, bus.points)
         return implementations
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE, Implementation
+from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation
 from hookbus.errors import HookError
-from hookbus.hook import Hook
 from hookbus.markers import Options
-
-if TYPE_CHECKING:
-    from hookbus.bus import HookBus
 
 __all__ = ["FunctionPlugin", "Member", "Members", "see_that_it_is_free"]
 
@@ -98,7 +94,7 @@ class Members(dict[str, Member]):
         return (member.found[target] for member in self.values() if target in member.found)
 
 
-def see_that_it_is_free(hook: Hook, bus: HookBus) -> None:
+def see_that_it_is_free(hook: ConfiguredPlugin, bus: object) -> None:
     """Raise if a hook is used by an active run of another bus, which would share its counts and files.
 
     Raises:

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hookbus.dispatch.actions import Actions, Step
 from hookbus.dispatch.checks import Implementation
 from hookbus.dispatch.compiling import Listener, compile_point, ordered
-from hookbus.dispatch.failures import REACH_ALL, Failures
+from hookbus.dispatch.failures import Failures
 from hookbus.dispatch.listeners import listener_of, priority_of
-from hookbus.dispatch.points import fill_for, finally_for, first_for, names_for
 from hookbus.points import Point
+from hookbus.when import Counters, CounterView
 
-if TYPE_CHECKING:
-    from hookbus.run import Run
-
-__all__ = ["Calls", "Order", "Table", "Wrap"]
+__all__ = ["Calls", "EventRun", "Order", "Statements", "Table", "Wrap"]
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
 Implementations = Callable[[str], Iterable[Implementation]]
 """Function that returns the implementations of a point or an action, in registration order."""
+Statements = Callable[[str, Any], Sequence[str]]
+"""Function of a point and a run that returns statements of the generated function of the point."""
+
+
+class EventRun(Protocol):
+    """Run whose events a bus emits.
+
+    Attributes:
+        alive: Whether the run is active.
+        pending: Whether requests are to be processed at the next boundary.
+    """
+
+    alive: bool
+    pending: bool
+
+    @property
+    def clock(self) -> Counters:
+        """Counters of the run."""
+
+    def serves(self, plugin: object) -> bool:
+        """Return whether a plugin receives the events of this process."""
+
+    def members_changed(self) -> None:
+        """Respond to a change of the registered plugins."""
 
 
 class Calls:
@@ -78,6 +99,13 @@ class Table:
         order: "nested" or "ascending".
         implementations: Function that returns the implementations of the registered plugins.
         changed: Called when the tables must be compiled again.
+        prologue: Function that returns the statements before the listeners of a point.
+        epilogue: Function that returns the statements after the listeners of a point.
+        default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
+        namespace: Function that returns the globals of these statements and expressions for a run.
+        counter_view: Function that returns the view of the counters of a run from a point.
+        reach_all: Points that call every listener even if one of them fails.
+        actions: Spec class of the actions.
 
     Attributes:
         points: Points by name.
@@ -89,18 +117,34 @@ class Table:
             directly.
     """
 
-    def __init__(self, order: Order, implementations: Implementations, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        implementations: Implementations,
+        changed: Callable[[], None],
+        *,
+        prologue: Statements,
+        epilogue: Statements,
+        default_arguments: Callable[[Point], dict[str, str]],
+        namespace: Callable[[Any], dict[str, Any]],
+        counter_view: Callable[[Any, Point], CounterView],
+        reach_all: Collection[str],
+        actions: type,
+    ) -> None:
         self.order = order
         self.points: dict[str, Point] = {}
         self.steps: dict[str, Step] = {}
         self.given: dict[str, int] = {}
-        self.failures = Failures(changed)
+        self.failures = Failures(changed, reach_all)
         self.wrap: Wrap | None = None
         self.around_work: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
-        self._actions = Actions(self._of_action)
+        self._actions = Actions(self._of_action, actions)
+        self._prologue, self._epilogue = prologue, epilogue
+        self._default_arguments, self._namespace = default_arguments, namespace
+        self._counter_view = counter_view
 
-    def compile(self, name: str, run: Run) -> Callable[..., Any] | None:
+    def compile(self, name: str, run: EventRun) -> Callable[..., Any] | None:
         """Compile the function that emits a point or executes an action.
 
         Returns:
@@ -114,20 +158,20 @@ class Table:
         if name not in self.points:
             raise AttributeError(name)
         listeners = self.listeners(name, run)
-        first, last = first_for(name, run), finally_for(name, run)
-        if name in REACH_ALL:
+        first, last = self._prologue(name, run), self._epilogue(name, run)
+        if name in self.failures.reach_all:
             # Exceptions were collected while all listeners were called; raise them before any request is processed.
             last = [f"_report({name!r})", *last]
         if not (listeners or first or last):
             return None
         return self._compiled(name, listeners, run, first, last)
 
-    def cleanup_of(self, hook: str, run: Run) -> Callable[..., Any]:
+    def cleanup_of(self, hook: str, run: EventRun) -> Callable[..., Any]:
         """Compile the `cleanup` of a single hook, for a hook that is unregistered before the end of the run."""
         listeners = [listener for listener in self.listeners("cleanup", run) if listener.hook == hook]
         return self._compiled("cleanup", listeners, run, (), ["_report('cleanup')"])
 
-    def listeners(self, point: str, run: Run) -> list[Listener]:
+    def listeners(self, point: str, run: EventRun) -> list[Listener]:
         """Return the listeners of a point in execution order, without those that are disabled or run on other ranks.
 
         Raises:
@@ -142,7 +186,7 @@ class Table:
             listeners.append(listener)
         return ordered(listeners, reverse=spec.reverse and self.order == "nested")
 
-    def check_order(self, run: Run) -> None:
+    def check_order(self, run: EventRun) -> None:
         """Check the ordering constraints at every point.
 
         Raises:
@@ -157,24 +201,25 @@ class Table:
         self.failures.forget(hook)
 
     def _compiled(
-        self, name: str, listeners: list[Listener], run: Run, first: Sequence[str], last: Sequence[str]
+        self, name: str, listeners: list[Listener], run: EventRun, first: Sequence[str], last: Sequence[str]
     ) -> Callable[..., None]:
         return compile_point(
             self.points[name],
             listeners,
             run.clock,
+            counter_view=self._counter_view,
             run=run,
-            fill=fill_for(self.points[name]),
-            names={**names_for(run), "_report": self.failures.raise_collected},
+            fill=self._default_arguments(self.points[name]),
+            names={**self._namespace(run), "_report": self.failures.raise_collected},
             recover=self.failures.recover,
             first=first,
             finally_=last,
         )
 
-    def _of(self, name: str, run: Run) -> list[Implementation]:
+    def _of(self, name: str, run: EventRun) -> list[Implementation]:
         return [item for item in self._implementations(name) if self._takes_part(item, name, run)]
 
-    def _takes_part(self, implementation: Implementation, name: str, run: Run) -> bool:
+    def _takes_part(self, implementation: Implementation, name: str, run: EventRun) -> bool:
         # A disabled hook may still have threads and files to release.
         if self.failures.is_disabled(implementation.hook) and name != "cleanup":
             return False

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from hookbus.bus import HookBus
-    from hookbus.dispatch.compiling import Listener
+from hookbus.dispatch.compiling import Listener
+from hookbus.dispatch.table import Table, Wrap
 
 __all__ = ["Spent", "timed", "traced"]
 
 T = TypeVar("T")
+
+
+class InstrumentedBus(Protocol):
+    """Bus whose listeners can be wrapped.
+
+    Attributes:
+        table: Event tables.
+    """
+
+    table: Table
+
+    def wrapped(self, wrap: Wrap) -> AbstractContextManager[None]:
+        """Replace the function of each listener by `wrap(listener)` inside the context."""
 
 
 class Spent(dict[tuple[str, str], int]):
@@ -47,7 +59,7 @@ class Spent(dict[tuple[str, str], int]):
 
 
 @contextmanager
-def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
+def timed(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
     """Measure the execution time of listeners, and of the operations that hooks have requested.
 
     Args:
@@ -76,7 +88,7 @@ def timed(bus: HookBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
 
 
 @contextmanager
-def traced(bus: HookBus, report: Callable[[str, str], None]) -> Iterator[None]:
+def traced(bus: InstrumentedBus, report: Callable[[str, str], None]) -> Iterator[None]:
     """Call `report(hook, point)` before each call of a listener."""
 
     def wrap(listener: Listener) -> Callable[..., Any]:

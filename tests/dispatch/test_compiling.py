@@ -18,6 +18,7 @@ from hookbus.dispatch.compiling import Listener, compile_point, load_text, order
 from hookbus.dispatch.due import Due
 from hookbus.errors import ConfigError, OrderError
 from hookbus.lifecycle import POINTS
+from hookbus.moment import PointMoment
 from hookbus.points import Point
 from hookbus.when import Schedule
 
@@ -141,7 +142,8 @@ def compile_listeners(
     listeners: list[Listener], clock: Clock | None = None, point: Point | None = None, **options: Any
 ) -> Callable[..., None]:
     settings: dict[str, Any] = {"run": "the run", "fill": {}, "names": {}, "recover": propagate, **options}
-    return compile_point(point or POINTS["after_train_iter"], listeners, clock or Clock(), **settings)
+    point = point or POINTS["after_train_iter"]
+    return compile_point(point, listeners, clock or Clock(), counter_view=PointMoment, **settings)
 
 
 def test_listener_receives_exactly_its_arguments_by_position() -> None:

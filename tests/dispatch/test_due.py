@@ -48,7 +48,7 @@ def test_counters_skip_only_events_without_due_schedules(
     clock = Clock()
     clock.counts_iterations = False
     clock.max_iters = sum(map(len, epochs))
-    due = Due(AFTER_ITER, clock, [listener(schedule) for schedule in listener_schedules])
+    due = Due(PointMoment(clock, AFTER_ITER), list(map(listener, listener_schedules)))
     names = {f"_counter_{i}": counter for i, counter in enumerate(due.counters)}
     tests = [counter.test(name) for name, counter in names.items()]
     moment = PointMoment(clock, AFTER_ITER)
@@ -67,7 +67,7 @@ def test_counters_skip_only_events_without_due_schedules(
 
 def test_listeners_of_one_unit_share_a_counter() -> None:
     listener_schedules = [every(3), every(5, unit="iter"), every(2, unit="batch"), every(3) | every(4, unit="step")]
-    assert len(Due(AFTER_ITER, Clock(), [listener(schedule) for schedule in listener_schedules]).counters) == 3
+    assert len(Due(PointMoment(Clock(), AFTER_ITER), list(map(listener, listener_schedules))).counters) == 3
 
 
 def test_equal_schedules_are_evaluated_once() -> None:
@@ -84,7 +84,7 @@ def test_equal_schedules_are_evaluated_once() -> None:
     clock = Clock()
     clock.end_iter(None)
     listener_schedules = [Recording(), every(3), Recording()]
-    assert Due(AFTER_ITER, clock, [listener(schedule) for schedule in listener_schedules]).now() == [True, False, True]
+    assert Due(PointMoment(clock, AFTER_ITER), list(map(listener, listener_schedules))).now() == [True, False, True]
     assert evaluated == ["due"]
 
 
@@ -106,4 +106,4 @@ def test_invalid_schedule_raises_with_hook_and_point() -> None:
     clock = Clock()
     clock.end_iter(None)
     with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last: the run has no known limit"):
-        Due(AFTER_ITER, clock, [listener(last)]).now()
+        Due(PointMoment(clock, AFTER_ITER), [listener(last)]).now()
