@@ -1,4 +1,4 @@
-"""MLflow: numbers, params, pictures and checkpoints of a training."""
+"""MLflow writer for hookbus: metrics, params, images, text and checkpoints."""
 
 from hookbus_mlflow.config import MLflowConfig
 from hookbus_mlflow.hook import MLflowHook

@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Configuration of the hook."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["MLflowConfig"]
 
 
 class MLflowConfig(WriterConfig):
-    """Where runs are kept, and how this one is called."""
+    """Configuration of `MLflowHook`."""
 
     tracking_uri: str | None = Field(
-        default=None, description="The MLflow server or database; default SQLite among the logs of the run."
+        default=None, description="Tracking server or database; default SQLite below the log directory of the run."
     )
-    experiment: str = Field(default="hookbus", min_length=1, description="The experiment; made if it is not there.")
+    experiment: str = Field(default="hookbus", min_length=1, description="Experiment; created if it does not exist.")
     run_name: str | None = Field(
-        default=None, description="What the run is called; default the name of its work directory."
+        default=None, description="Name of the MLflow run; default the name of the work directory."
     )
-    tags: dict[str, str] = Field(default={}, description="Tags of the run.")
-    log_model: bool = Field(default=False, description="Whether checkpoint files become artifacts.")
+    tags: dict[str, str] = Field(default={}, description="Tags of the MLflow run.")
+    log_model: bool = Field(default=False, description="Log checkpoint files as artifacts.")

@@ -1,4 +1,4 @@
-"""A database of one's own, which is there whole or not at all."""
+"""Atomic creation of a local MLflow database."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ __all__ = ["see_database"]
 
 
 def see_database(path: Path, artifacts: str) -> str:
-    """See that there is an SQLite database of MLflow.
-
-    MLflow makes its tables in many steps. A process that is killed between them would leave a file that no later one
-    can use, so they are made beside it.
+    """Create an SQLite database of MLflow atomically, unless it exists.
 
     Args:
-        path: the file; its directory is there.
-        artifacts: the URI under which artifacts of new experiments go.
+        path: File of the database, in an existing directory.
+        artifacts: URI of the artifacts of new experiments.
 
     Returns:
-        Its URI.
+        URI of the database.
 
     Raises:
-        OSError: the file cannot be put there.
+        OSError: If the file cannot be created.
     """
+    # Imported here, because SQLAlchemy and the store are not needed with a tracking server.
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     if not path.exists():
+        # MLflow creates the tables in many migrations, and cannot open a database that a kill left between two of them
+        # (mlflow 3.17). The directory is next to the file, because `os.replace` requires the same file system.
         with TemporaryDirectory(prefix=".new-", dir=path.parent) as directory:
-            made = Path(directory) / path.name
-            SqlAlchemyStore(_uri(made), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
-            os.replace(made, path)
+            temporary = Path(directory) / path.name
+            # Disposed, because an open connection would keep a journal under the temporary name.
+            SqlAlchemyStore(_uri(temporary), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
+            os.replace(temporary, path)
     return _uri(path)
 
 
 def _uri(path: Path) -> str:
-    """Signs that mean something in a URI are written as their codes."""
+    """Return the SQLAlchemy URL of a file, with special characters escaped."""
     from sqlalchemy import URL
 
     return URL.create("sqlite+pysqlite", database=str(path)).render_as_string()

@@ -13,20 +13,21 @@ __all__ = ["MLflowHook"]
 
 
 class MLflowHook(WriterHook):
-    """Records into the run of MLflow that belongs to the work directory: a resumed training goes on with it."""
+    """Log to the MLflow run of the work directory; a resumed training continues the same MLflow run."""
 
     Config = MLflowConfig
     library = "mlflow"
     install = "mlflow-skinny sqlalchemy alembic"
-    patience = 120.0  # a database takes its time for many names
+    patience = 120.0  # a database is slow with many metric names
     config: MLflowConfig
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        """See that there is a work directory: it keeps the id of the run.
+        """Return a factory of writers for the MLflow run of this work directory.
 
         Raises:
-            HookError: there is none.
+            HookError: If the run has no work directory, which stores the ID of the MLflow run.
         """
+        # Imported here, so that the hook can be constructed and its config validated without loading mlflow.
         from hookbus_mlflow.writer import MLflowWriter, Target
 
         directory = self.directory(run, None).absolute()
@@ -41,9 +42,9 @@ class MLflowHook(WriterHook):
         return partial(MLflowWriter, target)
 
     def stored_name(self, name: str) -> str:
-        """Names that MLflow takes."""
+        """Return a valid MLflow name."""
         return stored(name)
 
     def takes_checkpoints(self) -> bool:
-        """Checkpoint files become artifacts on request."""
+        """Return whether checkpoint files are logged as artifacts."""
         return self.config.log_model

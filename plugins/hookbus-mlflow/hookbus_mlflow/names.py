@@ -1,4 +1,4 @@
-"""The names that MLflow takes."""
+"""Valid names of MLflow metrics, params and artifacts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["stored"]
 
 LONGEST = 250
 FORBIDDEN = re.compile(r"[^/\w.\- ]|^/|(?<=/)/|/$|(?:(?<=^)|(?<=/))\.\.?(?=/|$)")
-"""All but letters, digits and `_ - . / space`; and what would be another path than it says."""
+"""Characters other than letters, digits and `_ - . / space`, and the parts that make a path not normalized."""
 
 
 def stored(name: str) -> str:
-    """The name under which MLflow has a metric, a param or a picture: as `hookbus.records.names.safe_name` makes it."""
+    """Return the name of a record in MLflow, made valid by `hookbus.records.names.safe_name`."""
     return safe_name(name, FORBIDDEN, LONGEST)

@@ -1,4 +1,4 @@
-"""The `Writer` of MLflow."""
+"""`Writer` of MLflow."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ from hookbus_mlflow.names import stored
 __all__ = ["MLflowWriter", "Target"]
 
 METRICS_IN_BATCH, PARAMS_IN_BATCH = 1000, 100
+"""Limits of the `log-batch` request in the MLflow REST API."""
+
 BINS = 64
 LONGEST_PARAM = 500
-"""Older servers refuse longer values; the whole configuration is an artifact besides."""
+"""Older servers reject longer values; the artifact `config.json` contains the full configuration."""
 
 OWNER = "hookbus.owner"
-"""The tag by which the run of a directory is found."""
+"""Tag that identifies the run of a directory."""
 
 STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
 PASSING = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
-"""Errors of MLflow after which another try makes sense."""
+"""Error codes of MLflow after which a retry can succeed."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a run is kept.
+    """MLflow run that a writer logs to.
 
     Attributes:
-        directory: absolute; holds the id of the run, and without `uri` the database and the artifacts as well.
-        uri: of a server or database; None for one of the run's own.
-        experiment: its name.
-        run_name: what a new run is called.
-        tags: of a new run.
+        directory: Absolute path of the directory that contains the ID of the run and, without `uri`, the database and
+            the artifacts.
+        uri: URI of a server or database; None for a database in `directory`.
+        experiment: Name of the experiment.
+        run_name: Name of a new run.
+        tags: Tags of a new run.
     """
 
     directory: Path
@@ -58,21 +61,21 @@ class Target:
 
     @property
     def id_file(self) -> Path:
-        """Holds the id of the run."""
+        """File that contains the ID of the run."""
         return self.directory / "run_id"
 
     @property
     def owner_file(self) -> Path:
-        """Holds what a run is found by whose id is not kept yet."""
+        """File that contains the value of the tag `OWNER`, which finds a run whose ID is not stored yet."""
         return self.directory / "owner"
 
     @property
     def artifacts(self) -> str | None:
-        """Where artifacts of a new experiment go; None leaves it to the server."""
+        """URI of the artifacts of a new experiment; None for the default of the server."""
         return None if self.uri else (self.directory / "artifacts").as_uri()
 
     def client(self) -> MlflowClient:
-        """A client of the server or database, which is made if it is our own."""
+        """Return a client of the server or database; the database in `directory` is created if it does not exist."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.uri:
             return MlflowClient(self.uri)
@@ -80,10 +83,10 @@ class Target:
 
 
 class MLflowWriter(Writer):
-    """Writes into one run of MLflow: the one whose id is in the file, or a new one.
+    """Writer that logs to one MLflow run: that of the stored ID, or a new run.
 
     Args:
-        target: where the run is kept.
+        target: MLflow run to log to.
     """
 
     def __init__(self, target: Target) -> None:
@@ -95,65 +98,68 @@ class MLflowWriter(Writer):
         self._status = ""
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
-        """One metric; MLflow keeps infinities as the largest numbers there are."""
+        """Log a metric with the next `flush`; MLflow stores infinities as the largest float."""
         self._metrics.append(Metric(name, float(value), int(self.time * 1000), step))
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
-        """One picture, uint8 (H, W, C)."""
+        """Log a uint8 image of shape (H, W, C)."""
         with _translated():
             self._client.log_image(self._run_id, pil_image(image), key=name, step=step, timestamp=int(self.time * 1000))
 
     def write_text(self, name: str, text: str, step: int) -> None:
-        """A text, as the artifact `texts/name/step.txt`."""
+        """Log a text as the artifact `texts/name/step.txt`."""
         with _translated():
             self._client.log_text(self._run_id, text, f"texts/{name}/{step}.txt")
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:
-        """The distribution of the finite values, as the artifact `histograms/name/step.json`.
+        """Log a histogram of the finite values as the artifact `histograms/name/step.json`.
 
-        It holds `counts`, 64 of them, and the 65 `edges` between which they were counted.
+        The artifact contains 64 `counts` and the 65 `edges` of the bins.
 
         Raises:
-            ValueError: there are none.
+            ValueError: If no value is finite.
         """
         counts, edges = numpy.histogram(finite_values(name, values), BINS)
         with _translated():
-            held = {"counts": counts.tolist(), "edges": edges.tolist()}
-            self._client.log_dict(self._run_id, held, f"histograms/{name}/{step}.json")
+            histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
+            self._client.log_dict(self._run_id, histogram, f"histograms/{name}/{step}.json")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """One param for each value, under the parts of its key joined by dots; those that are there stay as they are.
+        """Log each value as a param under its dotted key, and the configuration as the artifact `config.json`.
 
-        The whole of it is the artifact `config.json`, the newest after a resume.
+        Existing params keep their values; after a resume `config.json` contains the new configuration.
         """
         with _translated():
-            there = self._client.get_run(self._run_id).data.params
-            named = {stored(key): str(value)[:LONGEST_PARAM] for key, value in flattened(config).items()}
-            params = [Param(key, value) for key, value in named.items() if key not in there]
+            # MLflow rejects a batch that changes the value of an existing param.
+            existing = self._client.get_run(self._run_id).data.params
+            values = {stored(key): str(value)[:LONGEST_PARAM] for key, value in flattened(config).items()}
+            params = [Param(key, value) for key, value in values.items() if key not in existing]
             for begin in range(0, len(params), PARAMS_IN_BATCH):
                 self._client.log_batch(self._run_id, params=params[begin : begin + PARAMS_IN_BATCH])
             self._client.log_dict(self._run_id, dict(config), "config.json")
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:
-        """A file, in the directory `name` of the artifacts."""
+        """Log a file as an artifact, in the directory `name` if it is set."""
         with _translated():
             self._client.log_artifact(self._run_id, str(path), stored(name) if name else None)
 
     def write_outcome(self, outcome: str) -> None:
-        """The status of the run, behind its last metrics: FINISHED, FAILED, or KILLED where it may go on."""
+        """Set the status of the run with the next `flush`: FINISHED, FAILED, or KILLED if the run can be resumed."""
+        # After the metrics of the same flush, so that a run with a final status is complete.
         self._status = STATUS.get(outcome, "KILLED")
 
     def resume(self, since: int, step: int) -> frozenset[Place]:
-        """What the run holds stays: MLflow takes nothing back."""
+        """Return the logged metrics from step `since` on; MLflow cannot remove later ones."""
         with _translated():
-            # One query for each name, so only for those whose newest step says that there is something to find.
+            # The history requires one query per name, so names whose last step is too low are skipped.
             newest = self._client.get_run(self._run_id).data.to_proto().metrics
-            names = [each.key for each in newest if each.step >= since]
-            found = [each for name in names for each in self._client.get_metric_history(self._run_id, name)]
-        return frozenset(("scalar", each.key, each.step) for each in found if each.step >= since)
+            names = [metric.key for metric in newest if metric.step >= since]
+            metrics = [metric for name in names for metric in self._client.get_metric_history(self._run_id, name)]
+        return frozenset(("scalar", metric.key, metric.step) for metric in metrics if metric.step >= since)
 
     def flush(self) -> None:
-        """Metrics go to MLflow together; one that comes again with the same time is the same one."""
+        """Log the pending metrics in batches, and then the status."""
+        # A retry after an error may log a metric again. MLflow ignores a metric with equal name, step, time and value.
         metrics, self._metrics = self._metrics, []
         status, self._status = self._status, ""
         with _translated():
@@ -163,11 +169,11 @@ class MLflowWriter(Writer):
                 self._client.set_terminated(self._run_id, status)
 
     def abandon(self) -> None:
-        """Drop what has not been flushed."""
+        """Discard the pending metrics and status."""
         self._metrics, self._status = [], ""
 
     def close(self) -> None:
-        """Write what waits. May be called twice."""
+        """Write the pending metrics and status. May be called twice."""
         self.flush()
 
 
@@ -176,17 +182,19 @@ def _known_run(target: Target) -> str | None:
 
 
 def _new_run(client: MlflowClient, target: Target) -> str:
-    """Begin a run, or find the one that a process began which was killed before it could keep the id."""
-    found = client.get_experiment_by_name(target.experiment)
-    experiment = found.experiment_id if found else client.create_experiment(target.experiment, target.artifacts)
+    """Create a run, or find the run of a process that was killed before it stored the ID."""
+    existing = client.get_experiment_by_name(target.experiment)
+    experiment = existing.experiment_id if existing else client.create_experiment(target.experiment, target.artifacts)
+    # The owner is stored before the run is created and the ID afterwards: a kill in between leaves a run that the next
+    # process finds by the tag, instead of an orphaned run.
     tags = {**target.tags, OWNER: _kept(target.owner_file, token_hex(16))}
-    begun = client.search_runs([experiment], f"tags.`{OWNER}` = '{tags[OWNER]}'")
-    run = begun[0] if begun else client.create_run(experiment, tags=tags, run_name=target.run_name)
+    runs = client.search_runs([experiment], f"tags.`{OWNER}` = '{tags[OWNER]}'")
+    run = runs[0] if runs else client.create_run(experiment, tags=tags, run_name=target.run_name)
     return _kept(target.id_file, run.info.run_id)
 
 
 def _kept(file: Path, text: str) -> str:
-    """What a file holds; it is made with this text where it is not there."""
+    """Return the content of a file, which is created atomically with `text` if it does not exist."""
     if not file.is_file():
         temporary = file.with_name(f".{file.name}")
         temporary.write_text(text)
@@ -196,10 +204,11 @@ def _kept(file: Path, text: str) -> str:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of MLflow as a `Writer` raises them."""
+    """Convert errors of MLflow: `OSError` if a retry can succeed, else `ValueError`."""
     try:
         yield
     except MlflowException as error:
-        of_record = isinstance(error.__cause__, (TypeError, ValueError, ArithmeticError))  # the database's, of one
-        kind = OSError if error.error_code in PASSING and not of_record else ValueError
-        raise kind(f"MLflow: {error}") from error
+        # The SQLAlchemy store reports an invalid value of one record as INTERNAL_ERROR as well (mlflow 3.17).
+        is_invalid_value = isinstance(error.__cause__, (TypeError, ValueError, ArithmeticError))
+        error_type = OSError if error.error_code in PASSING and not is_invalid_value else ValueError
+        raise error_type(f"MLflow: {error}") from error

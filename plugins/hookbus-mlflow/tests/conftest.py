@@ -1,4 +1,4 @@
-"""A database of MLflow, made once: its tables take seconds."""
+"""Databases of MLflow: created once and copied, because the creation of the tables takes seconds."""
 
 import shutil
 from pathlib import Path
@@ -17,5 +17,5 @@ def empty_database(tmp_path_factory):
 
 @pytest.fixture
 def database(empty_database, tmp_path):
-    """A database of its own for each test."""
+    """Return a new database for each test."""
     return Path(shutil.copy(empty_database, tmp_path / "tests.db"))

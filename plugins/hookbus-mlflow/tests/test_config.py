@@ -4,7 +4,7 @@ from hookbus.errors import ConfigError
 from hookbus_mlflow import MLflowConfig, MLflowHook
 
 
-def test_without_settings_it_keeps_everything_in_the_work_directory():
+def test_default_config_uses_the_work_directory():
     assert MLflowConfig().model_dump(include=set(MLflowConfig.__annotations__)) == {
         "tracking_uri": None,
         "experiment": "hookbus",
@@ -15,9 +15,9 @@ def test_without_settings_it_keeps_everything_in_the_work_directory():
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "name"),
     [({"experiment": ""}, "experiment"), ({"tags": {"n": 1}}, "tags"), ({"interval": 0}, "interval")],
 )
-def test_a_setting_that_cannot_be_is_named(settings, named):
-    with pytest.raises(ConfigError, match=named):
+def test_invalid_setting_is_named_in_the_error(settings, name):
+    with pytest.raises(ConfigError, match=name):
         MLflowHook(**settings)

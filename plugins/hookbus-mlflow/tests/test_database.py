@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 
 from hookbus_mlflow.database import see_database
 
-KILLED_BEFORE_IT_IS_WHOLE = """
+KILL_BEFORE_COMMIT = """
 import os, signal, sys
 from pathlib import Path
 from hookbus_mlflow.database import see_database
@@ -17,13 +17,13 @@ see_database(Path(sys.argv[1]), "file:///artifacts")
 """
 
 
-def test_one_that_is_there_stays_as_it_is(database):
+def test_existing_database_is_not_modified(database):
     before = database.read_bytes()
     assert see_database(database, "file:///artifacts") == f"sqlite+pysqlite:///{database}"
     assert database.read_bytes() == before
 
 
-def test_signs_of_a_path_that_mean_something_in_a_uri_are_signs_of_the_path(empty_database, tmp_path):
+def test_special_characters_of_a_uri_are_valid_in_the_path(empty_database, tmp_path):
     directory = tmp_path / "a?b#c%20d e&f=g"
     directory.mkdir()
     path = directory / "mlflow.db"
@@ -35,17 +35,17 @@ def test_signs_of_a_path_that_mean_something_in_a_uri_are_signs_of_the_path(empt
     assert MlflowClient(see_database(path, "file:///artifacts")).get_run(run.info.run_id).info.status == "RUNNING"
 
 
-def test_one_that_was_made_is_what_mlflow_reads_and_nothing_else_is_left(empty_database):
+def test_new_database_is_read_by_mlflow_and_is_the_only_file(empty_database):
     client = MlflowClient(f"sqlite:///{empty_database}")
-    assert [each.name for each in client.search_experiments()] == ["Default"]
+    assert [experiment.name for experiment in client.search_experiments()] == ["Default"]
     assert os.listdir(empty_database.parent) == ["mlflow.db"]
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_leaves_nothing_that_a_later_one_would_take(tmp_path):
+def test_killed_process_leaves_no_incomplete_database(tmp_path):
     path = tmp_path / "mlflow.db"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", KILLED_BEFORE_IT_IS_WHOLE, str(path)]
+    command = [sys.executable, "-c", KILL_BEFORE_COMMIT, str(path)]
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     assert not path.exists()
     client = MlflowClient(see_database(path, (tmp_path / "artifacts").as_uri()))
