@@ -1,9 +1,10 @@
-"""How long training stands still for a save of model and Adam state, against plain torch.save and a copy of the bytes.
+"""Training time blocked by a checkpoint of model and Adam state, compared with torch.save and a copy of the bytes.
 
 python -m benchmarks.bench_checkpoint [--megabytes 399] [--rounds 7]
 
-A save is measured in a run of its own, from the settlement that begins it to the return to the loop; with `overlap` the
-wait before the next update is measured as well, after a forward and backward that take `--iteration` milliseconds.
+A save is measured in a separate run, from the processing of the request to the return to the loop. With `overlap` the
+wait before the next optimizer step is measured as well, after a simulated forward and backward pass of `--iteration`
+milliseconds.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from benchmarks.measure import print_table, report
 from hookbus import HookBus
 from hookbus_checkpoint import CheckpointHook
 
-BYTES_PER_WEIGHT = 3 * 4  # the weight and two moments of Adam
+BYTES_PER_WEIGHT = 3 * 4  # float32 parameter and two Adam moments
 WIDTH = 1024
 MODES: dict[str, Any] = {"sync": False, "async": True, "overlap": "overlap"}
 
 
 class Blocks(nn.Module):
-    """Square layers of about a million weights each; its forward is not what is measured."""
+    """Square layers of about one million parameters each; the forward pass is not used."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class Blocks(nn.Module):
 
 
 class Training:
-    """A model with Adam state, of which checkpoints are made."""
+    """A model with Adam state to save."""
 
     def __init__(self, megabytes: int) -> None:
         self.model = Blocks(max(1, round(megabytes * 1e6 / (BYTES_PER_WEIGHT * (WIDTH * WIDTH + WIDTH)))))
@@ -56,25 +57,28 @@ class Training:
 
     def tensors(self) -> list[torch.Tensor]:
         state = self.optimizer.state.values()
-        return [*self.model.state_dict().values(), *(each[key] for each in state for key in ("exp_avg", "exp_avg_sq"))]
+        return [
+            *self.model.state_dict().values(),
+            *(moments[key] for moments in state for key in ("exp_avg", "exp_avg_sq")),
+        ]
 
 
 class Saves:
-    """Saves by the hook, in a run of its own."""
+    """Saves by the checkpoint hook in a separate run."""
 
     def __init__(self, training: Training, bus: HookBus, iteration: float) -> None:
         self._training, self._bus, self._iteration = training, bus, iteration
 
     def once(self) -> tuple[float, float]:
-        """Seconds that training stands still for the save, and then before the next update."""
+        """Save once and return the seconds blocked by the save and before the next optimizer step."""
         self._training.optimizer.step()
-        began = time.perf_counter()
+        start = time.perf_counter()
         self._bus.emit("after_train_iter", batch_idx=0, batch=None)
-        saved = time.perf_counter() - began
+        saved = time.perf_counter() - start
         time.sleep(self._iteration)
-        began = time.perf_counter()
+        start = time.perf_counter()
         self._bus.emit("before_optimizer_step")
-        waited = time.perf_counter() - began
+        waited = time.perf_counter() - start
         self._bus.current.require("saver").catch_up(self._bus.current)
         return saved, waited
 
@@ -87,13 +91,13 @@ def saving(training: Training, mode: bool | str, directory: Path, iteration: flo
         yield Saves(training, bus, iteration)
 
 
-def copy_into(kept: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    for target, source in zip(kept, tensors, strict=True):
+def copy_into(targets: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    for target, source in zip(targets, tensors, strict=True):
         target.copy_(source)
 
 
-def durable(checkpoint: dict[str, Any], path: Path) -> None:
-    """What a careful script does: a temporary name, fsync, rename."""
+def save_durably(checkpoint: dict[str, Any], path: Path) -> None:
+    """Save with a temporary name, fsync and rename."""
     temporary = path.with_suffix(".tmp")
     with open(temporary, "wb") as file:
         torch.save(checkpoint, file)
@@ -103,35 +107,35 @@ def durable(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     call()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 class ByDistributedCheckpoint:
-    """torch.distributed.checkpoint.async_save: the time until it returns; then it is waited for."""
+    """`torch.distributed.checkpoint.async_save`: measures the time until it returns, then waits for completion."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._count = directory, 0
 
     def __call__(self, checkpoint: dict[str, Any]) -> float:
         self._count += 1
-        place = self._directory / str(self._count)
-        began = time.perf_counter()
-        future: Any = async_save(checkpoint, checkpoint_id=str(place), no_dist=True)
-        blocked = time.perf_counter() - began
+        path = self._directory / str(self._count)
+        start = time.perf_counter()
+        future: Any = async_save(checkpoint, checkpoint_id=str(path), no_dist=True)
+        blocked = time.perf_counter() - start
         future.result()
-        shutil.rmtree(place)
+        shutil.rmtree(path)
         return blocked
 
 
 def measure(training: Training, directory: Path, rounds: int, iteration: float) -> dict[str, list[float]]:
-    """Seconds of each candidate, one number per round; all take turns in every round. The first round is thrown away.
+    """Measure the candidates in turns and return seconds per round. The first round is discarded.
 
-    After each candidate the disk is given the time to write what is still on its way.
+    After each candidate the file system is synced.
     """
-    found: dict[str, list[float]] = {}
-    kept = [torch.empty_like(each) for each in training.tensors()]
+    results: dict[str, list[float]] = {}
+    targets = [torch.empty_like(tensor) for tensor in training.tensors()]
     distributed = ByDistributedCheckpoint(directory / "dcp")
     with ExitStack() as stack:
         savers = {
@@ -140,43 +144,46 @@ def measure(training: Training, directory: Path, rounds: int, iteration: float) 
         }
 
         def note(name: str, value: float) -> None:
-            found.setdefault(name, []).append(value)
+            results.setdefault(name, []).append(value)
             os.sync()
 
         for _ in range(rounds + 1):
-            note("copy", seconds(lambda: copy_into(kept, training.tensors())))
+            note("copy", seconds(lambda: copy_into(targets, training.tensors())))
             note("torch.save", seconds(lambda: torch.save(training.checkpoint(), directory / "plain.pth")))
-            note("torch.save, fsync, rename", seconds(lambda: durable(training.checkpoint(), directory / "safe.pth")))
+            note(
+                "torch.save, fsync, rename",
+                seconds(lambda: save_durably(training.checkpoint(), directory / "safe.pth")),
+            )
             note("dcp.async_save", distributed(training.checkpoint()))
             for name, saves in savers.items():
                 saved, waited = saves.once()
                 note(f"hookbus {name}", saved)
                 note(f"hookbus {name}, before the update", waited)
-    return {name: values[1:] for name, values in found.items()}
+    return {name: values[1:] for name, values in results.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=399)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--iteration", type=int, default=300, help="milliseconds of a forward and backward")
-    given = parser.parse_args()
-    warnings.simplefilter("ignore", UserWarning)  # of torch.distributed, which is told that it is alone
-    training = Training(given.megabytes)
+    parser.add_argument("--iteration", type=int, default=300, help="milliseconds of a forward and backward pass")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", UserWarning)  # torch.distributed warns about `no_dist=True`
+    training = Training(arguments.megabytes)
     with tempfile.TemporaryDirectory() as directory:
-        found = measure(training, Path(directory), given.rounds, given.iteration / 1000)
+        results = measure(training, Path(directory), arguments.rounds, arguments.iteration / 1000)
     rows, figures = [], {}
-    for name, values in found.items():
+    for name, values in results.items():
         against = {
-            base: statistics.median(a / b for a, b in zip(values, found[base], strict=True))
+            base: statistics.median(a / b for a, b in zip(values, results[base], strict=True))
             for base in ("copy", "torch.save")
         }
         milliseconds = statistics.median(values) * 1000
         rows.append([name, f"{milliseconds:.2f}", f"{against['copy']:.3f}", f"{against['torch.save']:.3f}"])
         figures[name] = {"ms": round(milliseconds, 3), **{f"of {k}": round(v, 4) for k, v in against.items()}}
-    title = f"Training stands still for a save of {given.megabytes} MB"
+    title = f"Training blocked by a checkpoint of {arguments.megabytes} MB"
     print_table(title, ["", "ms", "of a copy", "of torch.save"], rows)
-    report("checkpoint", megabytes=given.megabytes, rounds=given.rounds, **figures)
+    report("checkpoint", megabytes=arguments.megabytes, rounds=arguments.rounds, **figures)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What one update of a moving average costs, against one copy of the same bytes (the floor) and the peers.
+"""Cost of one update of a moving average, compared with one copy of the same bytes (the lower bound) and with peers.
 
-Transformer layers with 25 M parameters in 144 tensors and 100 M in 396; one thread. Peers are measured where they are
-installed. Below that a training iteration: without an average, with one in line, with one on another thread.
-
-    python -m benchmarks.bench_ema [--rounds 20]
+Transformer layers with 25 M parameters in 144 tensors and 100 M in 396; one thread. Peers are measured if installed.
+In addition, a training iteration is measured without an average, with a synchronous one, and with one on another
+thread.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
-from benchmarks.measure import against, interleaved, print_table, report
+from benchmarks.measure import compare_to_floor, measure_interleaved, print_table, report
 from hookbus_ema import ExponentialMovingAverage, OverlappedAverage
 
 MOMENTUM = 0.9999
 SIZES = {"25 M in 144": (12, 416), "100 M in 396": (33, 502)}
-"""Layers of 12 tensors, and their width."""
+"""Number of layers of 12 tensors each, and their width."""
 
 
 def layers(count: int, width: int) -> nn.Module:
@@ -36,14 +35,14 @@ def layers(count: int, width: int) -> nn.Module:
 
 
 def copy(model: nn.Module) -> Callable[[], Any]:
-    """The floor: the bytes of the weights into other memory, in one piece."""
+    """Return the lower bound: a copy of all parameters in one contiguous tensor."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     target = torch.empty_like(flat)
     return lambda: target.copy_(flat)
 
 
-def kept_lists(model: nn.Module) -> Callable[[], Any]:
-    """The fused call alone."""
+def prebuilt_lists(model: nn.Module) -> Callable[[], Any]:
+    """Return the fused call without any bookkeeping."""
     weights: list[torch.Tensor] = list(model.parameters())
     averages = [weight.detach().clone() for weight in weights]
 
@@ -85,7 +84,7 @@ def mmengine(model: nn.Module) -> Callable[[], Any]:
 CANDIDATES: Mapping[str, Callable[[nn.Module], Callable[[], Any]]] = {
     "one copy": copy,
     "hookbus": ours,
-    "foreach, lists kept": kept_lists,
+    "foreach, lists kept": prebuilt_lists,
     "AveragedModel, multi_avg_fn": lambda model: averaged_model(model, multi_avg_fn=get_ema_multi_avg_fn(MOMENTUM)),
     "AveragedModel, avg_fn": lambda model: averaged_model(model, avg_fn=get_ema_avg_fn(MOMENTUM)),
     "ema-pytorch": ema_pytorch,
@@ -95,60 +94,60 @@ CANDIDATES: Mapping[str, Callable[[nn.Module], Callable[[], Any]]] = {
 
 
 def candidates(model: nn.Module) -> dict[str, Callable[[], Any]]:
-    """Those that are installed, each with averages of its own that have been updated once."""
-    found: dict[str, Callable[[], Any]] = {"nothing": lambda: None}
+    """Return the installed candidates, each with an average that was updated once."""
+    installed: dict[str, Callable[[], Any]] = {"nothing": lambda: None}
     for name, make in CANDIDATES.items():
         with suppress(ImportError):
-            found[name] = make(model)
-            found[name]()
-    return found
+            installed[name] = make(model)
+            installed[name]()
+    return installed
 
 
 def updates(size: str, rounds: int) -> dict[str, float]:
-    """Print a table of one size.
+    """Print the table of one size.
 
     Returns:
-        By candidate, the ratio to one copy.
+        Ratios to one copy by candidate.
     """
-    results = interleaved(candidates(layers(*SIZES[size])), calls=1, rounds=rounds)
-    measured = {name: against(results, name, "one copy", "nothing") for name in results if name != "nothing"}
+    results = measure_interleaved(candidates(layers(*SIZES[size])), calls=1, rounds=rounds)
+    measured = {name: compare_to_floor(results, name, "one copy", "nothing") for name in results if name != "nothing"}
     rows = [[name, f"{nanoseconds / 1e6:.1f}", f"{ratio:.2f}"] for name, (nanoseconds, ratio) in measured.items()]
     print_table(f"One update, {size} tensors", ["", "ms", "ratio to one copy"], rows)
     return {name: round(ratio, 3) for name, (_, ratio) in measured.items()}
 
 
 class Iteration:
-    """Forward, backward, optimizer step, and an update of the average; the weights are those of 25 M.
+    """Training iteration: forward pass, backward pass, optimizer step and update of the average, with 25 M parameters.
 
     Attributes:
-        still: seconds that each iteration stood still for the average.
+        blocked: Seconds that each iteration was blocked by the average.
     """
 
     def __init__(self, model: nn.Module, average: ExponentialMovingAverage | None) -> None:
         self.model, self.average = model, average
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
         self.inputs = torch.randn(2, 12, SIZES["25 M in 144"][1])
-        self.still: list[float] = []
+        self.blocked: list[float] = []
 
     def __call__(self) -> None:
         self.optimizer.zero_grad()
         self.model(self.inputs).square().mean().backward()
-        began = time.perf_counter()
+        start = time.perf_counter()
         if self.average is not None:
             self.average.wait()
-        waited = time.perf_counter() - began
+        waited = time.perf_counter() - start
         self.optimizer.step()
-        began = time.perf_counter()
+        start = time.perf_counter()
         if self.average is not None:
             self.average.update()
-        self.still.append(waited + time.perf_counter() - began)
+        self.blocked.append(waited + time.perf_counter() - start)
 
 
 def iterations(rounds: int) -> dict[str, float]:
-    """Print what an average adds to a training iteration.
+    """Print the cost that an average adds to a training iteration.
 
     Returns:
-        By way, the ratio to an iteration without an average.
+        Ratios to an iteration without an average by variant.
     """
     model = layers(*SIZES["25 M in 144"])
     ways = {
@@ -159,13 +158,13 @@ def iterations(rounds: int) -> dict[str, float]:
     }
     for way in ways.values():
         way()
-    results = interleaved({"nothing": lambda: None, **ways}, calls=1, rounds=rounds)
+    results = measure_interleaved({"nothing": lambda: None, **ways}, calls=1, rounds=rounds)
     rows, figures = [], {}
     for name, way in ways.items():
-        nanoseconds, ratio = against(results, name, "no average", "nothing")
-        rows.append([name, f"{nanoseconds / 1e6:.1f}", f"{ratio:.3f}", f"{statistics.median(way.still) * 1e3:.2f}"])
+        nanoseconds, ratio = compare_to_floor(results, name, "no average", "nothing")
+        rows.append([name, f"{nanoseconds / 1e6:.1f}", f"{ratio:.3f}", f"{statistics.median(way.blocked) * 1e3:.2f}"])
         figures[name] = round(ratio, 4)
-    print_table("One training iteration, 25 M", ["", "ms", "ratio to no average", "stands still, ms"], rows)
+    print_table("One training iteration, 25 M", ["", "ms", "ratio to no average", "blocked, ms"], rows)
     return figures
 
 

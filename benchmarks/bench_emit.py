@@ -1,4 +1,4 @@
-"""What one event costs, against the calls written by hand (the floor) and pluggy itself.
+"""Cost of one event, compared with hand-written calls (the lower bound) and pluggy.
 
 python -m benchmarks.bench_emit [--rounds 60]
 """
@@ -12,18 +12,18 @@ from typing import Any
 import pluggy
 import torch
 
-from benchmarks.measure import against, interleaved, nothing, print_table, report, written_out
+from benchmarks.measure import compare_to_floor, measure_interleaved, nothing, print_table, report, unrolled_calls
 from hookbus import Hook, HookBus, every, hookimpl
 
 COUNTS = (0, 1, 5, 10, 20)
 
 
-class Listens(Hook):
+class Listener(Hook):
     def after_render(self, run: Any, step: Any, batch: Any) -> None:
         pass
 
 
-class ListensNowAndThen(Hook):
+class ScheduledListener(Hook):
     @hookimpl(when=every(100))
     def after_render(self, run: Any, step: Any, batch: Any) -> None:
         pass
@@ -37,8 +37,8 @@ def bus_with(hook: type[Hook], count: int) -> HookBus:
     return bus
 
 
-def by_hand(count: int) -> Callable[[], None]:
-    return written_out([Listens(name=f"hook{i}").after_render for i in range(count)], object(), 1, (1, 2))
+def hand_written(count: int) -> Callable[[], None]:
+    return unrolled_calls([Listener(name=f"hook{i}").after_render for i in range(count)], object(), 1, (1, 2))
 
 
 def through_pluggy(count: int) -> Callable[[], Any]:
@@ -63,7 +63,7 @@ def through_pluggy(count: int) -> Callable[[], Any]:
 
 
 def through_loop(bus: HookBus) -> Callable[[], None]:
-    """The loop's own path: a truth test, then the compiled function."""
+    """Return the dispatch path of the loop: a truth test, then the compiled function."""
     calls, batch = bus.calls, (1, 2)
 
     def fire() -> None:
@@ -78,7 +78,7 @@ def through_emit(bus: HookBus) -> Callable[[], None]:
     return lambda: emit("after_render", step=1, batch=batch)  # type: ignore[call-overload]
 
 
-class AtEach(Hook):
+class EveryIterationHook(Hook):
     def before_train_iter(self, run: Any, batch: Any) -> None:
         pass
 
@@ -89,7 +89,7 @@ class AtEach(Hook):
         pass
 
 
-class NowAndThen(Hook):
+class ScheduledHook(Hook):
     @hookimpl(when=every(50))
     def after_optimizer_step(self, run: Any) -> None:
         pass
@@ -100,28 +100,31 @@ class NowAndThen(Hook):
 
 
 def ten_hooks() -> list[Any]:
-    """Three hooks that listen at each iteration, and seven that listen at every 50th."""
-    return [*(AtEach(name=f"each{i}") for i in range(3)), *(NowAndThen(name=f"rare{i}") for i in range(7))]
+    """Return three hooks that listen at every iteration and seven that listen at every 50th."""
+    return [
+        *(EveryIterationHook(name=f"each{i}") for i in range(3)),
+        *(ScheduledHook(name=f"rare{i}") for i in range(7)),
+    ]
 
 
-def iteration_by_hand(batch: Any) -> Callable[[], None]:
-    """The calls of an iteration as a loop would write them: `if count % 50 == 0` before those that are due rarely."""
+def hand_written_iteration(batch: Any) -> Callable[[], None]:
+    """Return hand-written calls of an iteration: `if count % 50 == 0` precedes those that are rarely due."""
     hooks = ten_hooks()
-    each, rare = hooks[:3], hooks[3:]
+    always, rare = hooks[:3], hooks[3:]
     lines = ["def iteration():", "    global count"]
-    lines += [f"    each[{i}].before_train_iter(run, batch)" for i in range(3)]
-    lines += [f"    each[{i}].after_backward(run, None)" for i in range(3)]
+    lines += [f"    always[{i}].before_train_iter(run, batch)" for i in range(3)]
+    lines += [f"    always[{i}].after_backward(run, None)" for i in range(3)]
     lines += ["    count += 1"]
     lines += [f"    if count % 50 == 0: rare[{i}].after_optimizer_step(run)" for i in range(7)]
-    lines += [f"    each[{i}].after_train_iter(run, batch, None)" for i in range(3)]
+    lines += [f"    always[{i}].after_train_iter(run, batch, None)" for i in range(3)]
     lines += [f"    if count % 50 == 0: rare[{i}].after_train_iter(run, batch, None)" for i in range(7)]
-    namespace: dict[str, Any] = {"each": each, "rare": rare, "run": object(), "batch": batch, "count": 0}
+    namespace: dict[str, Any] = {"always": always, "rare": rare, "run": object(), "batch": batch, "count": 0}
     exec("\n".join(lines), namespace)
     return namespace["iteration"]  # type: ignore[no-any-return]
 
 
-def iteration_of_the_loop(batch: Any) -> Callable[[], None]:
-    """The eight events of an iteration on the loop's own path; two of them are points of a package."""
+def loop_iteration(batch: Any) -> Callable[[], None]:
+    """Return the eight events of an iteration on the dispatch path of the loop; two are points of a package."""
     bus = HookBus()
     for name in ("before_render", "after_render"):
         bus.declare(name, args=("batch",), unit="iter")
@@ -156,11 +159,11 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     rows, figures = [], {}
     for count in COUNTS:
-        bus = bus_with(Listens, count)
-        results = interleaved(
+        bus = bus_with(Listener, count)
+        results = measure_interleaved(
             {
                 "nothing": nothing,
-                "by hand": by_hand(count),
+                "hand-written": hand_written(count),
                 "loop path": through_loop(bus),
                 "emit": through_emit(bus),
                 "pluggy": through_pluggy(count),
@@ -168,30 +171,37 @@ def main() -> None:
             calls=2_000,
             rounds=rounds,
         )
-        for name in ("by hand", "loop path", "emit", "pluggy"):
-            nanoseconds, ratio = against(results, name, "by hand", "nothing")
+        for name in ("hand-written", "loop path", "emit", "pluggy"):
+            nanoseconds, ratio = compare_to_floor(results, name, "hand-written", "nothing")
             shown = f"{ratio:.2f}" if count else ""
-            rows.append([name if name != "by hand" else f"{count} listeners: by hand", f"{nanoseconds:.0f}", shown])
+            rows.append(
+                [name if name != "hand-written" else f"{count} listeners: hand-written", f"{nanoseconds:.0f}", shown]
+            )
             figures[f"{count} {name}"] = round(nanoseconds if not count else ratio, 3)
-    waiting = bus_with(ListensNowAndThen, 20)
+    waiting = bus_with(ScheduledListener, 20)
     waiting.calls.after_render(step=1, batch=None)
-    results = interleaved(
-        {"nothing": nothing, "by hand": by_hand(1), "waiting": through_loop(waiting)}, calls=2_000, rounds=rounds
+    results = measure_interleaved(
+        {"nothing": nothing, "hand-written": hand_written(1), "waiting": through_loop(waiting)},
+        calls=2_000,
+        rounds=rounds,
     )
-    nanoseconds, _ = against(results, "waiting", "by hand", "nothing")
+    nanoseconds, _ = compare_to_floor(results, "waiting", "hand-written", "nothing")
     rows.append(["20 scheduled listeners, none due", f"{nanoseconds:.0f}", ""])
     figures["20 waiting ns"] = round(nanoseconds, 1)
     batch = (torch.zeros(32, 1), torch.zeros(32))
-    results = interleaved(
-        {"nothing": nothing, "by hand": iteration_by_hand(batch), "loop path": iteration_of_the_loop(batch)},
+    results = measure_interleaved(
+        {"nothing": nothing, "hand-written": hand_written_iteration(batch), "loop path": loop_iteration(batch)},
         calls=1_000,
         rounds=rounds,
     )
-    for name, label in (("by hand", "8 events, 10 hooks, 7 of them rarely: by hand"), ("loop path", "loop path")):
-        nanoseconds, ratio = against(results, name, "by hand", "nothing")
+    for name, label in (
+        ("hand-written", "8 events, 10 hooks, 7 of them rarely: hand-written"),
+        ("loop path", "loop path"),
+    ):
+        nanoseconds, ratio = compare_to_floor(results, name, "hand-written", "nothing")
         rows.append([label, f"{nanoseconds:.0f}", f"{ratio:.2f}"])
         figures[f"iteration {name} ns"] = round(nanoseconds, 1)
-    print_table("One event", ["", "ns", "ratio to by hand"], rows)
+    print_table("One event", ["", "ns", "ratio to hand-written"], rows)
     report("emit", **figures)
 
 

@@ -1,4 +1,4 @@
-"""What starting costs: whole processes, taking turns, against a Python that does nothing and one that imports torch.
+"""Startup cost of complete processes, in turns, compared with an idle Python and one that imports torch.
 
 python -m benchmarks.bench_import [--rounds 7]
 """
@@ -24,11 +24,11 @@ TARGETS = {
     "hookbus hooks": 300 / 13,
     f"hookbus hooks, {FAKE_PLUGINS} more plugins": 300 / 13,
 }
-"""At most so many times the bare Python: 120 and 300 ms where that takes 13."""
+"""Maximum ratio to the bare Python: 120 and 300 ms if the bare Python takes 13 ms."""
 
 
 def fake_plugins(directory: Path) -> None:
-    """Distributions of which there is only the metadata; `hookbus hooks` reads no more."""
+    """Create distributions that consist of metadata only; `hookbus hooks` reads nothing else."""
     for i in range(FAKE_PLUGINS):
         info = directory / f"hookbus_fake{i}-1.0.dist-info"
         info.mkdir()
@@ -39,16 +39,16 @@ def fake_plugins(directory: Path) -> None:
 
 
 def milliseconds(arguments: list[str], path: str | None) -> float:
-    """How long one process takes; `path` is put on its PYTHONPATH."""
+    """Run a process and return its duration in milliseconds. `path` is prepended to its PYTHONPATH."""
     known = [path, os.environ.get("PYTHONPATH")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in known if each)}
-    began = time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in known if entry)}
+    start = time.perf_counter()
     subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
-    return (time.perf_counter() - began) * 1000
+    return (time.perf_counter() - start) * 1000
 
 
 def measure(rounds: int, with_plugins: str) -> dict[str, list[float]]:
-    """Milliseconds of each process, one number per round; the first, which fills the disk's cache, is thrown away."""
+    """Measure the processes in turns and return milliseconds per round. The first round fills the disk cache."""
     hooks = ["-m", "hookbus", "hooks"]
     candidates: dict[str, tuple[list[str], str | None]] = {
         PYTHON: (["-c", "pass"], None),
@@ -58,11 +58,11 @@ def measure(rounds: int, with_plugins: str) -> dict[str, list[float]]:
         f"hookbus hooks, {FAKE_PLUGINS} more plugins": (hooks, with_plugins),
         "hookbus check": (["-m", "hookbus", "check", RUN_FILE], None),
     }
-    found: dict[str, list[float]] = {name: [] for name in candidates}
+    results: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds + 1):
         for name, candidate in candidates.items():
-            found[name].append(milliseconds(*candidate))
-    return {name: values[1:] for name, values in found.items()}
+            results[name].append(milliseconds(*candidate))
+    return {name: values[1:] for name, values in results.items()}
 
 
 def main() -> None:
@@ -70,11 +70,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     with tempfile.TemporaryDirectory() as directory:
         fake_plugins(Path(directory))
-        found = measure(parser.parse_args().rounds, directory)
+        results = measure(parser.parse_args().rounds, directory)
     rows, figures = [], {}
-    for name, values in found.items():
+    for name, values in results.items():
         to_python, to_torch = (
-            statistics.median(a / b for a, b in zip(values, found[base], strict=True)) for base in (PYTHON, TORCH)
+            statistics.median(a / b for a, b in zip(values, results[base], strict=True)) for base in (PYTHON, TORCH)
         )
         target = f"{TARGETS[name]:.1f}" if name in TARGETS else ""
         rows.append([name, f"{statistics.median(values):.0f}", f"{to_python:.1f}", target, f"{to_torch:.3f}"])

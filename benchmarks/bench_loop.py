@@ -1,8 +1,6 @@
-"""What a training iteration costs over a bare PyTorch loop: a tiny MLP on scanned digits, batches of 32, one thread.
+"""Cost of a training iteration relative to a bare PyTorch loop: a tiny MLP on digits, batch size 32, one thread.
 
-The loader of the Trainer runs the bare loop in between, block by block, so both are measured side by side.
-
-    python -m benchmarks.bench_loop [--blocks 100]
+The loader of the Trainer runs the bare loop between its blocks, so both are measured under the same conditions.
 """
 
 from __future__ import annotations
@@ -34,39 +32,39 @@ def batches() -> list[Batch]:
     return [(images[i : i + 32], labels[i : i + 32]) for i in range(0, 32 * 40, 32)]
 
 
-def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+def make_model() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = mlp()
     return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
 class Blocks:
-    """A loader that runs a block of the bare loop before each block of its own batches, and times both."""
+    """Loader that runs a block of the bare loop before each block of its own batches and measures both."""
 
     def __init__(self, data: list[Batch], blocks: int) -> None:
         self.data, self.blocks = data, blocks
-        self.model, self.optimizer = fresh()
+        self.model, self.optimizer = make_model()
         self.pairs: list[tuple[float, float]] = []
 
     def bare(self) -> float:
-        began = time.perf_counter()
+        start = time.perf_counter()
         for images, labels in self.data:
             self.optimizer.zero_grad()
             loss = functional.cross_entropy(self.model(images), labels)
             loss.backward()
             self.optimizer.step()
-        return (time.perf_counter() - began) / len(self.data)
+        return (time.perf_counter() - start) / len(self.data)
 
     def __iter__(self) -> Iterator[Batch]:
         for _ in range(self.blocks):
             bare = self.bare()
-            began = time.perf_counter()
+            start = time.perf_counter()
             yield from self.data
-            self.pairs.append(((time.perf_counter() - began) / len(self.data), bare))
+            self.pairs.append(((time.perf_counter() - start) / len(self.data), bare))
 
 
 class BareAgain(Blocks):
-    """The bare loop in the place of the Trainer: shows the noise of the measurement."""
+    """The bare loop instead of the Trainer, which shows the noise of the measurement."""
 
     def run(self) -> None:
         for _ in range(self.blocks):
@@ -75,7 +73,7 @@ class BareAgain(Blocks):
 
 
 def with_trainer(blocks: Blocks, hooks: list[Any], work_dir: str | None) -> None:
-    model, optimizer = fresh()
+    model, optimizer = make_model()
     trainer = Trainer(
         model,
         optimizer,
@@ -97,7 +95,7 @@ def main() -> None:
     count = parser.parse_args().blocks
     torch.set_num_threads(1)
     data = batches()
-    with_trainer(Blocks(data, 3), [], None)  # what torch loads at its first step
+    with_trainer(Blocks(data, 3), [], None)  # torch imports modules lazily in the first step
     again, none, demo = BareAgain(data, count), Blocks(data, count), Blocks(data, count)
     again.run()
     with_trainer(none, [], None)

@@ -1,10 +1,8 @@
-"""What watching a training costs: microseconds per iteration of each observer, off, waiting and active.
+"""Cost of observers: microseconds per iteration of each observer, off, waiting and active.
 
-A loop of one's own does little but fire the points of an iteration, so what a hook adds to it is the whole cost of its
-being there; it is shown as a share of a step of one millisecond. Off is `enabled: false`. A record of pictures, in
-milliseconds, shows 16 images of 64 by 64 pixels; it is neither written nor recorded.
-
-    python -m benchmarks.bench_observers [--rounds 30]
+A custom loop only emits the points of an iteration, so the added time is the complete cost of the hook. It is shown as
+a fraction of a step of one millisecond. Off is `enabled: false`. A record of images, in milliseconds, renders 16 images
+of 64x64 pixels; it is neither written nor logged.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from hookbus import HookBus, build_hook
 
 ITERATIONS = 200
 STEP = 1000.0
-"""Microseconds of the step that costs are compared with."""
+"""Duration of the reference step, in microseconds."""
 
 OFTEN, NEVER = 1, 10**9
 OFF: dict[str, object] = {"enabled": False}
@@ -44,10 +42,11 @@ CASES |= {
     name: {"waiting": {"interval": NEVER}} for name in ("visualization", "det_visualization", "seg_visualization")
 }
 CASES |= {"feature_map": {"waiting": {"frequency": NEVER}}}
-"""By hook and state, the settings that bring it about; `timing` is the profiler between two traces. Active is at every
-iteration, and for the two monitors at their default intervals: they are not meant to be there more often."""
+"""Settings by hook and state; `timing` is the profiler between two traces. Active is at every iteration, except for the
+two monitors, which are active at their default intervals.
+"""
 
-PICTURES: dict[str, dict[str, object]] = {
+IMAGES: dict[str, dict[str, object]] = {
     "predictions, pillow": {"type": "visualization", "interval": 1, "backend": "pillow"},
     "predictions, matplotlib": {"type": "visualization", "interval": 1, "backend": "matplotlib"},
     "predictions, tensorboard": {"type": "visualization", "interval": 1, "backend": "tensorboard"},
@@ -60,8 +59,8 @@ PICTURES: dict[str, dict[str, object]] = {
 RECORDS = 5
 
 
-def one_round(settings: dict[str, object] | None) -> float:
-    """Microseconds per iteration of one run, without its beginning and its end."""
+def measure_iteration(settings: dict[str, object] | None) -> float:
+    """Return microseconds per iteration of one run, without its start and end."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     batch, fixed = torch.ones(4, 8), model(torch.ones(4, 8)).sum()
@@ -69,17 +68,17 @@ def one_round(settings: dict[str, object] | None) -> float:
     bus = HookBus([] if settings is None else [build_hook(settings)])
     with contextlib.redirect_stdout(io.StringIO()), bus.run(model=model, optimizer=optimizer, iterations=NEVER) as run:
         loop(bus, batch, optimizer, 20)
-        began = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         loop(bus, batch, optimizer, ITERATIONS)
-        took = time.perf_counter_ns() - began
+        duration = time.perf_counter_ns() - start
         assert run.steps_done == ITERATIONS + 20
-    return took / ITERATIONS / 1000
+    return duration / ITERATIONS / 1000
 
 
 def loop(
     bus: HookBus, batch: object, optimizer: torch.optim.Optimizer | None, iterations: int, outputs: object = None
 ) -> None:
-    """The events of iterations, and updates that change nothing."""
+    """Emit the events of iterations, with optimizer steps of learning rate 0."""
     for i in range(iterations):
         bus.emit("before_train_iter", batch_idx=i, batch=batch)
         bus.emit("after_forward", batch_idx=i, batch=batch)
@@ -89,30 +88,30 @@ def loop(
         bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs=outputs)
 
 
-def one_record(settings: dict[str, object]) -> float:
-    """Milliseconds per record of pictures."""
+def measure_record(settings: dict[str, object]) -> float:
+    """Return milliseconds per record of images."""
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     images = torch.rand(16, 3, 64, 64)
     corners = torch.rand(16, 10, 2) * 40
-    boxes = [{"boxes": torch.cat([each, each + 20], 1), "labels": torch.arange(10)} for each in corners]
-    shown: dict[object, object] = {"det_visualization": boxes, "seg_visualization": torch.randint(0, 9, (16, 64, 64))}
-    said = shown.get(settings["type"], model(images).detach())
-    truth = shown.get(settings["type"], torch.arange(16) % 10)
+    boxes = [{"boxes": torch.cat([corner, corner + 20], 1), "labels": torch.arange(10)} for corner in corners]
+    targets: dict[object, object] = {"det_visualization": boxes, "seg_visualization": torch.randint(0, 9, (16, 64, 64))}
+    output = targets.get(settings["type"], model(images).detach())
+    truth = targets.get(settings["type"], torch.arange(16) % 10)
     with HookBus([build_hook(settings)]).run(model=model, iterations=NEVER) as run:
-        loop(run.bus, (images, truth), None, 1, {"output": said})
-        began = time.perf_counter_ns()
-        loop(run.bus, (images, truth), None, RECORDS, {"output": said})
-        return (time.perf_counter_ns() - began) / RECORDS / 1e6
+        loop(run.bus, (images, truth), None, 1, {"output": output})
+        start = time.perf_counter_ns()
+        loop(run.bus, (images, truth), None, RECORDS, {"output": output})
+        return (time.perf_counter_ns() - start) / RECORDS / 1e6
 
 
-def measured(rounds: int, run: Callable[[dict[str, object] | None], float]) -> dict[tuple[str, str], float]:
-    """By hook and state, the median over rounds of what it adds to a run without it just before."""
+def measure_added(rounds: int, run: Callable[[dict[str, object] | None], float]) -> dict[tuple[str, str], float]:
+    """Return the median added time by hook and state, compared with a run without the hook in the same round."""
     added: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
         for (hook, state), settings in _cases():
             without = run(None)
             added.setdefault((hook, state), []).append(run(settings) - without)
-    return {case: statistics.median(each) for case, each in added.items()}
+    return {case: statistics.median(values) for case, values in added.items()}
 
 
 def _cases() -> Iterator[tuple[tuple[str, str], dict[str, object] | None]]:
@@ -127,13 +126,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     torch.set_num_threads(1)
     logging.getLogger("hookbus").setLevel(logging.ERROR)
-    found = measured(parser.parse_args().rounds, one_round)
-    rows = [[hook, state, f"{us:.1f}", f"{us / STEP:.4f}"] for (hook, state), us in found.items()]
+    added = measure_added(parser.parse_args().rounds, measure_iteration)
+    rows = [[hook, state, f"{us:.1f}", f"{us / STEP:.4f}"] for (hook, state), us in added.items()]
     print_table("One iteration, watched", ["observer", "state", "added us", "of a 1 ms step"], rows)
-    pictures = {name: min(one_record(settings) for _ in range(3)) for name, settings in PICTURES.items()}
-    print_table("A record of pictures", ["what", "ms"], [[name, f"{ms:.1f}"] for name, ms in pictures.items()])
-    report("pictures", **{name: round(ms, 1) for name, ms in pictures.items()})
-    report("observers", **{f"{hook} {state}": round(us / STEP, 4) for (hook, state), us in found.items()})
+    images = {name: min(measure_record(settings) for _ in range(3)) for name, settings in IMAGES.items()}
+    print_table("A record of images", ["content", "ms"], [[name, f"{ms:.1f}"] for name, ms in images.items()])
+    report("images", **{name: round(ms, 1) for name, ms in images.items()})
+    report("observers", **{f"{hook} {state}": round(us / STEP, 4) for (hook, state), us in added.items()})
 
 
 if __name__ == "__main__":

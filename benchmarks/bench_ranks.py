@@ -1,10 +1,8 @@
-"""What it costs that processes compare what hooks ask for: a tiny MLP, two gloo processes on this machine.
+"""Cost of synchronizing requests across ranks: a tiny MLP, two gloo processes on one machine.
 
-The same DistributedDataParallel loop is written by hand, trained by a Trainer whose hooks can ask for nothing, and by
-one with a hook that can, with `agree_every` 1 and 10; in turns, block by block. The loop by hand comes twice, which
-shows the noise of the measurement.
-
-    python -m benchmarks.bench_ranks [--ranks 2] [--blocks 20]
+The same DistributedDataParallel loop is hand-written, trained by a Trainer whose hooks make no requests, and by one
+with a hook that may make requests, with `agree_every` 1 and 10; in turns, block by block. The hand-written loop is
+measured twice, which shows the noise of the measurement.
 """
 
 from __future__ import annotations
@@ -30,24 +28,24 @@ Batch = tuple[Tensor, Tensor]
 BATCHES = 50
 
 
-class Asks(Hook):
-    """May ask for something, and never does."""
+class RequestingHook(Hook):
+    """Hook that may make requests but makes none."""
 
 
-class Silent(Hook):
-    """Never asks for anything."""
+class NonRequestingHook(Hook):
+    """Hook that declares that it makes no requests."""
 
     makes_requests = False
 
 
-def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+def make_model() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
 class Timed:
-    """The batches of a block, over and over; notes how long each block takes."""
+    """Loader that repeats the batches of a block and measures the duration of each block."""
 
     def __init__(self, blocks: int) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -60,13 +58,13 @@ class Timed:
 
     def __iter__(self) -> Iterator[Batch]:
         for _ in range(self.blocks):
-            began = time.perf_counter()
+            start = time.perf_counter()
             yield from self.data
-            self.seconds.append((time.perf_counter() - began) / BATCHES)
+            self.seconds.append((time.perf_counter() - start) / BATCHES)
 
 
-def by_hand(timed: Timed) -> None:
-    model, optimizer = fresh()
+def hand_written(timed: Timed) -> None:
+    model, optimizer = make_model()
     wrapper = DistributedDataParallel(model)
     for inputs, targets in timed:
         optimizer.zero_grad()
@@ -74,21 +72,21 @@ def by_hand(timed: Timed) -> None:
         optimizer.step()
 
 
-def by_trainer(timed: Timed, hook: Hook, **options: Any) -> None:
+def with_trainer(timed: Timed, hook: Hook, **options: Any) -> None:
     settings: dict[str, Any] = {"epochs": 1, "default_hooks": False, "device": "cpu", "work_dir": None, **options}
-    Trainer(*fresh(), functional.cross_entropy, timed, hooks=[hook], **settings).fit()
+    Trainer(*make_model(), functional.cross_entropy, timed, hooks=[hook], **settings).fit()
 
 
 def measure(blocks: int) -> None:
-    """One process of several."""
+    """Measure in one rank of the process group."""
     torch.set_num_threads(1)
     ranks = join()
     ways: dict[str, Any] = {
-        "loop by hand": by_hand,
-        "loop by hand, again": by_hand,
-        "Trainer, nobody can ask": lambda timed: by_trainer(timed, Silent()),
-        "Trainer, agree_every: 10": lambda timed: by_trainer(timed, Asks(), agree_every=10),
-        "Trainer, agree_every: 1": lambda timed: by_trainer(timed, Asks()),
+        "hand-written loop": hand_written,
+        "hand-written loop, again": hand_written,
+        "Trainer, no requests": lambda timed: with_trainer(timed, NonRequestingHook()),
+        "Trainer, agree_every: 10": lambda timed: with_trainer(timed, RequestingHook(), agree_every=10),
+        "Trainer, agree_every: 1": lambda timed: with_trainer(timed, RequestingHook()),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(blocks):
@@ -101,14 +99,14 @@ def measure(blocks: int) -> None:
 
 
 def show(seconds: dict[str, list[float]], world_size: int) -> None:
-    bare = seconds["loop by hand"]
+    bare = seconds["hand-written loop"]
     rows, figures = [], {}
     for name, own in seconds.items():
         added = statistics.median(a - b for a, b in zip(own, bare, strict=True)) * 1e6
         ratio = statistics.median(a / b for a, b in zip(own, bare, strict=True))
         rows.append([name, f"{statistics.median(own) * 1e6:.0f}", f"{added:+.0f}", f"{ratio:.3f}"])
         figures[name] = round(ratio, 4)
-    print_table(f"One iteration in {world_size} processes", ["", "us", "added us", "ratio"], rows)
+    print_table(f"One iteration, {world_size} processes", ["", "us", "added us", "ratio"], rows)
     report("ranks", world_size=world_size, **figures)
 
 
@@ -117,12 +115,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.inside:
-        measure(given.blocks)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        measure(arguments.blocks)
         return
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(given.ranks)]
-    inside = ["-m", "benchmarks.bench_ranks", "--inside", "--blocks", str(given.blocks)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(arguments.ranks)]
+    inside = ["-m", "benchmarks.bench_ranks", "--inside", "--blocks", str(arguments.blocks)]
     subprocess.run([sys.executable, *torchrun, *inside], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Measuring side by side in one process: rounds in turn, ratios within a round, the median over rounds."""
+"""Interleaved measurements in one process: ratios are computed per round, then the median over rounds is taken."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["against", "interleaved", "nothing", "print_table", "report", "written_out"]
+__all__ = ["compare_to_floor", "measure_interleaved", "nothing", "print_table", "report", "unrolled_calls"]
 
 
-def interleaved(candidates: Mapping[str, Callable[[], Any]], *, calls: int, rounds: int) -> dict[str, list[float]]:
-    """Nanoseconds per call of each candidate, one number per round; all candidates take turns in every round.
+def measure_interleaved(
+    candidates: Mapping[str, Callable[[], Any]], *, calls: int, rounds: int
+) -> dict[str, list[float]]:
+    """Measure candidates in turns and return the nanoseconds per call of each round.
 
     Args:
-        candidates: what is measured, by name; an empty function among them shows what the measuring costs.
-        calls: calls per round.
-        rounds: how often each has its turn.
+        candidates: Functions to measure, by name. Include an empty function to measure the overhead.
+        calls: Number of calls per round.
+        rounds: Number of rounds.
+
+    Returns:
+        Nanoseconds per call by name, one value per round.
     """
     results: dict[str, list[float]] = {name: [] for name in candidates}
     numbers = range(calls)
     gc.collect()
+    # A collection would be attributed to whichever candidate triggers it.
     gc.disable()
     try:
         for _ in range(rounds):
@@ -37,21 +43,21 @@ def interleaved(candidates: Mapping[str, Callable[[], Any]], *, calls: int, roun
 
 
 def nothing() -> None:
-    """The empty call, whose cost is that of measuring."""
+    """Do nothing. Its cost is the overhead of the measurement."""
 
 
-def written_out(methods: Sequence[Callable[..., Any]], *arguments: object) -> Callable[[], None]:
-    """The calls of the methods as if written by hand, one below the other: the floor of every dispatcher."""
+def unrolled_calls(methods: Sequence[Callable[..., Any]], *arguments: object) -> Callable[[], None]:
+    """Return a function that calls the methods in sequence, as hand-written code would: the floor for dispatchers."""
     names = {f"m{i}": method for i, method in enumerate(methods)}
-    given = {f"a{i}": argument for i, argument in enumerate(arguments)}
-    lines = [f"    {name}({', '.join(given)})" for name in names] or ["    pass"]
-    namespace: dict[str, Any] = {**names, **given}
+    constants = {f"a{i}": argument for i, argument in enumerate(arguments)}
+    lines = [f"    {name}({', '.join(constants)})" for name in names] or ["    pass"]
+    namespace: dict[str, Any] = {**names, **constants}
     exec("def calls():\n" + "\n".join(lines), namespace)
     return namespace["calls"]  # type: ignore[no-any-return]
 
 
-def against(results: Mapping[str, list[float]], name: str, floor: str, nothing: str) -> tuple[float, float]:
-    """(nanoseconds, ratio to the floor) of a candidate: medians over rounds, the cost of measuring taken off."""
+def compare_to_floor(results: Mapping[str, list[float]], name: str, floor: str, nothing: str) -> tuple[float, float]:
+    """Return the median nanoseconds and the median ratio to the floor of a candidate, without the overhead."""
     empty = results[nothing]
     own = [a - b for a, b in zip(results[name], empty, strict=True)]
     base = [a - b for a, b in zip(results[floor], empty, strict=True)]
@@ -60,7 +66,7 @@ def against(results: Mapping[str, list[float]], name: str, floor: str, nothing: 
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table in plain text."""
+    """Print a plain-text table."""
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     print(title)
     for row in [columns, ["-" * width for width in widths], *rows]:
@@ -74,5 +80,5 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def report(name: str, **figures: Any) -> None:
-    """One JSON line, for programs."""
+    """Print one JSON line for scripts."""
     print(json.dumps({"benchmark": name, **figures}))

@@ -1,1 +1,1 @@
-"""hookbus and other trainers side by side: `python -m benchmarks.peers ignite`, or `all`."""
+"""Comparison of hookbus with other trainers: `python -m benchmarks.peers ignite`, or `all`."""

@@ -1,9 +1,9 @@
-"""Make an environment for a peer, and measure the peer in it.
+"""Create an environment for a peer and measure the peer in it.
 
     python -m benchmarks.peers ignite | lightning | mmengine | transformers | torchtnt | composer | all [--rounds 100]
 
-The environments lie under .venv/peers and stay there until the packages below change. All but Composer's see the
-packages of the running one behind their own, so torch is not fetched again and hookbus runs beside the peer.
+The environments are stored under .venv/peers until the packages below change. All except that of Composer also
+contain the packages of the running environment, so torch is not downloaded again and hookbus runs next to the peer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CACHE = ROOT / ".venv" / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """What is installed for a peer; `beside_ours`: its demands fit those of hookbus."""
+    """Packages of a peer. `shares_environment` is False if its requirements conflict with those of hookbus."""
 
     packages: tuple[str, ...]
-    beside_ours: bool = True
+    shares_environment: bool = True
 
     def __str__(self) -> str:
         return "\n".join(self.packages)
@@ -38,46 +38,46 @@ PEERS = {
     "mmengine": Peer(("mmengine==0.10.7",)),
     "transformers": Peer(("transformers==5.24.0", "accelerate==1.15.0")),
     "torchtnt": Peer(("torchtnt==0.2.4", "setuptools<81")),
-    "composer": Peer(("mosaicml==0.32.1", "torch<2.7.1", "setuptools<81", "scikit-learn"), beside_ours=False),
+    "composer": Peer(("mosaicml==0.32.1", "torch<2.7.1", "setuptools<81", "scikit-learn"), shares_environment=False),
 }
 
 
 def environment(name: str) -> Path:
-    """The interpreter of a peer's environment, which is made where there is none that is whole.
+    """Return the interpreter of a peer's environment, which is created if it is missing or incomplete.
 
     Raises:
-        CalledProcessError: the packages could not be installed.
+        CalledProcessError: If the packages cannot be installed.
     """
-    peer, place = PEERS[name], CACHE / name
-    python, whole = place / "bin" / "python", place / "installed.txt"
-    if whole.is_file() and whole.read_text() == str(peer):
+    peer, directory = PEERS[name], CACHE / name
+    python, marker = directory / "bin" / "python", directory / "installed.txt"
+    if marker.is_file() and marker.read_text() == str(peer):
         return python
-    shutil.rmtree(place, ignore_errors=True)
-    venv.create(place)
-    if peer.beside_ours:
-        _see_the_running_one(place)
-    print(f"{name}: installing {', '.join(peer.packages)} in {place.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    venv.create(directory)
+    if peer.shares_environment:
+        _add_running_path(directory)
+    print(f"{name}: installing {', '.join(peer.packages)} in {directory.relative_to(ROOT)}", flush=True)
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *peer.packages]
     subprocess.run(install, check=True, capture_output=True, text=True)
-    whole.write_text(str(peer))
+    marker.write_text(str(peer))
     return python
 
 
-def _see_the_running_one(place: Path) -> None:
-    """Put the running interpreter's path behind the environment's own."""
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
+def _add_running_path(directory: Path) -> None:
+    """Append the path of the running interpreter to that of the environment."""
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
     (packages / "running.pth").write_text("\n".join(path for path in sys.path if path))
 
 
 def measure(name: str, options: list[str]) -> bool:
-    """Measure one peer. Returns whether that could be done."""
+    """Measure one peer. Return whether the measurement succeeded."""
     try:
         python = environment(name)
     except subprocess.CalledProcessError as failure:
-        said = [line for line in failure.stderr.splitlines() if line.startswith("ERROR")] or [
+        errors = [line for line in failure.stderr.splitlines() if line.startswith("ERROR")] or [
             f"exit {failure.returncode}"
         ]
-        print(f"{name}: left out, because its packages could not be installed. {said[-1]}", flush=True)
+        print(f"{name}: skipped, its packages could not be installed. {errors[-1]}", flush=True)
         return False
     return subprocess.run([python, "-m", f"benchmarks.peers.{name}", *options], cwd=ROOT).returncode == 0
 
@@ -85,8 +85,8 @@ def measure(name: str, options: list[str]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=[*PEERS, "all"])
-    given, options = parser.parse_known_args()
-    names = list(PEERS) if given.peer == "all" else [given.peer]
+    arguments, options = parser.parse_known_args()
+    names = list(PEERS) if arguments.peer == "all" else [arguments.peer]
     measured = [measure(name, options) for name in names]
     return 0 if all(measured) else 1
 

@@ -1,4 +1,4 @@
-"""What all peers share: data, model, floor and the two comparisons. It needs torch and scikit-learn alone."""
+"""Shared parts of the peers: data, model, lower bound and the two comparisons. Requires torch and scikit-learn only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.measure import against, interleaved, nothing, print_table, report, written_out
+from benchmarks.measure import compare_to_floor, measure_interleaved, nothing, print_table, report, unrolled_calls
 
 Batch = tuple[Tensor, Tensor]
 Event = Callable[[int, bool], Callable[[], Any]]
-"""(listeners, due only every 100th iteration) -> what fires one event."""
+"""Function of (number of listeners, whether they are due only every 100th iteration) that returns an emitter."""
 Loop = Callable[["Blocks"], None]
-"""Trains for one epoch over the loader that it is given."""
+"""Function that trains for one epoch over the given loader."""
 
 COUNTS = (0, 1, 5, 10, 20)
 BATCH = 32
@@ -39,21 +39,21 @@ def adam(trained: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(trained.parameters(), lr=1e-3)
 
 
-def loss_of(trained: nn.Module, batch: Batch) -> Tensor:
+def compute_loss(trained: nn.Module, batch: Batch) -> Tensor:
     images, labels = batch
     return functional.cross_entropy(trained(images), labels)
 
 
 class Blocks(DataLoader[Any]):
-    """A loader that runs a block of the bare loop before each block of its own batches, and times both.
+    """Loader that runs a block of the bare loop before each block of its own batches and measures both.
 
-    The block before which a trainer is set up, and in which it loads what it loads at its first step, is not counted.
+    The first block, which includes the setup of the trainer and lazy imports, is discarded.
     """
 
     def __init__(self, blocks: int = 11, batches: int = 20) -> None:
-        found = load_digits()
-        images = torch.as_tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
-        labels = torch.as_tensor(found.target, dtype=torch.int64)
+        dataset = load_digits()
+        images = torch.as_tensor(dataset.images, dtype=torch.float32).unsqueeze(1) / 16
+        labels = torch.as_tensor(dataset.target, dtype=torch.int64)
         super().__init__(TensorDataset(images[: BATCH * batches], labels[: BATCH * batches]), batch_size=BATCH)
         self.batches: list[Batch] = [
             (images[i : i + BATCH], labels[i : i + BATCH]) for i in range(0, BATCH * batches, BATCH)
@@ -67,11 +67,11 @@ class Blocks(DataLoader[Any]):
         return self.blocks * len(self.batches)
 
     def bare(self) -> float:
-        """Seconds per iteration of the bare loop."""
+        """Run the bare loop and return the seconds per iteration."""
         began = time.perf_counter()
         for batch in self.batches:
             self.bare_optimizer.zero_grad()
-            loss_of(self.bare_model, batch).backward()
+            compute_loss(self.bare_model, batch).backward()
             self.bare_optimizer.step()
         return (time.perf_counter() - began) / len(self.batches)
 
@@ -88,32 +88,36 @@ def floor(count: int) -> Callable[[], None]:
     def listener(run: object, step: int, batch: object) -> None:
         pass
 
-    return written_out([listener] * count, object(), 1, (1, 2))
+    return unrolled_calls([listener] * count, object(), 1, (1, 2))
 
 
 def compare_events(events: Mapping[str, Event], rounds: int) -> dict[str, float]:
-    """Print what one event costs by each name; returns the ratios to the calls written by hand."""
+    """Print the cost of one event for each name and return the ratios to hand-written calls."""
     rows, figures = [], {}
     for count, rarely in [*((count, False) for count in COUNTS), (COUNTS[-1], True)]:
         label = f"{count} listeners" + (" due every 100th iteration" if rarely else "")
         candidates = {name: event(count, rarely) for name, event in events.items()}
-        results = interleaved({"nothing": nothing, "by hand": floor(count), **candidates}, calls=200, rounds=rounds)
-        found = {name: against(results, name, "by hand", "nothing") for name in ("by hand", *events)}
-        for name, (nanoseconds, ratio) in found.items():
+        results = measure_interleaved(
+            {"nothing": nothing, "hand-written": floor(count), **candidates}, calls=200, rounds=rounds
+        )
+        measured = {
+            name: compare_to_floor(results, name, "hand-written", "nothing") for name in ("hand-written", *events)
+        }
+        for name, (nanoseconds, ratio) in measured.items():
             compared = not rarely and count > 0
             rows.append([f"{label}: {name}", f"{nanoseconds:.0f}", f"{ratio:.2f}" if compared else ""])
             figures[f"{label}: {name}"] = round(ratio if compared else nanoseconds, 3)
         if OURS in candidates:
             theirs = next(name for name in candidates if name != OURS)
-            _, ours_to_theirs = against(results, OURS, theirs, "nothing")
+            _, ours_to_theirs = compare_to_floor(results, OURS, theirs, "nothing")
             rows.append([f"{label}: ours / theirs", "", f"{ours_to_theirs:.3f}"])
             figures[f"{label}: ours / theirs"] = round(ours_to_theirs, 4)
-    print_table("One event", ["", "ns", "ratio to by hand"], rows)
+    print_table("One event", ["", "ns", "ratio to hand-written"], rows)
     return figures
 
 
-def timed(loop: Loop, blocks: Blocks) -> None:
-    """Let it train over the blocks, and keep what it has to say off the screen."""
+def run_quietly(loop: Loop, blocks: Blocks) -> None:
+    """Train over the blocks and suppress the output."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
@@ -124,12 +128,12 @@ def timed(loop: Loop, blocks: Blocks) -> None:
 
 
 def compare_loops(loops: Mapping[str, Loop], rounds: int) -> dict[str, float]:
-    """Print what one training iteration costs by each name, all taking turns; returns the ratios to the bare loop."""
+    """Print the cost of one training iteration for each name and return the ratios to the bare loop."""
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in loops}
     for _ in range(rounds):
         for name, loop in loops.items():
             blocks = Blocks()
-            timed(loop, blocks)
+            run_quietly(loop, blocks)
             pairs[name] += blocks.pairs
     rows, figures = [], {}
     for name, measured in pairs.items():
@@ -146,21 +150,21 @@ def compare_loops(loops: Mapping[str, Loop], rounds: int) -> dict[str, float]:
     return figures
 
 
-def compare(name: str, event: Event, loops: Mapping[str, Loop], *, beside_ours: bool = True) -> None:
-    """Measure a peer, with hookbus in the same process if it fits in there; print tables and one JSON line.
+def compare(name: str, event: Event, loops: Mapping[str, Loop], *, shares_environment: bool = True) -> None:
+    """Measure a peer, and hookbus in the same process if possible. Print tables and one JSON line.
 
     Args:
-        name: of the peer.
-        event: what fires one event of it.
-        loops: its ways of training, by what is switched on; the lightest first.
-        beside_ours: hookbus can be imported with the torch that the peer demands.
+        name: Name of the peer.
+        event: Function that creates an emitter of the peer.
+        loops: Training functions of the peer by configuration, the most lightweight first.
+        shares_environment: Whether hookbus can be imported with the torch version of the peer.
     """
     parser = argparse.ArgumentParser(description=f"hookbus and {name} side by side")
     parser.add_argument("--rounds", type=int, default=100)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     events, ways = {name: event}, {f"{name}, {way}": loop for way, loop in loops.items()}
-    if beside_ours:
+    if shares_environment:
         from benchmarks.peers import ours
 
         events, ways = {OURS: ours.event, **events}, {OURS: ours.loop, **ways}

@@ -1,6 +1,6 @@
-"""Composer. Light: no loggers, no progress bar, no algorithms, nothing saved, no metrics of training.
+"""Composer. Light: no loggers, progress bar, algorithms, checkpoints or training metrics.
 
-It demands a torch below 2.7.1, which hookbus does not support, so it is measured against the floor alone.
+It requires torch below 2.7.1, which hookbus does not support, so it is compared with the lower bound only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.nn import functional
 from benchmarks.peers.common import Batch, Blocks, adam, compare, model
 
 
-class Listens(Callback):
+class Listener(Callback):
     def batch_end(self, state: State, logger: Logger) -> None:
         pass
 
 
-class ListensNowAndThen(Callback):
-    """Counts for itself, as its own callbacks do."""
+class ScheduledListener(Callback):
+    """Counts its own calls, as the built-in callbacks do."""
 
     def batch_end(self, state: State, logger: Logger) -> None:
         if (state.timestamp.batch.value + 1) % 100 == 0:
@@ -56,7 +56,7 @@ def trainer(blocks: Blocks, **settings: Any) -> Trainer:
 
 
 def event(count: int, rarely: bool) -> Callable[[], Any]:
-    made = trainer(Blocks(), callbacks=[(ListensNowAndThen if rarely else Listens)() for _ in range(count)])
+    made = trainer(Blocks(), callbacks=[(ScheduledListener if rarely else Listener)() for _ in range(count)])
     return lambda: made.engine.run_event(Event.BATCH_END)
 
 
@@ -65,4 +65,4 @@ def light(blocks: Blocks) -> None:
 
 
 if __name__ == "__main__":
-    compare("composer", event, {"light": light}, beside_ours=False)
+    compare("composer", event, {"light": light}, shares_environment=False)

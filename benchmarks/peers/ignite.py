@@ -1,4 +1,4 @@
-"""PyTorch-Ignite. Light: an Engine around a step of one's own; nothing is attached to it that was not asked for."""
+"""PyTorch-Ignite. Light: an Engine with a custom step and no handlers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan, Timer
 from ignite.metrics import RunningAverage
 
-from benchmarks.peers.common import Batch, Blocks, adam, compare, loss_of, model
+from benchmarks.peers.common import Batch, Blocks, adam, compare, compute_loss, model
 
 
 def listener(engine: Engine) -> None:
@@ -31,10 +31,10 @@ def trainer() -> Engine:
 
     def step(_engine: Engine, batch: Batch) -> float:
         optimizer.zero_grad()
-        loss = loss_of(trained, batch)
+        loss = compute_loss(trained, batch)
         loss.backward()
         optimizer.step()
-        return loss.item()  # as Ignite's own supervised step does
+        return loss.item()  # as in Ignite's `supervised_training_step`
 
     return Engine(step)
 
@@ -44,7 +44,7 @@ def without_handlers(blocks: Blocks) -> None:
 
 
 def with_handlers(blocks: Blocks) -> None:
-    """A running average of the loss, a guard against NaN and a timer of iterations."""
+    """Train with a running average of the loss, a NaN check and an iteration timer."""
     engine = trainer()
     RunningAverage(output_transform=lambda loss: loss).attach(engine, "loss")
     engine.add_event_handler(Events.ITERATION_COMPLETED, TerminateOnNan())

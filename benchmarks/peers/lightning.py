@@ -1,4 +1,4 @@
-"""Lightning. Light: `barebones=True`, its own setting for measuring its overhead; then all that is on by default."""
+"""Lightning. Light: `barebones=True`, its setting for measuring overhead; then the default configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.call import _call_callback_hooks
 from torch import Tensor
 
-from benchmarks.peers.common import Batch, Blocks, adam, compare, loss_of, model
+from benchmarks.peers.common import Batch, Blocks, adam, compare, compute_loss, model
 
 OFF: dict[str, Any] = {
     "accelerator": "cpu",
@@ -23,13 +23,13 @@ OFF: dict[str, Any] = {
 }
 
 
-class Listens(Callback):
+class Listener(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         pass
 
 
-class ListensNowAndThen(Callback):
-    """Counts for itself, as its own callbacks do."""
+class ScheduledListener(Callback):
+    """Counts its own calls, as the built-in callbacks do."""
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if (batch_idx + 1) % 100 == 0:
@@ -42,7 +42,7 @@ class Module(LightningModule):
         self.model, self.logs = model(), logs
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = loss_of(self.model, batch)
+        loss = compute_loss(self.model, batch)
         if self.logs:
             self.log("loss", loss)
         return loss
@@ -52,7 +52,7 @@ class Module(LightningModule):
 
 
 def event(count: int, rarely: bool) -> Callable[[], Any]:
-    trainer = Trainer(callbacks=[(ListensNowAndThen if rarely else Listens)() for _ in range(count)], **OFF)
+    trainer = Trainer(callbacks=[(ScheduledListener if rarely else Listener)() for _ in range(count)], **OFF)
     trainer.strategy.connect(Module())
     batch = (1, 2)
     return lambda: _call_callback_hooks(trainer, "on_train_batch_end", None, batch, 0)

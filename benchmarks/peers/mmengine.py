@@ -1,4 +1,4 @@
-"""MMEngine. Light: every default hook set to None, and the log level at ERROR; then the default hooks."""
+"""MMEngine. Light: every default hook set to None and log level ERROR; then the default hooks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from benchmarks.peers.common import Blocks, adam, compare, model
 NO_HOOKS = dict.fromkeys(("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint"))
 
 
-class Listens(Hook):
+class Listener(Hook):
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         pass
 
 
-class ListensNowAndThen(Hook):
+class ScheduledListener(Hook):
     def after_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if self.every_n_train_iters(runner, 100):
             raise AssertionError("none of them is due")
@@ -47,7 +47,7 @@ def runner(blocks: Blocks, directory: str, **settings: Any) -> Runner:
         optim_wrapper={"optimizer": adam(trained)},
         train_cfg={"by_epoch": True, "max_epochs": 1},
         log_level="ERROR",
-        experiment_name=uuid4().hex,  # two runners of one name are refused
+        experiment_name=uuid4().hex,  # MMEngine rejects two runners with the same name
         **settings,
     )
 
@@ -56,7 +56,7 @@ def event(count: int, rarely: bool) -> Callable[[], Any]:
     with tempfile.TemporaryDirectory() as directory:
         made = runner(Blocks(), directory, default_hooks=NO_HOOKS)
     for _ in range(count):
-        made.register_hook((ListensNowAndThen if rarely else Listens)())
+        made.register_hook((ScheduledListener if rarely else Listener)())
     batch = (1, 2)
     return lambda: made.call_hook("after_train_iter", batch_idx=0, data_batch=batch, outputs=None)
 

@@ -1,4 +1,4 @@
-"""hookbus in the same terms as its peers: the loop's own path, and a Trainer without hooks."""
+"""hookbus in the same setup as its peers: the dispatch path of the loop, and a Trainer without hooks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from torch.nn import functional
 
-from benchmarks.bench_emit import Listens, ListensNowAndThen, bus_with, through_loop
+from benchmarks.bench_emit import Listener, ScheduledListener, bus_with, through_loop
 from benchmarks.peers.common import Blocks, adam, model
 from hookbus import Trainer
 
 
 def event(count: int, rarely: bool) -> Callable[[], Any]:
-    bus = bus_with(ListensNowAndThen if rarely else Listens, count)
+    bus = bus_with(ScheduledListener if rarely else Listener, count)
     bus.emit("after_render", step=1, batch=None)  # type: ignore[call-overload]
     return through_loop(bus)
 

@@ -1,4 +1,4 @@
-"""torchtnt. Light: a TrainUnit with a step of one's own and no callbacks; its documentation recommends AutoUnit."""
+"""torchtnt. Light: a TrainUnit with a custom step and no callbacks; its documentation recommends AutoUnit."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torchtnt.framework.state import State
 from torchtnt.framework.train import train
 from torchtnt.framework.unit import TrainUnit
 
-from benchmarks.peers.common import Batch, Blocks, adam, compare, loss_of, model
+from benchmarks.peers.common import Batch, Blocks, adam, compare, compute_loss, model
 
 
-class Listens(Callback):
+class Listener(Callback):
     def on_train_step_end(self, state: State, unit: Any) -> None:
         pass
 
 
-class ListensNowAndThen(Callback):
-    """Counts for itself, as its own callbacks do."""
+class ScheduledListener(Callback):
+    """Counts its own calls, as the built-in callbacks do."""
 
     def on_train_step_end(self, state: State, unit: Any) -> None:
         if unit.train_progress.num_steps_completed % 100 == 0:
@@ -31,11 +31,11 @@ class ListensNowAndThen(Callback):
 
 
 def event(count: int, rarely: bool) -> Callable[[], Any]:
-    handler = CallbackHandler([(ListensNowAndThen if rarely else Listens)() for _ in range(count)])
+    handler = CallbackHandler([(ScheduledListener if rarely else Listener)() for _ in range(count)])
     unit = Unit()
     unit.train_progress.increment_step()
     state = State.__new__(State)
-    state._timer = None  # no timer: what the callbacks take is not recorded
+    state._timer = None  # no timer, so that the time of the callbacks is not recorded
     return lambda: handler.on_train_step_end(state, unit)
 
 
@@ -47,13 +47,13 @@ class Unit(TrainUnit[Batch]):
 
     def train_step(self, state: State, data: Batch) -> None:
         self.optimizer.zero_grad()
-        loss_of(self.module, data).backward()
+        compute_loss(self.module, data).backward()
         self.optimizer.step()
 
 
 class Auto(AutoUnit[Batch]):
     def compute_loss(self, state: State, data: Batch) -> tuple[Tensor, Any]:
-        return loss_of(self.module, data), None
+        return compute_loss(self.module, data), None
 
     def configure_optimizers_and_lr_scheduler(self, module: nn.Module) -> tuple[torch.optim.Optimizer, None]:
         return adam(module), None

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer. Light: no reports, no progress bar, nothing logged or saved, no clipping of gradients."""
+"""Hugging Face Trainer. Light: no reports, progress bar, logging, checkpoints or gradient clipping."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler, PrinterCallback
 
-from benchmarks.peers.common import BATCH, Blocks, adam, compare, loss_of, model
+from benchmarks.peers.common import BATCH, Blocks, adam, compare, compute_loss, model
 
 LIGHT: dict[str, Any] = {"disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no", "max_grad_norm": 0.0}
 
 
-class Listens(TrainerCallback):
+class Listener(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         pass
 
 
-class ListensNowAndThen(TrainerCallback):
-    """Counts for itself, as its own callbacks do."""
+class ScheduledListener(TrainerCallback):
+    """Counts its own calls, as the built-in callbacks do."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % 100 == 0:
@@ -30,20 +30,20 @@ class ListensNowAndThen(TrainerCallback):
 
 
 def event(count: int, rarely: bool) -> Callable[[], Any]:
-    callbacks = [(ListensNowAndThen if rarely else Listens)() for _ in range(count)]
+    callbacks = [(ScheduledListener if rarely else Listener)() for _ in range(count)]
     handler = CallbackHandler(callbacks, model(), None, None, None)
     state, control = TrainerState(global_step=1), TrainerControl()
     return lambda: handler.call_event("on_step_end", None, state, control)
 
 
 class OverBlocks(Trainer):
-    """Takes the loader as it is, and the loss from the scores."""
+    """Trainer that uses the given loader and computes the loss from the logits."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         return self.blocks  # type: ignore[no-any-return]
 
     def compute_loss(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Tensor:
-        return loss_of(model, inputs)
+        return compute_loss(model, inputs)
 
 
 def train(blocks: Blocks, settings: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The back ends of this repository, and how what they wrote is read back with their own libraries."""
+"""Test cases of the backends of this repository, which read back records with the library of each backend."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["BACK_ENDS"]
 
 
 def tensorboard_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
-    """TensorBoard has single precision: 7 digits."""
+    """Read TensorBoard records, which have single precision: 7 significant digits."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(work_dir / "logs" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    found = [(tag, each) for tag in events.Tags()["scalars"] for each in events.Scalars(tag)]
-    return [(tag, each.step, float(f"{each.value:.7g}")) for tag, each in found]
+    accumulator = EventAccumulator(str(work_dir / "logs" / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    events = [(tag, event) for tag in accumulator.Tags()["scalars"] for event in accumulator.Scalars(tag)]
+    return [(tag, event.step, float(f"{event.value:.7g}")) for tag, event in events]
 
 
 def jsonl_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
@@ -39,18 +39,20 @@ def jsonl_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
 
 
 def mlflow_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
-    """MLflow has the largest numbers in the place of infinities."""
+    """Read MLflow records, which store infinities as the largest floats."""
     from mlflow import MlflowClient
 
     directory = work_dir / "logs" / "mlflow"
     client, run_id = MlflowClient(f"sqlite:///{directory / 'mlflow.db'}"), (directory / "run_id").read_text()
-    found = [each for name in client.get_run(run_id).data.metrics for each in client.get_metric_history(run_id, name)]
+    metrics = [
+        metric for name in client.get_run(run_id).data.metrics for metric in client.get_metric_history(run_id, name)
+    ]
     ends = {sys.float_info.max: math.inf, -sys.float_info.max: -math.inf}
-    return [(each.key, each.step, ends.get(each.value, each.value)) for each in found]
+    return [(metric.key, metric.step, ends.get(metric.value, metric.value)) for metric in metrics]
 
 
 def wandb_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
-    """What stands in the files of all processes that wrote."""
+    """Read the W&B records of all processes that wrote."""
     directory = work_dir / "logs" / "wandb"
     rows = [row for path in run_files(directory, (directory / "run_id").read_text()) for row in Log(path).rows()]
     own = ("_step", "_runtime", "_timestamp", STEP)

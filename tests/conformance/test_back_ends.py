@@ -1,4 +1,4 @@
-"""Every back end of this repository keeps the same promises, with its real library and its real files."""
+"""Every backend of this repository meets the same requirements, with its real library and real files."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ from hookbus.testing.writers import PROMISES
 from hookbus_mlflow import MLflowHook
 from tests.conformance.back_ends import BACK_ENDS
 
-Promise = Callable[[BackEnd, Path], None]
+Requirement = Callable[[BackEnd, Path], None]
 
 
-FULL_DISK = "it recovers from a full disk"
-IN_A_PROCESS_OF_ITS_OWN = [
-    "a run that was killed goes on where its checkpoint was taken",
-    "it does when everything was written before the kill",
-    "it does when there was no checkpoint yet",
+FULL_DISK = "writing recovers from a full disk"
+IN_A_SEPARATE_PROCESS = [
+    "a killed run resumes at its checkpoint",
+    "a killed run resumes if everything was written before the kill",
+    "a killed run restarts if there was no checkpoint",
     FULL_DISK,
 ]
-SLOW = [PROMISES[sentence] for sentence in IN_A_PROCESS_OF_ITS_OWN]
+SLOW = [PROMISES[description] for description in IN_A_SEPARATE_PROCESS]
 
 
-def promises_of(back_end: BackEnd) -> dict[str, Promise]:
-    """By sentence. A full disk says something of files of its own only."""
+def get_requirements(back_end: BackEnd) -> dict[str, Requirement]:
+    """Return the requirements of a backend by description. A full disk only concerns backends with their own files."""
     threaded = THREAD_PROMISES if issubclass(back_end.cls, WriterHook) else {}
     named = {**PROMISES, **threaded}
-    return {sentence: promise for sentence, promise in named.items() if back_end.own_files or sentence != FULL_DISK}
+    return {
+        description: requirement
+        for description, requirement in named.items()
+        if back_end.own_files or description != FULL_DISK
+    }
 
 
-def cases() -> Iterator[Any]:
+def iter_cases() -> Iterator[Any]:
     for back_end in BACK_ENDS:
-        for sentence, promise in promises_of(back_end).items():
-            slow = promise in SLOW or back_end.cls is MLflowHook  # its database takes seconds to make
+        for description, requirement in get_requirements(back_end).items():
+            slow = requirement in SLOW or back_end.cls is MLflowHook  # creating its database takes seconds
             marks = [pytest.mark.slow, pytest.mark.timeout(600)] if slow else []
-            yield pytest.param(back_end, promise, id=f"{back_end.cls.__name__}: {sentence}", marks=marks)
+            yield pytest.param(back_end, requirement, id=f"{back_end.cls.__name__}: {description}", marks=marks)
 
 
-@pytest.mark.parametrize(("back_end", "promise"), list(cases()))
-def test_a_back_end_keeps_a_promise(back_end: BackEnd, promise: Promise, tmp_path: Path) -> None:
-    promise(back_end, tmp_path)
+@pytest.mark.parametrize(("back_end", "requirement"), list(iter_cases()))
+def test_backend_meets_the_requirement(back_end: BackEnd, requirement: Requirement, tmp_path: Path) -> None:
+    requirement(back_end, tmp_path)

@@ -1,7 +1,7 @@
-"""MMEngine's 22 points and its order, the call tree of the nested order, and hooks that were brought over.
+"""Compatibility with MMEngine: its 22 points, its order, the call tree of the nested order, and ported hooks.
 
-The tables are written down from what MMEngine does in a training of one epoch that was resumed, and from the two orders
-as the documents describe them.
+The expected values are recorded from a resumed training of one epoch in MMEngine, and from the two orders in its
+documentation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRAINING = [
     "after_val_iter",
     "after_val_epoch",
     "after_val",
-    "before_save_checkpoint",  # MMEngine saves before it validates; here a file holds the results of its epoch
+    "before_save_checkpoint",  # after the validation here, to contain the results of its epoch
     "after_train",
     "after_run",
 ]
@@ -62,21 +62,21 @@ Calls = list[tuple[str, str]]
 
 
 def listener(name: str, priority: int, calls: Calls) -> Hook:
-    """A hook that listens at all of MMEngine's points and notes each call."""
+    """Create a hook that listens at all points of MMEngine and records each call."""
 
-    def noting(point: str) -> Any:
-        def note(self: Hook) -> None:
+    def make_recorder(point: str) -> Any:
+        def record(self: Hook) -> None:
             calls.append((point, name))
 
-        return note
+        return record
 
-    kind = type(f"{name.title()}Hook", (Hook,), {point: noting(point) for point in sorted(MMENGINE)})
+    kind = type(f"{name.title()}Hook", (Hook,), {point: make_recorder(point) for point in sorted(MMENGINE)})
     hook: Hook = kind(name=name, priority=priority)
     return hook
 
 
 class SaveLast(toys.Saver):
-    """Writes a checkpoint at the end of each epoch, in a file of its own."""
+    """Write a checkpoint at the end of each epoch to a fixed file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("after_epoch")
@@ -91,25 +91,27 @@ class SaveLast(toys.Saver):
 
 
 def trainer(calls: Calls, order: str, path: Path, **options: Any) -> Trainer:
-    """Two batches for training, one for validation and test; hooks of priority 90, 10, 50 and 50, in this order."""
-    hooks = [listener(*each, calls) for each in (("low", 90), ("high", 10), ("first", 50), ("second", 50))]
+    """Create a trainer with two training batches and hooks of priority 90, 10, 50 and 50, in this order."""
+    hooks = [
+        listener(*hook_settings, calls) for hook_settings in (("low", 90), ("high", 10), ("first", 50), ("second", 50))
+    ]
     loaders = {"train_loader": toys.pairs(2), "val_loader": toys.pairs(1), "test_loader": toys.pairs(1)}
     return toys.trainer(*hooks, SaveLast(path), order=order, **loaders, **options)
 
 
 @pytest.fixture
 def resumed(tmp_path: Path) -> Path:
-    """A checkpoint of the first epoch."""
+    """Return a checkpoint of the first epoch."""
     path = tmp_path / "first.pth"
     trainer([], "nested", path, epochs=1).fit()
     return path
 
 
-def points_in(calls: Calls) -> list[str]:
+def get_points(calls: Calls) -> list[str]:
     return [point for point, name in calls if name == "high"]
 
 
-def test_there_are_22_points_and_all_of_them_are_ours() -> None:
+def test_all_22_points_of_mmengine_exist() -> None:
     assert len(MMENGINE) == 22
     assert set(POINTS) >= MMENGINE
 
@@ -117,22 +119,22 @@ def test_there_are_22_points_and_all_of_them_are_ours() -> None:
 class TestAscendingOrder:
     ORDER = ("high", "first", "second", "low")
 
-    def test_a_resumed_training_passes_through_the_points_as_there(self, resumed: Path, tmp_path: Path) -> None:
+    def test_resumed_training_emits_the_same_points(self, resumed: Path, tmp_path: Path) -> None:
         calls: Calls = []
         trainer(calls, "ascending", tmp_path / "second.pth", epochs=2, resume=resumed).fit()
 
-        assert points_in(calls) == TRAINING
+        assert get_points(calls) == TRAINING
 
-    def test_every_point_runs_from_small_to_large_and_in_the_order_of_registration(
-        self, resumed: Path, tmp_path: Path
-    ) -> None:
+    def test_points_run_by_priority_and_registration(self, resumed: Path, tmp_path: Path) -> None:
         calls: Calls = []
         trainer(calls, "ascending", tmp_path / "second.pth", epochs=2, resume=resumed).fit()
 
         assert calls == [(point, name) for point in TRAINING for name in self.ORDER]
 
     @pytest.mark.parametrize(("mode", "points"), [("validate", VALIDATION), ("test", TEST)])
-    def test_so_do_validations_and_tests(self, mode: str, points: list[str], tmp_path: Path) -> None:
+    def test_validation_and_test_run_by_priority_and_registration(
+        self, mode: str, points: list[str], tmp_path: Path
+    ) -> None:
         calls: Calls = []
         getattr(trainer(calls, "ascending", tmp_path / "none.pth"), mode)()
 
@@ -140,9 +142,7 @@ class TestAscendingOrder:
 
 
 class TestNestedOrder:
-    def test_after_points_run_from_large_to_small_and_ties_are_turned_round(
-        self, resumed: Path, tmp_path: Path
-    ) -> None:
+    def test_after_points_run_in_reverse_order(self, resumed: Path, tmp_path: Path) -> None:
         calls: Calls = []
         trainer(calls, "nested", tmp_path / "second.pth", epochs=2, resume=resumed).fit()
         inwards = ("high", "first", "second", "low")
@@ -154,7 +154,7 @@ class TestNestedOrder:
         ]
         assert calls == expected
 
-    def test_the_call_tree_of_an_epoch_has_the_validation_inside(self) -> None:
+    def test_call_tree_of_an_epoch_contains_the_validation(self) -> None:
         tree = [
             "before_run",
             *[
@@ -173,25 +173,25 @@ class TestNestedOrder:
         ]
         fired: list[str] = []
 
-        def noting(point: str) -> Any:
-            def note(self: Hook) -> None:
+        def make_recorder(point: str) -> Any:
+            def record(self: Hook) -> None:
                 fired.append(point)
 
-            return note
+            return record
 
-        hook: Hook = type("TreeHook", (BaseHook,), {point: noting(point) for point in set(tree)})()
+        hook: Hook = type("TreeHook", (BaseHook,), {point: make_recorder(point) for point in set(tree)})()
         toys.trainer(hook, val_loader=toys.pairs(1), epochs=2).fit()
 
         assert fired == tree
         assert hook.get_triggered_stages() == [point for point in POINTS if point in set(tree)]
 
 
-# -- hooks that were brought over --------------------------------------------------------------------
+# -- ported hooks ----------------------------------------------------------------------------------
 
 
 @HOOKS.register_module()
 class ChecksLoss(Hook):
-    """Looks every so many iterations whether the loss is finite, with the names and helpers of MMDetection."""
+    """Check every `interval` iterations that the loss is finite, with the names and helpers of MMDetection."""
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
@@ -201,10 +201,10 @@ class ChecksLoss(Hook):
             raise LoopError(f"the loss is not finite at iteration {runner.iters_done}")
 
 
-class TestHooksOfTheDocuments:
-    def test_one_with_services_as_in_the_guide(self, caplog: pytest.LogCaptureFixture) -> None:
-        class SaysWhen(BaseHook):
-            """Says that training begins, and records a number and the metrics at the end of each epoch."""
+class TestPortedHooks:
+    def test_hook_with_services_as_in_the_guide(self, caplog: pytest.LogCaptureFixture) -> None:
+        class LogsStart(BaseHook):
+            """Log the start of training, and record a value and the metrics at the end of each epoch."""
 
             def __init__(self, config: dict[str, Any] | None = None) -> None:
                 super().__init__(config)
@@ -219,7 +219,7 @@ class TestHooksOfTheDocuments:
                 visualizer = self.get_service("visualizer")
                 if visualizer:
                     visualizer.add_scalar("custom/metric", 0.5, epoch)
-                if self.get_service("surely_not_there"):
+                if self.get_service("unknown_service"):
                     raise AssertionError
                 seen.append((epoch, sorted(metrics)))
 
@@ -229,7 +229,7 @@ class TestHooksOfTheDocuments:
 
         seen: list[Any] = []
         written: list[Any] = []
-        hook = SaysWhen({"frequency": 1})
+        hook = LogsStart({"frequency": 1})
         training = toys.trainer(Writes(), epochs=2)
         training.register_hook(hook)
         with caplog.at_level("INFO", "hookbus"):
@@ -241,11 +241,11 @@ class TestHooksOfTheDocuments:
         assert written == [({"custom/metric": 0.5}, 0), ({"custom/metric": 0.5}, 1)]
 
     @pytest.mark.slow
-    def test_one_that_records_with_a_tracker_that_was_registered(self, tmp_path: Path) -> None:
+    def test_hook_with_a_registered_tracker(self, tmp_path: Path) -> None:
         import mlflow
 
         class Records(BaseHook):
-            """Records the metrics of each epoch in a run of its own."""
+            """Record the metrics of each epoch in a separate MLflow run."""
 
             def after_epoch(self, epoch: int, model: nn.Module, metrics: dict[str, float]) -> None:
                 tracker = self.get_service("mlflow")
@@ -263,30 +263,30 @@ class TestHooksOfTheDocuments:
         runs = client.search_runs(["0"], order_by=["start_time"])
         mlflow.set_tracking_uri(before)
 
-        found = [client.get_metric_history(run.info.run_id, "train/loss") for run in runs]
-        assert [[(each.key, each.step) for each in metrics] for metrics in found] == [
+        histories = [client.get_metric_history(run.info.run_id, "train/loss") for run in runs]
+        assert [[(metric.key, metric.step) for metric in metrics] for metrics in histories] == [
             [("train/loss", 0)],
             [("train/loss", 1)],
         ]
 
-    def test_its_own_trigger_decides_by_the_step(self) -> None:
-        class Seldom(BaseHook):
-            """Each of the first steps, then every third."""
+    def test_should_trigger_receives_the_step(self) -> None:
+        class EveryThirdStep(BaseHook):
+            """Trigger at the first two steps, then at every third."""
 
             def should_trigger(self, step: int) -> bool:
                 return step < 2 or step % 3 == 0
 
             def after_step(self, step: int) -> None:
-                steps.append(step - 1)  # `step` counts updates that are made
+                steps.append(step - 1)  # `step` counts completed optimizer steps
 
         steps: list[int] = []
-        toys.trainer(Seldom(), epochs=3).fit()
+        toys.trainer(EveryThirdStep(), epochs=3).fit()
 
         assert steps == [0, 1, 3, 6]
 
-    def test_one_that_smooths_the_loss_and_writes_scalars_as_in_pointrix(self) -> None:
+    def test_hook_that_writes_scalars_as_in_pointrix(self) -> None:
         class Smooths(Hook):
-            """Writes the loss and the learning rate of a named group, and keeps a smoothed loss."""
+            """Write the loss and the learning rate of a named group, and smooth the loss."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -316,7 +316,7 @@ class TestHooksOfTheDocuments:
         assert hook.smoothed == pytest.approx(0.4 * (1 + 0.6 + 0.36))
 
     @pytest.mark.parametrize(("interval", "iteration"), [(1, 2), (2, 2), (3, 3)])
-    def test_one_that_checks_the_loss_as_in_mmdetection(self, interval: int, iteration: int) -> None:
+    def test_hook_that_checks_the_loss_as_in_mmdetection(self, interval: int, iteration: int) -> None:
         losses = iter([1.0, math.nan, math.nan])
 
         def step(model: nn.Module, batch: Any) -> torch.Tensor:

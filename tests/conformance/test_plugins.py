@@ -1,4 +1,4 @@
-"""Every hook of this repository's own plugin packages keeps the promises that `check_hook` looks for."""
+"""Every hook of the plugin packages of this repository passes `check_hook`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECLARED = {
     for project in PROJECTS
     for name, target in project.get("entry-points", {}).get("hookbus.hooks", {}).items()
 }
-"""What the projects say of themselves: by package and entry point, the class."""
+"""Declared entry points: hook class by package and name."""
 
 OFFERS = [offer for offer in discovery.offers() if offer.package in {project["name"] for project in PROJECTS}]
 
@@ -32,41 +32,41 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "sync_random_size": ({}, "list cannot have another size"),
     "yolox_mode_switch": ({}, "list cannot be told to leave transforms out"),
 }
-"""Hooks that need something of model or data that the kit's training has not: settings, and what they say then."""
+"""Hooks that require a model or data that the training of the check lacks: settings and the expected error."""
 
 WORKING = {
     "wandb": {"mode": "offline"},
     "param_scheduler": {"schedulers": {"type": "ExponentialLR", "gamma": 0.9}},
     "yolox_lr": {"warmup_epochs": 1, "num_last_epochs": 1},
 }
-"""Settings of hooks whose defaults mean nothing in a training as short, or as plain, as the kit's, or offline."""
+"""Settings of hooks whose defaults do not work offline or in a training as small as that of the check."""
 
 
-def settings_of(cls: type[Hook]) -> dict[str, Any]:
-    """The first example of each setting that a hook cannot do without, as its config gives them to editors."""
+def get_example_settings(cls: type[Hook]) -> dict[str, Any]:
+    """Return the first example of each required setting, as the config documents it for editors."""
     required = {name: field for name, field in cls.Config.model_fields.items() if field.is_required()}
     for name, field in required.items():
-        assert field.examples, f"{cls.Config.__name__}.{name} has no default; give it Field(examples=[...])"
+        assert field.examples, f"{cls.Config.__name__}.{name} has no default. Set Field(examples=[...])."
     return {name: field.examples[0] for name, field in required.items() if field.examples}
 
 
-def test_every_hook_of_a_plugin_folder_is_found() -> None:
-    found = {(offer.package, offer.name): offer.entry.value for offer in OFFERS}
-    assert found == DECLARED, "install what is missing: pip install -e plugins/..."
+def test_every_declared_hook_is_installed() -> None:
+    entry_points = {(offer.package, offer.name): offer.entry.value for offer in OFFERS}
+    assert entry_points == DECLARED, "Install the missing packages: pip install -e plugins/..."
 
 
 @pytest.mark.parametrize(
-    "offer", [each for each in OFFERS if each.name not in NEEDS], ids=lambda offer: offer.full_name
+    "offer", [offer for offer in OFFERS if offer.name not in NEEDS], ids=lambda offer: offer.full_name
 )
-def test_a_hook_keeps_the_promises(offer: discovery.Offer) -> None:
+def test_hook_passes_the_check(offer: discovery.Offer) -> None:
     cls = discovery.load(offer)
-    check_hook(cls, **(WORKING.get(offer.name) or settings_of(cls)))
+    check_hook(cls, **(WORKING.get(offer.name) or get_example_settings(cls)))
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_hook_that_cannot_work_in_a_training_says_what_it_needs(name: str) -> None:
+def test_hook_without_its_preconditions_is_an_error(name: str) -> None:
     settings, reason = NEEDS[name]
-    with pytest.raises(AssertionError, match=f"breaks a small training: .*{reason}"):
+    with pytest.raises(AssertionError, match=f"fails in a small training: .*{reason}"):
         check_hook(discovery.load(discovery.find(name)), **settings)
 
 
@@ -92,12 +92,12 @@ def test_a_hook_that_cannot_work_in_a_training_says_what_it_needs(name: str) -> 
     ],
     ids=str,
 )
-def test_a_hook_keeps_them_with_settings_that_make_it_work_more(name: str, settings: dict[str, Any]) -> None:
+def test_hook_passes_the_check_with_more_work(name: str, settings: dict[str, Any]) -> None:
     check_hook(discovery.load(discovery.find(name)), **settings)
 
 
 class PathConfig(HookConfig):
-    path: str = Field(examples=["runs/pictures", "pictures"])
+    path: str = Field(examples=["runs/images", "images"])
     size: int = 3
 
 
@@ -105,19 +105,19 @@ class PathHook(Hook):
     Config = PathConfig
 
 
-def test_a_hook_that_needs_a_setting_is_tried_with_its_first_example() -> None:
-    assert settings_of(PathHook) == {"path": "runs/pictures"}
-    check_hook(PathHook, **settings_of(PathHook))
+def test_required_setting_has_its_first_example() -> None:
+    assert get_example_settings(PathHook) == {"path": "runs/images"}
+    check_hook(PathHook, **get_example_settings(PathHook))
 
 
-def test_a_setting_without_default_or_example_is_told() -> None:
-    class SilentConfig(HookConfig):
+def test_setting_without_default_or_example_is_an_error() -> None:
+    class WithoutExampleConfig(HookConfig):
         path: str
 
-    class SilentHook(Hook):
-        Config = SilentConfig
+    class WithoutExampleHook(Hook):
+        Config = WithoutExampleConfig
 
     with pytest.raises(
-        AssertionError, match=r"SilentConfig\.path has no default; give it Field\(examples=\[\.\.\.\]\)"
+        AssertionError, match=r"WithoutExampleConfig\.path has no default\. Set Field\(examples=\[\.\.\.\]\)"
     ):
-        settings_of(SilentHook)
+        get_example_settings(WithoutExampleHook)

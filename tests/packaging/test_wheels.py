@@ -1,4 +1,4 @@
-"""What is in the packages that would be published."""
+"""Tests of the content of the wheels."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def wheel(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, zipfile.ZipFile]]:
-    """Each project with its wheel, built from the project alone."""
+    """Yield each project with its wheel, built from the project alone."""
     out = tmp_path_factory.mktemp("wheels")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(request.param)]
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -29,7 +29,7 @@ def wheel(
         yield request.param, opened
 
 
-def test_a_wheel_holds_its_one_package_and_nothing_else(wheel: tuple[Path, zipfile.ZipFile]) -> None:
+def test_wheel_contains_only_its_package(wheel: tuple[Path, zipfile.ZipFile]) -> None:
     project, opened = wheel
     name = "hookbus" if project == ROOT else project.name.replace("-", "_")
     tops = {entry.partition("/")[0] for entry in opened.namelist()}
@@ -39,7 +39,7 @@ def test_a_wheel_holds_its_one_package_and_nothing_else(wheel: tuple[Path, zipfi
     assert not [entry for entry in opened.namelist() if "test" in Path(entry).name and name != "hookbus"]
 
 
-def test_no_module_is_missing_in_a_wheel(wheel: tuple[Path, zipfile.ZipFile]) -> None:
+def test_wheel_contains_all_modules(wheel: tuple[Path, zipfile.ZipFile]) -> None:
     project, opened = wheel
     package = project / project.name.replace("-", "_") if project != ROOT else ROOT / "hookbus"
     modules = {path.relative_to(package.parent).as_posix() for path in package.rglob("*.py")}
@@ -47,9 +47,9 @@ def test_no_module_is_missing_in_a_wheel(wheel: tuple[Path, zipfile.ZipFile]) ->
     assert modules - set(opened.namelist()) == set()
 
 
-def test_the_metadata_says_what_users_need(wheel: tuple[Path, zipfile.ZipFile]) -> None:
+def test_metadata_is_complete(wheel: tuple[Path, zipfile.ZipFile]) -> None:
     project, opened = wheel
-    (entry,) = [each for each in opened.namelist() if each.endswith(".dist-info/METADATA")]
+    (entry,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
     metadata = Parser().parsestr(opened.read(entry).decode())
 
     assert metadata["Version"] == "0.1.0"
@@ -57,18 +57,18 @@ def test_the_metadata_says_what_users_need(wheel: tuple[Path, zipfile.ZipFile]) 
     assert metadata["Requires-Python"] == ">=3.11"
     assert len(str(metadata.get_payload())) > 200, "the README is the page on the index"
     if project != ROOT:
-        assert [each for each in metadata.get_all("Requires-Dist", []) if each.replace(" ", "") == "hookbus<0.2,>=0.1"]
+        assert [name for name in metadata.get_all("Requires-Dist", []) if name.replace(" ", "") == "hookbus<0.2,>=0.1"]
 
 
-def test_versions_agree() -> None:
+def test_versions_are_equal() -> None:
     import hookbus
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == hookbus.__version__
 
 
-def test_every_plugin_has_its_papers() -> None:
+def test_every_plugin_has_readme_changelog_and_tests() -> None:
     for project in PROJECTS[1:]:
         missing = [name for name in ("README.md", "CHANGELOG.md") if not (project / name).is_file()]
-        assert not missing, f"{project.name} lacks {', '.join(missing)}"
+        assert not missing, f"{project.name} : missing files {', '.join(missing)}"
         assert list(project.glob("tests/test_*.py")), f"{project.name} has no tests"

@@ -1,4 +1,4 @@
-"""What users write must pass mypy --strict: a hook, a loop of one's own, a trainer. Checked by `make types`."""
+"""User code that must pass `mypy --strict`: a hook, a custom loop, a trainer. Checked by `make types`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hookbus import Hook, HookBus, HookConfig, Priority, Run, Trainer, between, 
 
 class RenderPoints:
     @hookspec(unit="epoch")
-    def after_render(self, image: Tensor, *, tag: str = "picture") -> None:
-        """A picture was rendered."""
+    def after_render(self, image: Tensor, *, tag: str = "image") -> None:
+        """An image was rendered."""
 
 
 class GreetConfig(HookConfig):
@@ -34,13 +34,13 @@ class GreetHook(Hook):
     def after_train_iter(self, run: Run, outputs: dict[str, Tensor]) -> None:
         run.log(greeting=len(self.config.text))
         if run.steps_done > 1000:
-            run.request_stop("said enough")
+            run.request_stop("limit reached")
 
     def state_dict(self) -> dict[str, Any]:
         return {"text": self.config.text}
 
 
-def own_loop() -> None:
+def custom_loop() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     bus = HookBus(hooks=[GreetHook(text="hi"), GreetHook({"text": "ho"})])
@@ -62,11 +62,11 @@ def own_loop() -> None:
     after_render(image=None)
 
 
-def own_points(bus: HookBus) -> None:
+def custom_points(bus: HookBus) -> None:
     after_render = bus.declare(RenderPoints.after_render)
     after_render(torch.zeros(2, 2))
     after_render(image=torch.zeros(2, 2), tag="weights")
-    after_render("weights")  # type: ignore[arg-type] # each of these ignores is needed, or mypy complains
+    after_render("weights")  # mypy reports an error if one of these ignores is not needed
     after_render(torch.zeros(2, 2), tga="weights")  # type: ignore[call-arg]
     after_render()  # type: ignore[call-arg]
 
