@@ -1,4 +1,4 @@
-"""Gradient flow for hookbus: mean, max and norm of every gradient, as numbers, as a chart, and as warnings."""
+"""Gradient statistics for hookbus: mean, maximum and norm of every gradient as scalars and chart, with warnings."""
 
 from hookbus_gradient_flow.config import GradientFlowConfig
 from hookbus_gradient_flow.hook import GradientFlowHook

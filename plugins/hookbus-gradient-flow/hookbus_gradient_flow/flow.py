@@ -1,7 +1,7 @@
-"""Measuring gradients: per parameter the mean and the largest absolute value, and the L2 norm.
+"""Gradient statistics: mean and maximum of the absolute values, and L2 norm, per parameter.
 
-Everything is computed on the device of the gradients; `Reading.take` copies it to the host, once for all parameters.
-Usable without hookbus.
+The statistics are computed on the device of the gradients; `Reading.take` copies those of all parameters to the host at
+once. Usable without hookbus.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["Gradient", "Reading", "measure", "scale_of"]
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """The gradient of one parameter.
+    """Statistics of the gradient of one parameter.
 
     Attributes:
-        name: the parameter.
-        mean: the mean of the absolute values.
-        max: the largest absolute value.
-        l2: the square root of the sum of the squares.
+        name: Name of the parameter.
+        mean: Mean of the absolute values.
+        max: Maximum of the absolute values.
+        l2: L2 norm: the square root of the sum of the squares.
     """
 
     name: str
@@ -36,15 +36,15 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was measured, still on the device.
+    """Statistics of the gradients of a model, on the device.
 
     Attributes:
-        names: the parameters that have a gradient.
-        missing: those that require one and have none.
-        sizes: the number of elements of each of `names`.
-        order: the place in `names` of each row of `numbers`.
-        numbers: of shape (number of names, 3): the sum and the largest of the absolute values, and the L2 norm; None
-            without names.
+        names: Names of the parameters that have a gradient.
+        missing: Names of the parameters that require a gradient and have none.
+        sizes: Number of elements of each parameter in `names`.
+        order: Index into `names` of each row of `numbers`.
+        numbers: Tensor of shape (len(names), 3): sum and maximum of the absolute values, and L2 norm; None if `names`
+            is empty.
     """
 
     names: list[str]
@@ -54,7 +54,7 @@ class Reading:
     numbers: Tensor | None
 
     def take(self) -> list[Gradient]:
-        """Copy the numbers to the host. Waits for the device."""
+        """Copy the statistics to the host, which synchronizes the device."""
         rows = dict(zip(self.order, [] if self.numbers is None else self.numbers.tolist(), strict=True))
         return [
             Gradient(name, rows[i][0] / size, rows[i][1], rows[i][2])
@@ -64,66 +64,73 @@ class Reading:
 
 @torch.no_grad()
 def measure(parameters: Mapping[str, Tensor], scale: Tensor | None = None) -> Reading:
-    """Measure the gradients that are there. Does not wait for the device.
+    """Compute the statistics of the gradients without synchronizing the device.
 
     Args:
-        parameters: by name; those without elements, or that require no gradient, are left out.
-        scale: a single number by which the gradients were multiplied; None where they were not.
+        parameters: Parameters by name; empty and frozen parameters are ignored.
+        scale: Loss scale of the gradients as a scalar tensor; None if they are not scaled.
     """
-    wanted = {name: each for name, each in parameters.items() if each.requires_grad and each.numel()}
-    there = {name: _dense(each.grad) for name, each in wanted.items() if each.grad is not None}
-    missing = [name for name in wanted if name not in there]
-    sizes = [wanted[name].numel() for name in there]
-    gradients, groups = list(there.values()), _by_kind(there.values())
+    trainable = {
+        name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.numel()
+    }
+    by_name = {name: _dense(parameter.grad) for name, parameter in trainable.items() if parameter.grad is not None}
+    missing = [name for name in trainable if name not in by_name]
+    # The size of the parameter, not of the gradient: a sparse gradient has fewer values.
+    sizes = [trainable[name].numel() for name in by_name]
+    gradients, groups = list(by_name.values()), _by_kind(by_name.values())
     numbers = _numbers([[gradients[i] for i in group] for group in groups], scale) if groups else None
-    return Reading(list(there), missing, sizes, [i for group in groups for i in group], numbers)
+    return Reading(list(by_name), missing, sizes, [i for group in groups for i in group], numbers)
 
 
 def scale_of(scaler: Any, parameters: Mapping[str, Tensor]) -> Tensor | None:
-    """By what a gradient scaler multiplies, without reading it; None for nothing.
+    """Return the loss scale of a gradient scaler as a scalar tensor on the device of the first parameter.
 
     Args:
-        scaler: a `torch.amp.GradScaler`, or None.
-        parameters: those whose gradients it multiplies; the number is on the device of the first.
+        scaler: A `torch.amp.GradScaler`, or None.
+        parameters: Parameters whose gradients are scaled.
+
+    Returns:
+        The loss scale; None if the scaler is None or disabled, or no parameters are passed.
     """
     if scaler is None or not scaler.is_enabled() or not parameters:
         return None
+    # `scaler.get_scale()` would copy the scale to the host and synchronize the device.
     scaled: Tensor = scaler.scale(torch.ones((), device=next(iter(parameters.values())).device))
     return scaled
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """Real numbers with the same absolute values, without those of a sparse gradient that are not there."""
+    """Return the values of a gradient as a real dense tensor with the same norms."""
+    # Implicit zeros of a sparse gradient change none of the norms; duplicate indices do, hence `coalesce`.
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return values.abs() if values.is_complex() else values
 
 
 def _by_kind(gradients: Iterable[Tensor]) -> list[list[int]]:
-    """The places of those of one device and type, which can be measured together."""
+    """Return the indices of the gradients, grouped by device and dtype."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, each in enumerate(gradients):
-        groups.setdefault((each.device, each.dtype), []).append(i)
+    for i, gradient in enumerate(gradients):
+        groups.setdefault((gradient.device, gradient.dtype), []).append(i)
     return list(groups.values())
 
 
 def _numbers(groups: Sequence[list[Tensor]], scale: Tensor | None) -> Tensor:
-    """Of shape (number of gradients, 3), on the device of the first."""
+    """Return the norms of all groups, of shape (number of gradients, 3), on the device of the first gradient."""
     device = groups[0][0].device
     numbers = torch.cat([_on(device, _of_group(group)) for group in groups])
     return numbers if scale is None else numbers / _on(device, scale)
 
 
 def _on(device: torch.device, value: Tensor) -> Tensor:
-    """The same on a device: a model may lie on several."""
+    """Return the tensor on a device; the parameters of a model can be on multiple devices."""
     return value if value.device == device else value.to(device)
 
 
 def _of_group(gradients: list[Tensor]) -> Tensor:
-    """Of shape (number of gradients, 3): the norms of order 1, infinity and 2; 16 bits are added up in 32.
-
-    A call for each order: torch has none for several, and to begin with the absolute values of all gradients would take
-    as much memory as they do.
-    """
+    """Return the norms of order 1, infinity and 2, of shape (number of gradients, 3), in at least float32."""
+    # With `_foreach_norm` (torch 2.13) the number of kernels does not depend on the number of parameters. One call per
+    # order: torch has no call for multiple orders, and computing the absolute values of all gradients first would need
+    # as much memory as the gradients.
     wide = torch.promote_types(gradients[0].dtype, torch.float32)
     columns = [torch.stack(torch._foreach_norm(gradients, order, wide)) for order in (1, math.inf, 2)]
     return torch.stack(columns, dim=1)

@@ -1,4 +1,4 @@
-"""What is wrong with gradients, in sentences.
+"""Detection of abnormal gradients, with messages.
 
 Usable without hookbus.
 """
@@ -16,95 +16,97 @@ __all__ = ["EXPLODING", "VANISHING", "Complaints", "Kind", "ailing", "sentence"]
 Kind = Literal["missing", "not finite", "vanishing", "exploding"]
 
 VANISHING = 1e-8
-"""A gradient whose largest absolute value is below this hardly moves its parameter, whatever the optimizer."""
+"""Gradients whose absolute values are all below this value are vanishing: they barely change their parameter."""
 
 EXPLODING = 1e3
-"""A gradient whose L2 norm is above this is a step that ruins its parameter, unless it is clipped."""
+"""Gradients whose L2 norm is above this value are exploding: without clipping, a step corrupts their parameter."""
 
 SHOWN = 5
-"""So many names stand in one sentence."""
+"""Maximum number of names in a message."""
 
 WORDS: dict[Kind, tuple[str, str]] = {
     "missing": (
         "{have} no gradient",
-        "Nothing that the loss depends on uses {them}: use {them}, freeze {them}, or drop {them}",
+        "The loss does not depend on {them}. Use {them}, freeze {them}, or remove {them}",
     ),
     "not finite": (
         "{have} NaN or infinity in {their} gradient",
-        "Look at inputs, loss and learning rate; torch.autograd.set_detect_anomaly(True) shows where it begins",
+        "Check inputs, loss and learning rate; torch.autograd.set_detect_anomaly(True) locates the operation",
     ),
     "vanishing": (
-        "{have} a gradient that is vanishing",
-        f"Nothing in it reaches {VANISHING:g}: look for activations that saturate, and at the initial values",
+        "{have} a vanishing gradient",
+        f"All absolute values are below {VANISHING:g}. Check for saturated activations and the initialization",
     ),
     "exploding": (
-        "{have} a gradient that is exploding",
-        f"{{Their}} norm is above {EXPLODING:g}: clip {{them}} (clip_grad_norm), or lower the learning rate",
+        "{have} an exploding gradient",
+        f"{{Their}} norm is above {EXPLODING:g}. Clip gradients with `clip_grad_norm`, or lower the learning rate",
     ),
 }
-"""By kind: what is so, and what to do."""
-NOTHING = "every parameter that is looked at is frozen (requires_grad is off): there is nothing to show."
+"""Problem and remedy by type of problem."""
+NOTHING = "all selected parameters are frozen (`requires_grad=False`). Unfreeze them, or change `targets`."
 ONE = {"have": "has", "them": "it", "their": "its", "Their": "Its"}
 SEVERAL = {word: word for word in ONE}
 
 
 def ailing(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict[Kind, dict[str, float]]:
-    """The parameters with a gradient that is not as it should be, by what it is.
+    """Return the parameters with abnormal gradients by type of problem.
 
     Args:
-        gradients: those that are there.
-        missing: the parameters without one.
+        gradients: Statistics of the gradients.
+        missing: Names of the parameters without a gradient.
 
     Returns:
-        By kind, the L2 norms by name; kinds that no gradient has are left out. NaN for missing ones.
+        L2 norms by parameter name, by type of problem; the norm of a missing gradient is NaN. Types without a parameter
+        are omitted.
     """
-    found: dict[Kind, dict[str, float]] = {}
+    problems: dict[Kind, dict[str, float]] = {}
     for name in missing:
-        found.setdefault("missing", {})[name] = math.nan
-    for each in gradients:
-        kind = _kind(each)
+        problems.setdefault("missing", {})[name] = math.nan
+    for gradient in gradients:
+        kind = _kind(gradient)
         if kind is not None:
-            found.setdefault(kind, {})[each.name] = each.l2
-    return found
+            problems.setdefault(kind, {})[gradient.name] = gradient.l2
+    return problems
 
 
 def sentence(kind: Kind, norms: dict[str, float], step: int) -> str:
-    """Say it: how many, which, and what to do.
+    """Format the message of a problem: the number and names of the parameters, and the remedy.
 
     Args:
-        kind: what they are.
-        norms: the L2 norms by name.
-        step: the update.
+        kind: Type of problem.
+        norms: L2 norms by parameter name.
+        step: Number of optimizer steps.
     """
-    what, advice = (text.format(**(ONE if len(norms) == 1 else SEVERAL)) for text in WORDS[kind])
+    problem, advice = (text.format(**(ONE if len(norms) == 1 else SEVERAL)) for text in WORDS[kind])
     number = "1 parameter" if len(norms) == 1 else f"{len(norms)} parameters"
-    return f"step {step}: {number} {what}: {_listed(kind, norms)}. {advice}."
+    return f"step {step}: {number} {problem}: {_listed(kind, norms)}. {advice}."
 
 
 class Complaints:
-    """Says what is wrong with gradients and was not when they were looked at before."""
+    """Reporter of gradient problems that the previous measurement did not have."""
 
     def __init__(self) -> None:
         self._said: set[tuple[Kind, str]] = set()
         self._was_empty = False
 
     def about(self, gradients: Sequence[Gradient], missing: Sequence[str], step: int) -> list[str]:
-        """A sentence for each kind of which there is something new, and one where there is nothing to look at.
+        """Return a message for each type of problem with new parameters, and one if all parameters are frozen.
 
         Args:
-            gradients: those that are there.
-            missing: the parameters without one.
-            step: the update.
+            gradients: Statistics of the gradients.
+            missing: Names of the parameters without a gradient.
+            step: Number of optimizer steps.
         """
-        found = ailing(gradients, missing)
-        fresh = {
+        problems = ailing(gradients, missing)
+        new = {
             kind: {name: norm for name, norm in norms.items() if (kind, name) not in self._said}
-            for kind, norms in found.items()
+            for kind, norms in problems.items()
         }
-        self._said = {(kind, name) for kind, norms in found.items() for name in norms}
+        # Replaced, not extended: a problem that disappears and returns is reported again.
+        self._said = {(kind, name) for kind, norms in problems.items() for name in norms}
         was_empty, self._was_empty = self._was_empty, not gradients and not missing
-        nothing = [f"step {step}: {NOTHING}"] if self._was_empty and not was_empty else []
-        return nothing + [sentence(kind, norms, step) for kind, norms in fresh.items() if norms]
+        all_frozen = [f"step {step}: {NOTHING}"] if self._was_empty and not was_empty else []
+        return all_frozen + [sentence(kind, norms, step) for kind, norms in new.items() if norms]
 
 
 def _kind(gradient: Gradient) -> Kind | None:

@@ -1,4 +1,4 @@
-"""The gradient flow hook: when gradients are read, and where what they say goes."""
+"""The gradient flow hook: measures gradients and logs their statistics, charts and warnings."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ __all__ = ["GradientFlowHook"]
 
 
 class GradientFlowHook(Hook):
-    """Shows how large the gradients of an update are, parameter by parameter, and says where something is wrong.
+    """Log statistics of the gradients of each parameter, and warn of abnormal gradients.
 
-    Gradients are read when those of the whole group of micro-batches are there: after the last backward, unscaled,
-    before they are clipped. In a loop that does not fire `after_backward` they are read before the update, and in one
-    without an optimizer at the end of the iteration. The device is waited for once per record, never in between.
+    The gradients of all micro-batches of an optimizer step are measured after the last backward pass, divided by the
+    loss scale, and before clipping. In a loop that does not emit `after_backward` they are measured before the
+    optimizer step, and in a run without an optimizer at the end of the iteration. The device is synchronized once per
+    measurement.
     """
 
     Config = GradientFlowConfig
@@ -48,57 +49,64 @@ class GradientFlowHook(Hook):
         self._complaints = Complaints()
 
     def check(self, run: Run) -> None:
-        """See that each target stands for a parameter.
+        """Check that each target matches a parameter.
 
         Raises:
-            HookError: the run has no model.
-            ConfigError: a target stands for none.
+            HookError: If the run has no model.
+            ConfigError: If a target matches no parameter.
         """
         if run.model is None:
-            raise HookError("it reads the gradients of a model: give model= to the run.")
+            raise HookError("the run has no model to measure gradients of. Pass `model=` to the run.")
         parameters = _parameters_of(run.model)
         _, unknown = resolve(parameters, self.config.targets)
         if unknown:
             raise ConfigError(
-                f"the target {target!r} stands for no parameter of the model."
-                f"{did_you_mean(target, paths_of(parameters))}"
+                f"`targets`: {target!r} matches no parameter of the model.{did_you_mean(target, paths_of(parameters))}"
                 for target in unknown
             )
 
     def before_train(self, run: Run, model: nn.Module) -> None:
-        """Find the parameters and the folder.
+        """Select the parameters and determine the directory of the charts.
 
         Raises:
-            ConfigError: there is no place for `save_dir`.
+            ConfigError: If `save_dir` is relative and the run has no work directory.
         """
-        if is_spread := layout_of(model) is not None:
-            run.logger.warning("%s shows nothing: this process has only a part of each gradient.", self.name)
-        self._parameters = {} if is_spread else chosen_of(_parameters_of(model), self.config.targets)
-        own = re.sub(r"[^\w-]", "_", self.name)
+        # The hook runs on rank 0 only, and the norms of sharded gradients require collectives on all ranks.
+        if is_sharded := layout_of(model) is not None:
+            run.logger.warning(
+                "%s: no gradients are measured, because the parameters are sharded across ranks.", self.name
+            )
+        self._parameters = {} if is_sharded else chosen_of(_parameters_of(model), self.config.targets)
+        own = re.sub(r"[^\w-]", "_", self.name)  # a name such as "../x" must not leave the directory
         self._directory = pictures_directory(run, self.name, "save_dir", self.config.save_dir, own)
         self._reading, self._read_at, self._complaints = None, -1, Complaints()
 
-    # -- reading -------------------------------------------------------------------------------
+    # -- measuring -----------------------------------------------------------------------------
 
     def after_backward(self, run: Run) -> None:
-        """Read the gradients of a due update; those of a later micro-batch of its group replace them."""
+        """Measure the gradients of a due optimizer step; a later micro-batch of the step measures them again."""
+        # Which micro-batch is the last is unknown here. Nothing is copied to the host before the step, so the earlier
+        # measurements only cost their kernels.
         if (run.steps_done + 1) % self.config.frequency == 0:
             self._read(run, scale_of(run.scaler, self._parameters))
 
     def before_optimizer_step(self, run: Run, optimizer: Any) -> None:
-        """Read them here where nobody told of the backward. A fused optimizer is handed the scale."""
+        """Measure the gradients if the loop did not emit `after_backward`."""
+        # `GradScaler.step` unscales the gradients before the optimizer step, except with a fused optimizer, which
+        # receives the scale as `grad_scale` and divides by it itself.
         if self._reading is None or self._read_at != run.iter:
             self._read(run, getattr(optimizer, "grad_scale", None))
 
     def after_optimizer_step(self, run: Run) -> None:
-        """The update was made: report. An optimizer that is given a closure has made the gradients only now."""
+        """Log the measurement of the optimizer step."""
+        # An optimizer with a closure (LBFGS) computes the gradients inside its step, so they did not exist before.
         if self._reading is not None and not self._reading.names:
             self._read(run, None)
         self._report(run)
 
     @hookimpl(when=lambda config: every(config.frequency, unit="step"))
     def after_train_iter(self, run: Run) -> None:
-        """Report where no optimizer is watched, so that each iteration is an update."""
+        """Measure and log at the end of a due iteration if no optimizer step was observed."""
         if self._read_at != run.iter:
             self._read(run, None)
         self._report(run)
@@ -124,8 +132,8 @@ class GradientFlowHook(Hook):
             self._show(run, gradients, missing)
 
     def _show(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
-        """The chart, for those who record pictures and as a file."""
-        title = f"Gradients of step {run.steps_done}: largest (light) and mean (dark)"
+        """Log the chart as an image, and write it to a file if the run has a directory."""
+        title = f"Gradients of step {run.steps_done}: maximum (light) and mean (dark)"
         image = draw(gradients, missing, title)
         run.bus.emit("log_images", tag=f"gradients/{self.name}", images=np.asarray(image), caption=title)
         if self._directory is not None:
@@ -134,13 +142,14 @@ class GradientFlowHook(Hook):
 
 
 def _parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """By every name that they have in the module inside wrappers; those that are shared have several."""
+    """Return the parameters of the unwrapped model by name; a shared parameter has multiple names."""
     return dict(unwrapped(model).named_parameters(remove_duplicate=False))
 
 
 def _learning(run: Run, parameters: Mapping[str, Tensor], names: Iterable[str]) -> list[str]:
-    """Those that the optimizer of the run updates: those of another one have their gradients at its updates."""
+    """Return the names of the parameters that the optimizer of the run updates."""
+    # With multiple optimizers (a GAN), the parameters of the others have their gradients at other steps.
     if run.optimizer is None:
         return list(names)
-    own = {id(each) for group in run.optimizer.param_groups for each in group["params"]}
+    own = {id(parameter) for group in run.optimizer.param_groups for parameter in group["params"]}
     return [name for name in names if id(parameters[name]) in own]

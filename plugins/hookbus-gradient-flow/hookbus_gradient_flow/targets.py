@@ -1,4 +1,4 @@
-"""Which parameters do paths and patterns stand for?
+"""Selection of parameters by paths and patterns.
 
 Usable without hookbus.
 """
@@ -15,30 +15,33 @@ T = TypeVar("T")
 
 
 def resolve(parameters: Iterable[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Find the parameters that targets stand for.
+    """Select the parameters that match targets.
 
     Args:
-        parameters: full names: `backbone.0.weight`.
-        targets: full names of parameters or of modules, or patterns over them with `*`, `?` and `[...]`, in which `*`
-            stands for dots as well; a module stands for all parameters below it. None at all stands for everything.
+        parameters: Full names, such as `backbone.0.weight`.
+        targets: Full names of parameters or modules, or patterns of full names with `*`, `?` and `[...]`; `*` also
+            matches dots. A module selects all of its parameters; an empty sequence selects all parameters.
 
     Returns:
-        The parameters in their own order, and the targets that stand for nothing.
+        The selected parameters in their original order, and the targets that match no parameter.
     """
     names = list(parameters)
     if not targets:
         return names, []
-    found = {target: {name for name in names if _stands_for(target, name)} for target in targets}
-    chosen = set().union(*found.values())
-    return [name for name in names if name in chosen], [target for target in targets if not found[target]]
+    matches = {target: {name for name in names if _stands_for(target, name)} for target in targets}
+    selected = set().union(*matches.values())
+    return [name for name in names if name in selected], [target for target in targets if not matches[target]]
 
 
 def chosen_of(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, T]:
-    """The parameters that targets stand for, each once, under the first of its names that was chosen.
+    """Return the parameters that match targets, without duplicates of shared parameters.
 
     Args:
-        parameters: by full name; one that is shared has several names.
-        targets: as for `resolve`.
+        parameters: Parameters by full name; a shared parameter has multiple names.
+        targets: Targets as for `resolve`.
+
+    Returns:
+        The selected parameters, each by the first of its names that matches.
     """
     names, _ = resolve(parameters, targets)
     first = {id(parameters[name]): name for name in reversed(names)}
@@ -46,7 +49,7 @@ def chosen_of(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, 
 
 
 def paths_of(parameters: Iterable[str]) -> list[str]:
-    """Everything that a target can name: `backbone`, `backbone.0`, `backbone.0.weight`, ..."""
+    """Return the paths of all modules and parameters: `backbone`, `backbone.0`, `backbone.0.weight`, ..."""
     return list(dict.fromkeys(path for name in parameters for path in _prefixes(name)))
 
 

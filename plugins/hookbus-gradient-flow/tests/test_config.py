@@ -4,7 +4,7 @@ from hookbus.errors import ConfigError
 from hookbus_gradient_flow import GradientFlowConfig, GradientFlowHook
 
 
-def test_the_defaults_look_at_everything_every_hundred_updates():
+def test_default_config_measures_all_parameters_every_hundred_steps():
     config = GradientFlowConfig()
     assert (config.targets, config.frequency, config.save_dir) == ([], 100, None)
 
@@ -16,10 +16,10 @@ def test_the_defaults_look_at_everything_every_hundred_updates():
         ({"frequency": None}, "frequency"),
         ({"save_dir": ""}, "save_dir"),
         ({"target": ["fc"]}, "target: unknown key. Did you mean 'targets'?"),
-        ({"when": "every(3)"}, "Say frequency for how often"),
+        ({"when": "every(3)"}, "Set `frequency` instead"),
     ],
 )
-def test_what_does_not_hold_is_refused(settings, message):
+def test_invalid_setting_raises(settings, message):
     with pytest.raises(ConfigError) as caught:
         GradientFlowHook(settings)
     assert message in str(caught.value)

@@ -6,7 +6,7 @@ NAMES = ["stem.weight", "layer1.0.weight", "layer1.0.bias", "layer10.0.weight", 
 
 
 @pytest.mark.parametrize(
-    ("targets", "found"),
+    ("targets", "selected"),
     [
         ([], NAMES),
         (["layer1"], ["layer1.0.weight", "layer1.0.bias"]),
@@ -17,19 +17,19 @@ NAMES = ["stem.weight", "layer1.0.weight", "layer1.0.bias", "layer10.0.weight", 
         (["head", "stem", "head.weight"], ["stem.weight", "head.weight"]),
     ],
 )
-def test_a_path_stands_for_what_is_below_it_and_a_pattern_for_every_path_that_it_matches(targets, found):
-    assert resolve(NAMES, targets) == (found, [])
+def test_target_selects_the_parameters_below_its_path_or_matching_paths(targets, selected):
+    assert resolve(NAMES, targets) == (selected, [])
 
 
-def test_targets_that_stand_for_nothing_are_told():
+def test_unmatched_targets_are_returned():
     assert resolve(NAMES, ["layer2", "head", "*.gamma", "layer"]) == (["head.weight"], ["layer2", "*.gamma", "layer"])
 
 
-def test_every_path_can_be_a_target():
+def test_paths_include_modules_and_parameters():
     assert paths_of(["a.0.weight", "a.0.bias", "b"]) == ["a", "a.0", "a.0.weight", "a.0.bias", "b"]
 
 
-def test_a_shared_parameter_is_there_once_under_the_first_name_that_was_chosen():
+def test_shared_parameter_is_selected_once_by_its_first_matching_name():
     shared, own = object(), object()
     parameters = {"in.weight": shared, "in.bias": own, "out.weight": shared}
     assert chosen_of(parameters, []) == {"in.weight": shared, "in.bias": own}
