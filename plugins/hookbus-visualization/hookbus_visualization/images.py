@@ -86,7 +86,9 @@ def _in_bytes(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> 
     low, high = value_range or _range_of(finite)
     values = np.nan_to_num(pixels, nan=low, posinf=high, neginf=low)
     # Halved before the subtraction: the difference of the extremes of a float type overflows.
-    scaled = (values / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
+    # In the type of the pixels, in which the half of a subnormal range may underflow to 0.
+    span = pixels.dtype.type(high / 2 - low / 2)
+    scaled = (values / 2 - low / 2) / (span or 1.0)
     levels: NDArray[Any] = np.rint(np.clip(scaled, 0, 1) * 255)
     return levels
 

@@ -111,6 +111,12 @@ class TestValues:
         assert pixels[0, :, 0].tolist() == [0, 128, 255]
         assert get_single_color(to_pixels(np.full((1, 1), greatest, dtype), mean=(0.5,), std=(4.0,))) == (255, 255, 255)
 
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    def test_subnormal_values_are_converted_without_a_division_by_zero(self, dtype):
+        least = np.finfo(dtype).smallest_subnormal
+        assert to_pixels(np.array([[0, -least]], dtype))[0, :, 0].tolist() == [0, 0]
+        assert to_pixels(np.array([[0, -4 * least]], dtype))[0, :, 0].tolist() == [255, 0]
+
     @render_settings
     @given(arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=4), elements=st.floats(width=32)))
     def test_any_floats_are_converted_to_uint8(self, image):
