@@ -82,6 +82,6 @@ def test_what_one_cannot_train_on_all_leave_out(launch: Launch) -> None:
     assert (first["skip"]["good"], second["skip"]["good"]) == ([5, -25.0], [5, -5.0])
     assert first["too many"] == second["too many"]
     assert first["too many"].startswith("Rank 0: The loss is not finite at iteration 3, epoch 1: loss is nan.")
-    assert first["too many"].endswith("That makes 2 in a row; max_skips is 1.")
+    assert "2 consecutive micro-batches are invalid; max_skips is 1." in first["too many"]
     assert first["stop"]["reasons"] == second["stop"]["reasons"]
     assert "Rank 1: The loss is not finite at iteration 2" in first["stop"]["reasons"][0]

@@ -1,4 +1,4 @@
-"""Guards for hookbus: invalid losses, wrong numbers of classes, and what else wastes an hour of training."""
+"""Guards for hookbus: invalid losses, class mismatches, and configuration errors at the start of a training."""
 
 from hookbus_guards.config import CheckInvalidLossConfig, NumClassCheckConfig, StartupCheckConfig
 from hookbus_guards.invalid_loss import CheckInvalidLossHook

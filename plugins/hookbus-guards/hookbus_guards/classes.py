@@ -1,4 +1,4 @@
-"""How many classes do data and model have? Read off what they say about themselves."""
+"""Class names of datasets and class counts of models."""
 
 from __future__ import annotations
 
@@ -13,39 +13,56 @@ __all__ = ["classes_of", "declaring", "heads"]
 
 
 def classes_of(dataset: Any) -> Any:
-    """The class names that a data set declares: in its `metainfo`, as `classes` or as `CLASSES`; None for none."""
+    """Return the class names that a dataset declares.
+
+    Args:
+        dataset: The dataset; `metainfo["classes"]`, `metainfo["CLASSES"]`, `classes` and `CLASSES` are tried in this
+            order.
+
+    Returns:
+        Declared class names, or None if the dataset declares none.
+    """
     metainfo = getattr(dataset, "metainfo", None)
     if isinstance(metainfo, Mapping):
         for name in ("classes", "CLASSES"):
             if metainfo.get(name) is not None:
                 return metainfo[name]
-    found = getattr(dataset, "classes", None)
-    found = getattr(dataset, "CLASSES", None) if found is None else found
-    return found if isinstance(found, Sized) else None
+    classes = getattr(dataset, "classes", None)
+    classes = getattr(dataset, "CLASSES", None) if classes is None else classes
+    return classes if isinstance(classes, Sized) else None
 
 
 def declaring(dataset: Any) -> list[Any]:
-    """The data sets that declare classes, looked for through wrappers: the innermost ones, since those hold the data.
+    """Return the innermost datasets that declare classes.
 
     Args:
-        dataset: a data set, or a loader of one.
+        dataset: A dataset, a wrapper of datasets, or a loader.
     """
-    found = [each for each in datasets_in(dataset) if classes_of(each) is not None]
-    return [each for each in found if not any(classes_of(inner) is not None for inner in datasets_in(each)[1:])]
+    datasets = [candidate for candidate in datasets_in(dataset) if classes_of(candidate) is not None]
+    # A wrapper often inherits default class names, so it does not count if a dataset inside declares its own.
+    return [
+        candidate
+        for candidate in datasets
+        if not any(classes_of(inner) is not None for inner in datasets_in(candidate)[1:])
+    ]
 
 
 def heads(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, tuple[nn.Module, int]]:
-    """The modules that have a whole number `num_classes`, by name, with that number.
+    """Return the modules that have an integer attribute `num_classes`.
 
     Args:
-        model: the model.
-        exclude: ends of names, or names of classes, of modules to leave out.
+        model: The model.
+        exclude: Suffixes of module names, or class names, of modules to ignore.
+
+    Returns:
+        Pairs (module, `num_classes`) by module name.
     """
-    left_out = tuple(exclude)
+    excluded = tuple(exclude)
     return {
         name: (module, module.num_classes)
         for name, module in model.named_modules()
+        # Not isinstance: a bool is an int, and a flag of this name is no class count.
         if type(getattr(module, "num_classes", None)) is int
-        and type(module).__name__ not in left_out
-        and not (left_out and name.endswith(left_out))
+        and type(module).__name__ not in excluded
+        and not (excluded and name.endswith(excluded))
     }

@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the guards."""
 
 from __future__ import annotations
 
@@ -12,60 +12,64 @@ __all__ = ["CheckInvalidLossConfig", "NumClassCheckConfig", "StartupCheckConfig"
 
 
 class CheckInvalidLossConfig(HookConfig):
-    """How often the loss is looked at, and what follows from one that is not finite."""
+    """Check interval and policy for a loss that is not finite."""
 
     interval: int = Field(
-        default=50, ge=1, description="Look every this many iterations; each look waits for one number."
+        default=50, ge=1, description="Check every N iterations; each check copies one value from the device."
     )
     policy: Literal["raise", "skip", "stop"] = Field(
         default="raise",
-        description="End with an error, skip the micro-batch, or stop without a checkpoint of broken weights.",
+        description="Raise an error, skip the micro-batch, or stop without a checkpoint of invalid weights.",
     )
     before_step: bool = Field(
-        default=False, description="Look before the backward, so that no update is made with such a loss."
+        default=False, description="Check before the backward pass, so that no optimizer step uses an invalid loss."
     )
     max_skips: int = Field(
-        default=10, ge=1, description="With policy skip: more micro-batches in a row than this are an error."
+        default=10,
+        ge=1,
+        description="With `policy: skip`: raise an error after more than N consecutive skips.",
     )
 
     @model_validator(mode="after")
     def _skips_all(self) -> Self:
         if self.policy == "skip" and self.interval != 1:
             raise ValueError(
-                "interval: policy skip needs interval: 1, since one update with a loss that is not finite spoils the "
-                "weights for good."
+                f"interval: policy skip requires interval: 1, got {self.interval}, because a single optimizer step "
+                "with an invalid loss corrupts the weights. Set `interval: 1`."
             )
         return self
 
     @property
     def looks_first(self) -> bool:
-        """Whether the loss is looked at before the backward."""
+        """Whether the loss is checked before the backward pass."""
         return self.before_step or self.policy == "skip"
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a loss that is not finite has no backward, and the iteration goes on to its end all the same."""
+        """Whether an invalid loss skips the backward pass while the iteration continues to its end."""
         return self.looks_first and self.policy != "raise"
 
 
 class NumClassCheckConfig(HookConfig):
-    """Which modules may have another number of classes than the data."""
+    """Modules whose class count may differ from the data."""
 
     exclude: list[str] = Field(
         default=["rpn_head", "VGG", "FusedSemanticHead"],
-        description="Modules that are left alone: ends of their names, or names of their classes.",
+        description="Modules to ignore: suffixes of module names, or class names.",
     )
 
 
 class StartupCheckConfig(HookConfig):
-    """What is looked at when a training begins; each check has its own switch."""
+    """Switches of the checks at the start of a training."""
 
-    labels: bool = Field(default=True, description="Whether labels have to be classes that there are.")
-    loaders: bool = Field(default=True, description="Whether each loader has to have a batch.")
-    gradients: bool = Field(default=True, description="Whether parameters without gradient are reported.")
-    optimizer: bool = Field(default=True, description="Whether the optimizer has to have every trainable parameter.")
-    num_classes: int | None = Field(
-        default=None, ge=1, description="How many classes there are; default what the model or else the data says."
+    labels: bool = Field(default=True, description="Raise an error if a label is outside the class range.")
+    loaders: bool = Field(default=True, description="Raise an error if a loader has no batches.")
+    gradients: bool = Field(default=True, description="Log a warning for trainable parameters without gradient.")
+    optimizer: bool = Field(
+        default=True, description="Raise an error if a trainable parameter is missing from the optimizer."
     )
-    ignore_index: int = Field(default=-100, description="A label that means nothing, so that it is not looked at.")
-    label_batches: int = Field(default=10, ge=1, description="Labels are looked at in this many first iterations.")
+    num_classes: int | None = Field(
+        default=None, ge=1, description="Number of classes; default: `num_classes` of the model, or that of the data."
+    )
+    ignore_index: int = Field(default=-100, description="Label that is ignored by the loss and by the check.")
+    label_batches: int = Field(default=10, ge=1, description="Check the labels of the first N iterations.")

@@ -1,4 +1,4 @@
-"""The guard against losses that are not finite."""
+"""Guard against losses that are not finite."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["CheckInvalidLossHook"]
 
 
 class CheckInvalidLossHook(Hook):
-    """Looks for NaN and inf in the terms of the loss, and tells which term, where, and what it was before.
+    """Check the terms of the loss for NaN and infinities, and report the invalid terms and the last finite loss.
 
     Attributes:
-        last_good: (iteration from 1, value) of the last finite loss that was seen, None before the first.
-        skipped: micro-batches that were left out so far.
+        last_good: Pair (iteration from 1, value) of the last finite loss that was checked; None before the first.
+        skipped: Number of skipped micro-batches.
     """
 
     Config = CheckInvalidLossConfig
@@ -33,17 +33,17 @@ class CheckInvalidLossHook(Hook):
     def _begin(self) -> None:
         self.last_good: tuple[int, float] | None = None
         self.skipped = self._in_a_row = 0
-        self._looked_at = -1  # the index of the iteration whose loss was seen before its backward
+        self._looked_at = -1  # index of the iteration whose loss was checked before the backward pass
 
     def before_train(self, run: Run) -> None:
-        """A training that begins at zero has seen nothing yet."""
+        """Reset the state if the training starts from scratch."""
         if run.iters_done == 0:
             self._begin()
         self._looked_at = -1
 
     @hookimpl(when=every("interval"))
     def after_forward(self, run: Run, outputs: Any, loss: Any) -> None:
-        """Look at the loss before it is propagated back, where that is asked for."""
+        """Check the loss before the backward pass, if configured, and request to skip an invalid one."""
         if self.config.looks_first:
             self._looked_at = run.iter
             if not self._is_good(run, outputs, loss):
@@ -51,35 +51,39 @@ class CheckInvalidLossHook(Hook):
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run, outputs: Any, loss: Any) -> None:
-        """Look at the loss of the iteration, unless that was done already.
+        """Check the loss of the iteration, unless it was checked before the backward pass.
 
         Raises:
-            HookError: the loop shows no loss before the backward, or made an update where it was asked not to train.
-            LoopError: the loss is not finite, see the class.
+            HookError: If the loop emits no `after_forward` although the loss is checked before the backward pass, or
+                performs an optimizer step despite a skip request.
+            LoopError: If the loss is not finite and `policy` is "raise".
         """
         if self._looked_at != run.iter and run.should_skip_iter:
-            return  # another hook has left it out
+            return  # Another hook requested the skip, so there may be no loss.
         if not self.config.looks_first:
             self._is_good(run, outputs, loss)
         elif self._looked_at != run.iter:
             raise HookError(
-                f"hook {self.name!r} looks at the loss before the backward, and this loop emits no after_forward: emit "
-                "it between forward and backward, with outputs or loss, or say before_step: false."
+                f"hook {self.name!r} checks the loss before the backward pass, but this loop emits no after_forward. "
+                "Emit `after_forward` with `outputs` or `loss` between forward and backward, or set "
+                "`before_step: false`."
             )
         elif self._in_a_row and run.stepped and run.optimizer is not None:
             raise HookError(
-                f"hook {self.name!r} asked not to train on this micro-batch, and the loop made an update all the same: "
-                "let it look at run.should_skip_iter after it has emitted after_forward."
+                f"hook {self.name!r} requested to skip this micro-batch, but the loop performed an optimizer step. "
+                "Check `run.should_skip_iter` after emitting `after_forward`."
             )
 
     def before_save_checkpoint(self, run: Run) -> None:
-        """Refuse a checkpoint of weights that are not finite, because the loss is checked every `interval` iterations.
+        """Prevent a checkpoint of weights that are not finite.
 
         Raises:
             LoopError: If the weights are not finite and the policy is not "stop".
         """
+        # The loss is checked every `interval` iterations only, so the weights may be invalid before the next check.
         invalid = run.model is not None and has_invalid_weights(run.model)
-        if not run.ranks.reduce("guards: are the weights invalid", torch.tensor(int(invalid)), "max"):
+        # All ranks raise or none: a rank that raises alone leaves the others blocked in the next collective call.
+        if not run.ranks.reduce("guards: any invalid weights", torch.tensor(int(invalid)), "max"):
             return
         message = f"The weights are not finite after iteration {run.iters_done}, so no checkpoint is saved."
         if self.config.policy != "stop":
@@ -87,27 +91,27 @@ class CheckInvalidLossHook(Hook):
         run.request_abort(message)
 
     def state_dict(self) -> dict[str, Any]:
-        """The last good loss, and what was left out."""
+        """Return the last finite loss and the counts of skipped micro-batches."""
         return {"last_good": self.last_good, "skipped": self.skipped, "in_a_row": self._in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self.last_good, self.skipped, self._in_a_row = state["last_good"], state["skipped"], state["in_a_row"]
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _is_good(self, run: Run, outputs: Any, loss: Any) -> bool:
-        """Whether the loss is finite; what follows from one that is not is done.
+        """Return whether the loss is finite; apply the policy if it is not.
 
         Raises:
-            LoopError: it is not, and the policy is to raise; or too many were left out.
-            HookError: there is no loss.
+            LoopError: If the loss is not finite and `policy` is "raise", or after more than `max_skips` skips.
+            HookError: If there is no loss.
         """
         terms = loss_terms(outputs, loss)
         if not terms:
             raise HookError(
-                f"hook {self.name!r} finds no number in what the iteration returned: let the step return the loss, or "
-                'emit after_train_iter with outputs={"loss": loss}.'
+                f"hook {self.name!r}: the iteration returned no loss. Return the loss from the step, or emit "
+                'after_train_iter with outputs={"loss": loss}.'
             )
         good, value = read(terms)
         if good:
@@ -120,31 +124,35 @@ class CheckInvalidLossHook(Hook):
         return not message
 
     def _of_all(self, run: Run, message: str) -> str:
-        """What is wrong on any process, where all of them leave the micro-batch out or none does."""
+        """Return the error message of any rank, so that all ranks skip the micro-batch or none does."""
         ranks = run.ranks
         if ranks.world_size == 1 or not self.config.leaves_out:
             return message
-        if not ranks.reduce("guards: is a loss not finite", torch.tensor(int(bool(message))), "max"):
+        # A reduced flag first: the messages are gathered only if a rank has one.
+        if not ranks.reduce("guards: any invalid loss", torch.tensor(int(bool(message))), "max"):
             return ""
-        found = ranks.gather("guards: losses that are not finite", message)
-        return next(f"Rank {rank}: {each}" for rank, each in enumerate(found) if each)
+        messages = ranks.gather("guards: messages about invalid losses", message)
+        return next(f"Rank {rank}: {text}" for rank, text in enumerate(messages) if text)
 
     def _act(self, run: Run, message: str) -> None:
         self._in_a_row += 1
         if self.config.policy == "raise":
             raise LoopError(
-                f"{message} Lower the learning rate, clip the gradients, or look at the data of this batch."
+                f"{message} Lower the learning rate, clip the gradients, or inspect the data of this batch."
             )
         if self.config.policy == "stop":
             self._stop(run, message)
         elif self._in_a_row > self.config.max_skips:
-            raise LoopError(f"{message} That makes {self._in_a_row} in a row; max_skips is {self.config.max_skips}.")
+            raise LoopError(
+                f"{message} {self._in_a_row} consecutive micro-batches are invalid; max_skips is "
+                f"{self.config.max_skips}. Lower the learning rate, inspect the data, or increase `max_skips`."
+            )
         else:
             self.skipped += 1
-            run.logger.warning("%s The micro-batch is left out.", message)
+            run.logger.warning("%s The micro-batch is skipped.", message)
 
     def _stop(self, run: Run, message: str) -> None:
-        # An optimizer step with this loss has broken the weights, even if they are still finite.
+        # An optimizer step with this loss has corrupted the weights, even if they are still finite.
         if run.stepped or run.model is None or has_invalid_weights(run.model, gradients=run.mid_accumulation):
             run.request_abort(message)
         else:
@@ -153,9 +161,7 @@ class CheckInvalidLossHook(Hook):
     def _message(self, run: Run, outputs: Any, loss: Any) -> str:
         groups = run.optimizer.param_groups if run.optimizer is not None else []
         rates = ", ".join(dict.fromkeys(f"{float(group['lr']):.6g}" for group in groups)) or "unknown"
-        before = (
-            "none was seen" if self.last_good is None else f"{self.last_good[1]:.6g} at iteration {self.last_good[0]}"
-        )
+        before = "none" if self.last_good is None else f"{self.last_good[1]:.6g} at iteration {self.last_good[0]}"
         return (
             f"The loss is not finite at iteration {run.clock.number('iter')}, epoch {run.clock.number('epoch')}: "
             f"{describe(outputs, loss)}. Learning rate {rates}; last good loss: {before}."

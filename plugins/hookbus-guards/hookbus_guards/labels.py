@@ -1,4 +1,4 @@
-"""Are the labels classes that there are?"""
+"""Validation of class labels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ __all__ = ["wrong_labels"]
 
 
 def wrong_labels(targets: Any, num_classes: int, ignore_index: int = -100) -> list[int]:
-    """The labels that are no class, sorted. One read of the device where there is none.
+    """Return the labels outside the class range.
 
     Args:
-        targets: of any shape; what is not a tensor of whole numbers holds no labels.
-        num_classes: classes are 0 to num_classes - 1.
-        ignore_index: a label that means nothing.
+        targets: Integer tensor of any shape; any other value contains no labels.
+        num_classes: Number of classes; valid labels are 0 to `num_classes` - 1.
+        ignore_index: Label that is always valid.
+
+    Returns:
+        Sorted distinct invalid labels.
     """
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
         return []
-    wrong = ((targets < 0) | (targets >= num_classes)) & (targets != ignore_index)
-    return sorted(targets[wrong].unique().tolist()) if bool(wrong.any()) else []
+    invalid = ((targets < 0) | (targets >= num_classes)) & (targets != ignore_index)
+    # `any` first: valid batches cost one device synchronization instead of a masked copy.
+    return sorted(targets[invalid].unique().tolist()) if bool(invalid.any()) else []

@@ -1,4 +1,4 @@
-"""The guard against a model with another number of classes than the data."""
+"""Guard against a model whose class count differs from the data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ KINDS = ("train", "val", "test")
 
 
 class NumClassCheckHook(Hook):
-    """Compares the class names of each data set with every `num_classes` in the model, once, before anything is done.
+    """Compare the class names of each dataset with every `num_classes` of the model, once, before the run.
 
-    Data sets are looked for through wrappers, and so is the model. All mismatches are in one error.
+    Wrappers of datasets and of the model are unwrapped. All mismatches are reported in one error.
     """
 
     Config = NumClassCheckConfig
@@ -28,47 +28,49 @@ class NumClassCheckHook(Hook):
     config: NumClassCheckConfig
 
     def check(self, run: Run) -> None:
-        """Compare.
+        """Compare the class counts.
 
         Raises:
-            ConfigError: numbers differ, or class names are a text instead of a list.
+            HookError: If the run has no model.
+            ConfigError: If class counts differ, or class names are a string instead of a list.
         """
         if run.model is None:
-            raise HookError("it compares the data with the model: give model= to the run.")
-        found = heads(unwrapped(run.model), self.config.exclude)
+            raise HookError("compares the data with the model of the run, got None. Pass `model` to the run.")
+        modules = heads(unwrapped(run.model), self.config.exclude)
         problems = [
-            problem for title, dataset in _datasets(run, self.name) for problem in _compare(title, dataset, found)
+            problem for title, dataset in _datasets(run, self.name) for problem in _compare(title, dataset, modules)
         ]
         if problems:
             raise ConfigError(problems)
 
 
 def _datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:
-    """(what it is called, data set) of everything that declares classes; what declares none is reported."""
-    for kind in KINDS:
-        loaders = run.get(f"{kind}_loader")
+    """Yield (label, dataset) for each dataset that declares classes; log a warning for loaders without any."""
+    for mode in KINDS:
+        loaders = run.get(f"{mode}_loader")
         for name, loader in named_loaders(loaders) if loaders is not None else []:
-            title = f"the {kind} data{f' {name!r}' if name else ''}"
-            found = declaring(loader)
-            if not found:
+            title = f"the {mode} data{f' {name!r}' if name else ''}"
+            datasets = declaring(loader)
+            if not datasets:
                 run.logger.warning(
-                    "%s: %s declares no classes, so their number is not checked. Give its data set `classes`, a list "
-                    "of names.",
+                    "%s: %s declares no classes, so the class count is not checked. Set `classes` of the dataset to a "
+                    "list of names.",
                     hook,
                     title,
                 )
-            for dataset in found:
+            for dataset in datasets:
                 yield title, dataset
 
 
-def _compare(title: str, dataset: Any, found: dict[str, tuple[Any, int]]) -> list[str]:
+def _compare(title: str, dataset: Any, modules: dict[str, tuple[Any, int]]) -> list[str]:
     classes = classes_of(dataset)
     owner = f"{title} ({type(dataset).__name__})"
+    # A string has a length as well: "person" would pass as six classes.
     if isinstance(classes, (str, bytes)):
-        return [f"the classes of {owner} are the text {classes!r}: write a list of names, [{classes!r}]."]
+        return [f"the classes of {owner} must be a list of names, got {classes!r}. Set [{classes!r}]."]
     return [
         f"{owner} has {len(classes)} classes, but {name or 'the model'} ({type(module).__name__}) has num_classes "
-        f"{number}: make them equal, or put the module into exclude."
-        for name, (module, number) in found.items()
+        f"{number}. Make them equal, or add the module to `exclude`."
+        for name, (module, number) in modules.items()
         if number != len(classes)
     ]

@@ -1,4 +1,4 @@
-"""What everybody wants to have looked at before an hour is wasted."""
+"""Checks at the start of a training: labels, loaders, gradients and optimizer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SHOWN = 5
 
 
 class StartupCheckHook(Hook):
-    """Looks at labels, loaders, gradients and the optimizer when a training begins.
+    """Check labels, loaders, gradients and the optimizer at the start of a training.
 
-    Labels that are no class, an empty loader and a parameter that the optimizer does not have are errors. A parameter
-    that has no gradient at the first update is reported.
+    Labels outside the class range, loaders without batches, and trainable parameters that are missing from the
+    optimizer are errors. Parameters without gradient at the first optimizer step are logged as a warning.
     """
 
     Config = StartupCheckConfig
@@ -35,11 +35,11 @@ class StartupCheckHook(Hook):
     _num_classes: int | None = None
 
     def check(self, run: Run) -> None:
-        """Look at what is there already.
+        """Check the loaders and the optimizer.
 
         Raises:
-            LoopError: a loader has no batch.
-            ConfigError: the optimizer lacks a parameter.
+            LoopError: If a loader has no batches.
+            ConfigError: If a trainable parameter is missing from the optimizer.
         """
         if self.config.loaders:
             _check_loaders(run)
@@ -47,74 +47,82 @@ class StartupCheckHook(Hook):
             _check_optimizer(unwrapped(run.model), run.optimizer)
 
     def before_train(self, run: Run) -> None:
-        """Find out how many classes there are."""
+        """Determine the number of classes."""
         self._num_classes = self._known_classes(run) if self.config.labels else None
 
+    # Before the forward pass: CUDA losses report an invalid label only as a device-side assertion, after which the
+    # process can no longer use the device.
     @hookimpl(when=lambda config: between(1, config.label_batches))
     def before_train_iter(self, run: Run, batch: Any) -> None:
-        """Look at the labels, before a wrong one stops the device without a word.
+        """Check the labels of the batch.
 
         Raises:
-            LoopError: a label is no class.
+            LoopError: If a label is outside the class range.
         """
         if self._num_classes is None:
             return
-        wrong = wrong_labels(targets_in(batch), self._num_classes, self.config.ignore_index)
-        if wrong:
+        invalid = wrong_labels(targets_in(batch), self._num_classes, self.config.ignore_index)
+        if invalid:
             raise LoopError(
-                f"The batch of iteration {run.clock.number('iter')} has labels that are no class: {_some(wrong)}. "
-                f"There are {self._num_classes} classes, from 0 to {self._num_classes - 1}. Correct the data or "
-                f"num_classes; ignore_index ({self.config.ignore_index}) is the label that means nothing."
+                f"The batch of iteration {run.clock.number('iter')} contains labels outside the valid class range 0 to "
+                f"{self._num_classes - 1}, got {_some(invalid)}. Correct the labels, set `num_classes`, or set "
+                f"`ignore_index` (currently {self.config.ignore_index})."
             )
 
     @hookimpl(when=once())
     def before_optimizer_step(self, run: Run) -> None:
-        """Look at the gradients of the first update."""
+        """Log a warning for trainable parameters without gradient at the first optimizer step."""
         if not self.config.gradients or run.model is None:
             return
         parameters = unwrapped(run.model).named_parameters()
         without = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
         if without:
             run.logger.warning(
-                "%s: %s parameters have no gradient at the first update, so they do not learn: %s. Use them in the "
-                "forward, or freeze them by requires_grad_(False).",
+                "%s: %s trainable parameters have no gradient at the first optimizer step and are not trained: %s. Use "
+                "them in the forward pass, or freeze them with requires_grad_(False).",
                 self.name,
                 len(without),
                 _some(without),
             )
 
     def _known_classes(self, run: Run) -> int | None:
-        """As configured, else the largest number of the model, else that of the data; None where nobody knows."""
+        """Return the configured number of classes, or the largest one of the model, or that of the training data."""
         if self.config.num_classes is not None:
             return self.config.num_classes
         numbers = [number for _, number in heads(unwrapped(run.model)).values()] if run.model is not None else []
-        declared = [classes_of(each) for each in declaring(run.train_loader)]
+        declared = [classes_of(dataset) for dataset in declaring(run.train_loader)]
         numbers = numbers or [len(classes) for classes in declared if not isinstance(classes, str)]
         if not numbers:
-            run.logger.info("%s: nobody says how many classes there are, so labels are not checked.", self.name)
+            run.logger.info("%s: the number of classes is unknown, so labels are not checked.", self.name)
+        # The largest: auxiliary heads, such as a region proposal head, have fewer classes than the labels.
         return max(numbers, default=None)
 
 
 def _check_loaders(run: Run) -> None:
-    for kind in ("train", "val", "test"):
-        loaders = run.get(f"{kind}_loader")
+    for mode in ("train", "val", "test"):
+        loaders = run.get(f"{mode}_loader")
         for name, loader in named_loaders(loaders) if loaders is not None else []:
             if length_of(loader) == 0:
                 raise LoopError(
-                    f"The {kind}_loader{f' {name!r}' if name else ''} has no batch: the data set is empty, or it is "
-                    "smaller than a batch and drop_last leaves nothing of it."
+                    f"The {mode}_loader{f' {name!r}' if name else ''} has no batches: the dataset is empty, or it is "
+                    "smaller than a batch and `drop_last` drops it. Pass a loader with at least one batch."
                 )
 
 
 def _check_optimizer(model: nn.Module, optimizer: Any) -> None:
-    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in known]
+    # By identity: comparing tensors with == compares their elements.
+    optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in optimized
+    ]
     if missing:
         raise ConfigError(
             [
-                f"The optimizer does not have {len(missing)} parameters of the model, so they would never learn: "
-                f"{_some(missing)}. Give it all of model.parameters(), made after the last change of the model, or "
-                "freeze these by requires_grad_(False)."
+                f"The optimizer is missing {len(missing)} trainable parameters of the model: {_some(missing)}. Create "
+                "the optimizer with model.parameters() after the last change of the model, or freeze these parameters "
+                "with requires_grad_(False)."
             ]
         )
 

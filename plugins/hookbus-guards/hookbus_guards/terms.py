@@ -1,4 +1,4 @@
-"""The terms of a loss: which numbers they are, whether they are finite, and how they are told to people."""
+"""Terms of a loss: extraction, finiteness check, and text for messages."""
 
 from __future__ import annotations
 
@@ -14,42 +14,45 @@ __all__ = ["describe", "loss_terms", "read"]
 
 
 def loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:
-    """The numbers that belong to a loss, by name.
+    """Return the terms of a loss by name.
 
     Args:
-        outputs: what a step returned: a mapping, nested or not, or the loss itself.
-        loss: the loss, where it is given apart.
+        outputs: Output of a step: a mapping, possibly nested, or the loss itself.
+        loss: Loss, if it is passed separately; it replaces "loss" of `outputs`.
 
     Returns:
-        Everything under a name with "loss" in it; where there is no such name, every single number. Values are numbers
-        or floating-point tensors; `loss` comes first.
+        Numbers and floating-point tensors whose name contains "loss"; if there is no such name, all scalars. The
+        total `loss` is first.
     """
     named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-    given = (
+    values = (
         named if loss is None else {"loss": loss, **{name: value for name, value in named.items() if name != "loss"}}
     )
-    numbers = dict(_numbers(given))
+    numbers = dict(_numbers(values))
     terms = {name: value for name, value in numbers.items() if "loss" in name.lower()}
     terms = terms or {name: value for name, value in numbers.items() if _is_single(value)}
     return dict(sorted(terms.items(), key=lambda term: term[0] != "loss"))
 
 
 def read(terms: Mapping[str, Any]) -> tuple[bool, float]:
-    """Whether all terms are finite, and the first of them. One copy from the device for both.
+    """Return whether all terms are finite, and the value of the first term.
 
     Args:
-        terms: of `loss_terms`, at least one.
+        terms: Non-empty result of `loss_terms`.
     """
+    # Summed in the widest type, so that finite terms do not overflow. NaN and infinities survive a sum, and the two
+    # values share one copy from the device.
     sums = [wide(value.detach()).sum() if isinstance(value, Tensor) else float(value) for value in terms.values()]
-    together, first = to_host([sum(sums[1:], sums[0]), sums[0]])
-    return math.isfinite(together), first
+    total, first = to_host([sum(sums[1:], sums[0]), sums[0]])
+    return math.isfinite(total), first
 
 
 def describe(outputs: Any, loss: Any = None) -> str:
-    """The single numbers of a step in words, those that are not finite first: "box is inf; cls is 0.3".
+    """Return the scalars of a step as text, such as "box is inf; cls is 0.3". Values that are not finite are first.
 
     Args:
-        outputs, loss: as for `loss_terms`.
+        outputs: Output of a step, see `loss_terms`.
+        loss: Loss, see `loss_terms`.
     """
     named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     numbers = dict(_numbers({**named} if loss is None else {**named, "loss": loss}))
@@ -60,14 +63,15 @@ def describe(outputs: Any, loss: Any = None) -> str:
 
 
 def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Numbers and floating-point tensors with the names of their places: `losses.box`, `loss_cls.0`."""
+    """Yield numbers and floating-point tensors with their path, such as `losses.box` or `loss_cls.0`."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _numbers(each, f"{name}.{key}" if name else str(key))
+        for key, item in value.items():
+            yield from _numbers(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, (list, tuple)):
-        for i, each in enumerate(value):
-            yield from _numbers(each, f"{name}.{i}" if name else str(i))
+        for i, item in enumerate(value):
+            yield from _numbers(item, f"{name}.{i}" if name else str(i))
     elif isinstance(value, Tensor):
+        # Integer tensors are counts or labels and always finite.
         if value.is_floating_point() and value.numel():
             yield name, value
     elif isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool)):

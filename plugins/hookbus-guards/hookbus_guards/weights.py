@@ -1,4 +1,4 @@
-"""Find weights that are not finite."""
+"""Detection of model weights that are not finite."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ def has_invalid_weights(model: nn.Module, *, gradients: bool = False) -> bool:
     Infinities in buffers are valid: attention masks contain them.
 
     Args:
-        model: The model; of sharded parameters, the local shards are checked.
+        model: Model; of sharded parameters, the local shards are checked.
         gradients: Whether to check the gradients as well.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     finite = [*trainable, *(p.grad for p in trainable if gradients and p.grad is not None)]
-    return not all(_local(each).isfinite().all() for each in _floating(finite)) or any(
-        _local(each).isnan().any() for each in _floating(model.buffers())
+    return not all(_local(tensor).isfinite().all() for tensor in _floating(finite)) or any(
+        _local(tensor).isnan().any() for tensor in _floating(model.buffers())
     )
 
 
 def _floating(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [each.detach() for each in tensors if each.is_floating_point() or each.is_complex()]
+    return [tensor.detach() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
 
 
 def _local(tensor: Tensor) -> Tensor:
+    # Collective operations of a DTensor would hang if only some ranks check their weights.
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    # float8 types have no comparison operations
+    # float8 types have no comparison operations.
     return local if local.element_size() > 1 else local.to(torch.float32)

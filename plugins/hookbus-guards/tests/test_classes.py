@@ -11,7 +11,7 @@ from hookbus_guards.classes import classes_of, declaring, heads
 
 
 class Data(list[Any]):
-    """A data set with some attributes."""
+    """A dataset with attributes."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__([0, 1])
@@ -19,7 +19,7 @@ class Data(list[Any]):
 
 
 class Repeated:
-    """A wrapper with default classes of its own."""
+    """A wrapper that declares default classes."""
 
     CLASSES = ("a", "b", "c")
 
@@ -47,22 +47,22 @@ class TestClassesOf:
             {"metainfo": {}, "CLASSES": ["cat"]},
         ],
     )
-    def test_are_where_a_data_set_may_have_them(self, attributes: dict[str, Any]) -> None:
+    def test_classes_are_read_from_each_supported_attribute(self, attributes: dict[str, Any]) -> None:
         assert classes_of(Data(**attributes)) == ["cat"]
 
     @pytest.mark.parametrize("attributes", [{}, {"metainfo": {}}, {"classes": 5}, {"metainfo": None}])
-    def test_are_none_where_nothing_is_declared(self, attributes: dict[str, Any]) -> None:
+    def test_classes_are_none_if_the_dataset_declares_none(self, attributes: dict[str, Any]) -> None:
         assert classes_of(Data(**attributes)) is None
 
 
 class TestDeclaring:
-    def test_looks_through_wrappers_whatever_they_say_themselves(self) -> None:
+    def test_innermost_dataset_overrides_classes_of_its_wrappers(self) -> None:
         inner, other = Data(classes=["x"]), Data(classes=["y"])
 
         assert declaring(DataLoader(Repeated(Subset(inner, [0])), sampler=[0])) == [inner]  # type: ignore[arg-type]
-        assert [id(each) for each in declaring(ConcatDataset([inner, Subset(other, [0])]))] == [id(inner), id(other)]
+        assert list(map(id, declaring(ConcatDataset([inner, Subset(other, [0])])))) == [id(inner), id(other)]
 
-    def test_takes_the_wrapper_where_nobody_inside_says_anything(self) -> None:
+    def test_wrapper_is_used_if_no_dataset_inside_declares_classes(self) -> None:
         wrapper = Repeated(Data())
 
         assert declaring(wrapper) == [wrapper]
@@ -70,12 +70,12 @@ class TestDeclaring:
 
 
 class TestHeads:
-    def test_are_modules_with_a_whole_number(self) -> None:
+    def test_heads_are_modules_with_an_integer_class_count(self) -> None:
         model = nn.ModuleDict({"box": Head(6), "flag": Head(True), "text": Head("6"), "none": Head(None)})
 
         assert {name: number for name, (_, number) in heads(model).items()} == {"box": 6}
 
-    def test_may_be_left_out_by_the_end_of_the_name_or_by_the_class(self) -> None:
+    def test_heads_are_excluded_by_suffix_of_the_name_or_by_class(self) -> None:
         model = nn.ModuleDict({"neck": nn.ModuleDict({"rpn_head": Head(1)}), "backbone": VGG(10), "head": Head(6)})
 
         assert list(heads(model, ["rpn_head", "VGG"])) == ["head"]

@@ -15,7 +15,7 @@ from hookbus_guards import (
 )
 
 
-def test_an_invalid_loss_is_looked_for_every_50_iterations_and_raises() -> None:
+def test_loss_is_checked_every_50_iterations_and_raises_by_default() -> None:
     config = CheckInvalidLossConfig()
 
     assert (config.interval, config.policy, config.before_step, config.looks_first) == (50, "raise", False, False)
@@ -25,12 +25,12 @@ def test_an_invalid_loss_is_looked_for_every_50_iterations_and_raises() -> None:
     ("settings", "first"),
     [({"before_step": True}, True), ({"policy": "skip", "interval": 1}, True), ({"policy": "stop"}, False)],
 )
-def test_leaving_out_means_to_look_first(settings: dict[str, Any], first: bool) -> None:
+def test_policy_skip_checks_the_loss_before_the_backward_pass(settings: dict[str, Any], first: bool) -> None:
     assert CheckInvalidLossConfig(**settings).looks_first is first
 
 
-def test_leaving_out_only_some_is_refused() -> None:
-    with pytest.raises(ConfigError, match="policy skip needs interval: 1"):
+def test_policy_skip_with_a_longer_interval_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="policy skip requires interval: 1, got 50"):
         CheckInvalidLossHook(policy="skip")
 
 
@@ -38,17 +38,17 @@ def test_leaving_out_only_some_is_refused() -> None:
     "settings",
     [{"interval": 0}, {"interval": -1}, {"policy": "warn"}, {"max_skips": 0, "policy": "skip", "interval": 1}],
 )
-def test_settings_without_a_meaning_are_refused(settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_errors(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"CheckInvalidLossHook: {next(iter(settings))}"):
         CheckInvalidLossHook(settings)
 
 
-def test_heads_that_propose_regions_are_left_alone() -> None:
+def test_region_proposal_heads_are_excluded_by_default() -> None:
     assert NumClassCheckConfig().exclude == ["rpn_head", "VGG", "FusedSemanticHead"]
     assert NumClassCheckHook(exclude=[]).config.exclude == []
 
 
-def test_every_startup_check_is_on_and_has_a_switch() -> None:
+def test_each_startup_check_is_enabled_by_default() -> None:
     config = StartupCheckConfig()
 
     assert config.labels is config.loaders is config.gradients is config.optimizer is True

@@ -9,19 +9,19 @@ from hookbus_guards.labels import wrong_labels
 
 
 @pytest.mark.parametrize(
-    ("labels", "wrong"),
+    ("labels", "invalid"),
     [([0, 1, 2], []), ([0, 3, 7, 3], [3, 7]), ([-1, 2], [-1]), ([-100, 0], []), ([], [])],
 )
-def test_labels_are_from_zero_to_below_the_number_of_classes(labels: list[int], wrong: list[int]) -> None:
-    assert wrong_labels(torch.tensor(labels, dtype=torch.long), 3) == wrong
+def test_labels_outside_the_class_range_are_invalid(labels: list[int], invalid: list[int]) -> None:
+    assert wrong_labels(torch.tensor(labels, dtype=torch.long), 3) == invalid
 
 
-def test_the_label_that_means_nothing_may_be_another_one() -> None:
+def test_ignore_index_is_valid() -> None:
     mask = torch.tensor([[0, 255], [2, 254]], dtype=torch.uint8)
 
     assert wrong_labels(mask, 3, ignore_index=255) == [254]
 
 
 @pytest.mark.parametrize("targets", [None, [5], torch.ones(2), torch.tensor([True])])
-def test_other_targets_hold_no_labels(targets: Any) -> None:
+def test_targets_that_are_no_integer_tensor_contain_no_labels(targets: Any) -> None:
     assert wrong_labels(targets, 1) == []

@@ -15,7 +15,7 @@ from hookbus.testing import RecordingBus, check_hook
 from hookbus_guards import NumClassCheckHook
 
 
-class People(Dataset[Any]):
+class PersonDataset(Dataset[Any]):
     def __init__(self, classes: Any) -> None:
         self.metainfo = {"classes": classes}
 
@@ -36,49 +36,49 @@ class Net(nn.Module):
         return self.bbox_head(inputs)  # type: ignore[no-any-return]
 
 
-def look(model: nn.Module, *hooks: Any, **loaders: Any) -> None:
+def check(model: nn.Module, *hooks: Any, **loaders: Any) -> None:
     with HookBus(hooks or [NumClassCheckHook()]).run(model=model, **loaders):
         pass
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_checks() -> None:
     check_hook(NumClassCheckHook)
 
 
-@pytest.mark.parametrize("given", ["person", b"person"])
-def test_a_text_is_no_list_of_names(given: Any) -> None:
-    message = f"of the train data (People) are the text {given!r}: write a list of names, [{given!r}]"
+@pytest.mark.parametrize("classes", ["person", b"person"])
+def test_class_names_as_a_string_are_an_error(classes: Any) -> None:
+    message = f"of the train data (PersonDataset) must be a list of names, got {classes!r}. Set [{classes!r}]."
     with pytest.raises(ConfigError, match=re.escape(message)):
-        look(Net(6), train_loader=DataLoader(People(given)))
+        check(Net(6), train_loader=DataLoader(PersonDataset(classes)))
 
 
-def test_equal_numbers_pass() -> None:
-    look(Net(1), train_loader=DataLoader(People(("person",))), val_loader=DataLoader(People(["person"])))
+def test_equal_class_counts_pass() -> None:
+    check(Net(1), train_loader=DataLoader(PersonDataset(("person",))), val_loader=DataLoader(PersonDataset(["person"])))
 
 
-def test_other_numbers_are_an_error_with_both_of_them() -> None:
-    message = r"the train data \(People\) has 1 classes, but bbox_head \(Linear\) has num_classes 6: make them equal"
+def test_different_class_counts_are_an_error() -> None:
+    message = r"the train data \(PersonDataset\) has 1 classes, but bbox_head \(Linear\) has num_classes 6\."
     with pytest.raises(ConfigError, match=message):
-        look(Net(6), train_loader=DataLoader(People(("person",))))
+        check(Net(6), train_loader=DataLoader(PersonDataset(("person",))))
 
 
-def test_a_data_set_inside_wrappers_is_the_one_that_counts() -> None:
+def test_classes_of_the_innermost_dataset_are_compared() -> None:
     class Defaults(Subset[Any]):
         metainfo = {"classes": ("a", "b", "c")}  # noqa: RUF012
 
-    inner = Defaults(ConcatDataset([People(("person",)), People(("person",))]), [0, 1])
-    look(Net(1), train_loader=DataLoader(inner))
+    inner = Defaults(ConcatDataset([PersonDataset(("person",)), PersonDataset(("person",))]), [0, 1])
+    check(Net(1), train_loader=DataLoader(inner))
     with pytest.raises(ConfigError, match="has 1 classes"):
-        look(Net(3), train_loader=DataLoader(inner))
+        check(Net(3), train_loader=DataLoader(inner))
 
 
-def test_all_mistakes_are_told_at_once_before_anything_is_trained() -> None:
+def test_all_mismatches_are_reported_at_once_before_training() -> None:
     bus = RecordingBus()
     trainer = Trainer(
         Net(2),
         torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0),
-        train_loader=DataLoader(People(["a", "b", "c"])),
-        val_loader={"one": DataLoader(People(["a", "b"])), "two": DataLoader(People("ab"))},
+        train_loader=DataLoader(PersonDataset(["a", "b", "c"])),
+        val_loader={"one": DataLoader(PersonDataset(["a", "b"])), "two": DataLoader(PersonDataset("ab"))},
         epochs=1,
         work_dir=None,
         hooks=[NumClassCheckHook()],
@@ -88,36 +88,36 @@ def test_all_mistakes_are_told_at_once_before_anything_is_trained() -> None:
         trainer.fit()
 
     assert [problem.partition(": ")[2][:30] for problem in caught.value.problems] == [
-        "the train data (People) has 3 ",
+        "the train data (PersonDataset)",
         "the classes of the val data 't",
     ]
     assert bus.fired == []
 
 
-def test_the_model_inside_a_wrapper_is_the_one_that_counts() -> None:
+def test_num_classes_of_the_unwrapped_model_are_compared() -> None:
     class Wrapper(nn.Module):
         def __init__(self, module: nn.Module) -> None:
             super().__init__()
             self.module = module
             self.num_classes = 80
 
-    look(Wrapper(Net(1)), train_loader=DataLoader(People(("person",))))
+    check(Wrapper(Net(1)), train_loader=DataLoader(PersonDataset(("person",))))
 
 
-def test_modules_may_be_left_out() -> None:
-    look(Net(6), NumClassCheckHook(exclude=["head"]), train_loader=DataLoader(People(["person"])))
+def test_excluded_modules_are_ignored() -> None:
+    check(Net(6), NumClassCheckHook(exclude=["head"]), train_loader=DataLoader(PersonDataset(["person"])))
 
 
-def test_data_without_names_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_dataset_without_class_names_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hookbus"):
-        look(Net(6), train_loader=DataLoader(People(None)))
+        check(Net(6), train_loader=DataLoader(PersonDataset(None)))
 
-    assert "num_class_check: the train data declares no classes, so their number is not checked." in caplog.text
+    assert "num_class_check: the train data declares no classes, so the class count is not checked." in caplog.text
 
 
-def test_without_a_model_there_is_nothing_to_compare() -> None:
+def test_missing_model_is_an_error() -> None:
     with (
-        pytest.raises(HookError, match="compares the data with the model: give model= to the run"),
+        pytest.raises(HookError, match="Pass `model` to the run"),
         HookBus([NumClassCheckHook()]).run(),
     ):
         pass

@@ -33,7 +33,7 @@ def loader(*labels: int) -> list[Any]:
 
 def train(hook: StartupCheckHook, **options: Any) -> Trainer:
     model = options.pop("model", None) or Net()
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
         "loss_fn": functional.cross_entropy,
         "train_loader": loader(0, 1, 2),
@@ -43,108 +43,108 @@ def train(hook: StartupCheckHook, **options: Any) -> Trainer:
         "default_hooks": False,
         "device": "cpu",
     }
-    trainer = Trainer(model, **{**given, **options})
+    trainer = Trainer(model, **{**defaults, **options})
     trainer.fit()
     return trainer
 
 
 @pytest.mark.parametrize("settings", [{}, OFF, {"num_classes": 2}])
-def test_it_keeps_what_every_hook_promises(settings: dict[str, Any]) -> None:
+def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(StartupCheckHook, **settings)
 
 
 class TestLabels:
-    def test_that_are_no_class_are_an_error_before_the_forward(self) -> None:
+    def test_labels_outside_the_class_range_are_an_error(self) -> None:
         with pytest.raises(
-            LoopError, match=r"iteration 2 has labels that are no class: 3\. There are 3 classes, from 0 to 2"
+            LoopError, match=r"iteration 2 contains labels outside the valid class range 0 to 2, got 3\."
         ):
             train(StartupCheckHook(), train_loader=loader(0, 3))
 
-    def test_are_looked_at_in_the_first_iterations_only(self) -> None:
-        with pytest.raises(IndexError):  # of the loss itself
+    def test_labels_are_checked_in_the_first_iterations_only(self) -> None:
+        with pytest.raises(IndexError):  # raised by the loss
             train(StartupCheckHook(label_batches=1), train_loader=loader(0, 3))
 
-    def test_are_compared_with_the_number_that_is_configured(self) -> None:
-        with pytest.raises(LoopError, match="labels that are no class: 2"):
+    def test_labels_are_compared_with_the_configured_class_count(self) -> None:
+        with pytest.raises(LoopError, match="outside the valid class range 0 to 1, got 2"):
             train(StartupCheckHook(num_classes=2))
 
-    def test_are_compared_with_the_classes_of_the_data_where_the_model_says_nothing(self) -> None:
+    def test_labels_are_compared_with_the_data_if_the_model_has_no_num_classes(self) -> None:
         data = TensorDataset(torch.ones(2, 2), torch.tensor([0, 2]))
         data.classes = ["a", "b"]  # type: ignore[attr-defined]
 
-        with pytest.raises(LoopError, match="labels that are no class: 2"):
+        with pytest.raises(LoopError, match="outside the valid class range 0 to 1, got 2"):
             train(StartupCheckHook(optimizer=False), model=nn.Linear(2, 3), train_loader=DataLoader(data, batch_size=2))
 
-    def test_are_not_looked_at_where_nobody_knows_the_number(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_labels_are_not_checked_if_the_class_count_is_unknown(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.INFO, "hookbus"):
             fake_training([StartupCheckHook()])
 
-        assert "nobody says how many classes there are" in caplog.text
+        assert "the number of classes is unknown" in caplog.text
 
-    def test_that_mean_nothing_are_no_mistake(self) -> None:
+    def test_labels_equal_to_ignore_index_are_valid(self) -> None:
         train(StartupCheckHook(), train_loader=[(torch.ones(2, 2), torch.tensor([0, -100]))])
 
-    def test_may_be_left_alone(self) -> None:
+    def test_label_check_can_be_disabled(self) -> None:
         with pytest.raises(IndexError):
             train(StartupCheckHook(labels=False), train_loader=loader(3))
 
 
 class TestLoaders:
     @pytest.mark.parametrize("name", ["val_loader", "test_loader"])
-    def test_without_a_batch_are_an_error_before_the_training(self, name: str) -> None:
+    def test_loaders_without_batches_are_an_error_before_training(self, name: str) -> None:
         empty = DataLoader(TensorDataset(torch.ones(3, 2)), batch_size=4, drop_last=True)
 
-        with pytest.raises(LoopError, match=rf"The {name} has no batch: .* drop_last"):
+        with pytest.raises(LoopError, match=rf"The {name} has no batches: .* `drop_last`"):
             train(StartupCheckHook(), **{name: empty})
-        with pytest.raises(LoopError, match=rf"The {name} 'far' has no batch"):
+        with pytest.raises(LoopError, match=rf"The {name} 'far' has no batches"):
             train(StartupCheckHook(), **{name: {"near": loader(0), "far": []}})
 
-    def test_may_be_left_alone(self) -> None:
+    def test_loader_check_can_be_disabled(self) -> None:
         assert train(StartupCheckHook(loaders=False), test_loader=[]).bus.current.outcome == "finished"
 
 
 class TestGradients:
-    def test_that_are_missing_at_the_first_update_are_reported_once(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_missing_gradients_at_the_first_step_are_reported_once(self, caplog: pytest.LogCaptureFixture) -> None:
         train(StartupCheckHook(), accumulate=2, epochs=2)
 
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-            "startup_check: 2 parameters have no gradient at the first update, so they do not learn: unused.weight, "
-            "unused.bias. Use them in the forward, or freeze them by requires_grad_(False)."
+            "startup_check: 2 trainable parameters have no gradient at the first optimizer step and are not trained: "
+            "unused.weight, unused.bias. Use them in the forward pass, or freeze them with requires_grad_(False)."
         ]
 
-    def test_of_frozen_parameters_are_not_missed(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_missing_gradients_of_frozen_parameters_are_not_reported(self, caplog: pytest.LogCaptureFixture) -> None:
         model = Net()
         model.unused.requires_grad_(False)
         train(StartupCheckHook(), model=model)
 
         assert not caplog.records
 
-    def test_may_be_left_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_gradient_check_can_be_disabled(self, caplog: pytest.LogCaptureFixture) -> None:
         train(StartupCheckHook(gradients=False))
 
         assert not caplog.records
 
 
 class TestOptimizer:
-    def test_without_a_parameter_is_an_error_that_names_it(self) -> None:
+    def test_parameters_missing_from_the_optimizer_are_an_error(self) -> None:
         model = Net()
 
-        with pytest.raises(ConfigError, match=r"does not have 2 parameters of the model.*: used\.weight, used\.bias\."):
+        with pytest.raises(ConfigError, match=r"missing 2 trainable parameters .*: used\.weight, used\.bias\."):
             train(StartupCheckHook(), model=model, optimizer=torch.optim.SGD(model.unused.parameters(), lr=1.0))
 
-    def test_names_a_few_of_many(self) -> None:
+    def test_error_lists_at_most_5_parameters(self) -> None:
         model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
         other = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
 
-        with pytest.raises(ConfigError, match=r"8 parameters .* 2\.weight and 3 more\."):
+        with pytest.raises(ConfigError, match=r"8 trainable parameters .* 2\.weight and 3 more\."):
             train(StartupCheckHook(), model=model, optimizer=other)
 
-    def test_need_not_have_frozen_ones(self) -> None:
+    def test_frozen_parameters_may_be_missing_from_the_optimizer(self) -> None:
         model = Net()
         model.unused.requires_grad_(False)
         train(StartupCheckHook(), model=model, optimizer=torch.optim.SGD(model.used.parameters(), lr=1.0))
 
-    def test_may_be_left_alone(self) -> None:
+    def test_optimizer_check_can_be_disabled(self) -> None:
         bus, model = HookBus([StartupCheckHook(OFF)]), Net()
         with bus.run(model=model, optimizer=torch.optim.SGD(model.used.parameters(), lr=1.0)) as run:
             bus.emit("before_train_iter")

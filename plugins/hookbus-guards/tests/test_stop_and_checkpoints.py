@@ -1,4 +1,4 @@
-"""Policy stop: which weights are validated and saved."""
+"""Validations and checkpoints with `policy: stop`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAN = math.nan
 
 
 class Saver(Hook):
-    """Requests a save at every boundary and collects the saved weights."""
+    """Request a save at every boundary and record the saved weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class Scale(nn.Module):
 
 
 def train(
-    values: list[float], tmp_path: Path, more: Hook | None = None, **settings: Any
+    values: list[float], tmp_path: Path, extra_hook: Hook | None = None, **settings: Any
 ) -> tuple[Run, Saver, list[int]]:
     model, saver, validated = Scale(), Saver(), list[int]()
     options = {"accumulate": settings.pop("accumulate", 1)}
 
-    class Validates(Hook):
+    class ValidationRecorder(Hook):
         def before_val(self, run: Run) -> None:
             validated.append(run.iters_done)
 
@@ -71,8 +71,8 @@ def train(
         train_loader=[torch.tensor([value]) for value in values],
         val_loader=[torch.tensor([1.0])],
         epochs=2,
-        hooks=[CheckInvalidLossHook({"interval": 1, "policy": "stop", **settings}), saver, Validates()]
-        + ([more] if more else []),
+        hooks=[CheckInvalidLossHook({"interval": 1, "policy": "stop", **settings}), saver, ValidationRecorder()]
+        + ([extra_hook] if extra_hook else []),
         work_dir=tmp_path,
         default_hooks=False,
         device="cpu",
@@ -82,9 +82,7 @@ def train(
 
 
 @pytest.mark.parametrize("values", [[1.0, NAN, 1.0], [1.0, 1.0, NAN]])
-def test_weights_after_a_step_with_an_invalid_loss_are_neither_validated_nor_saved(
-    tmp_path: Path, values: list[float]
-) -> None:
+def test_weights_after_an_invalid_step_are_neither_validated_nor_saved(tmp_path: Path, values: list[float]) -> None:
     run, saver, validated = train(values, tmp_path)
 
     assert run.outcome == "aborted"
@@ -94,19 +92,19 @@ def test_weights_after_a_step_with_an_invalid_loss_are_neither_validated_nor_sav
     assert read_status(run.work_dir.path)["exit_code"] == 1  # type: ignore[union-attr]
 
 
-def test_a_preemption_at_the_same_boundary_saves_nothing(tmp_path: Path) -> None:
-    class Preempts(Hook):
+def test_preemption_at_the_same_boundary_saves_nothing(tmp_path: Path) -> None:
+    class PreemptionHook(Hook):
         def after_train_iter(self, run: Run) -> None:
             if run.iters_done == 2:
                 run.request_stop("signal", outcome="preempted")
 
-    run, saver, _ = train([1.0, NAN, 1.0], tmp_path, Preempts())
+    run, saver, _ = train([1.0, NAN, 1.0], tmp_path, PreemptionHook())
 
     assert run.outcome == "aborted"
     assert len(saver.saved) == 1
 
 
-def test_weights_without_a_step_are_saved(tmp_path: Path) -> None:
+def test_weights_without_an_invalid_step_are_saved(tmp_path: Path) -> None:
     run, saver, _ = train([1.0, NAN, 1.0], tmp_path, before_step=True)
 
     assert run.outcome == "stopped"
@@ -121,7 +119,7 @@ def test_invalid_gradients_of_an_accumulation_are_not_saved(tmp_path: Path) -> N
     assert len(saver.saved) == 2
 
 
-def test_a_save_between_two_checks_of_the_loss_is_refused(tmp_path: Path) -> None:
+def test_save_of_invalid_weights_between_two_checks_is_prevented(tmp_path: Path) -> None:
     run, saver, validated = train([1.0, NAN, 1.0], tmp_path, interval=100)
 
     assert run.outcome == "aborted"
@@ -130,12 +128,12 @@ def test_a_save_between_two_checks_of_the_loss_is_refused(tmp_path: Path) -> Non
     assert validated == []
 
 
-def test_with_policy_raise_such_a_save_is_an_error(tmp_path: Path) -> None:
+def test_save_of_invalid_weights_with_policy_raise_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LoopError, match="weights are not finite after iteration 2"):
         train([1.0, NAN, 1.0], tmp_path, interval=100, policy="raise")
 
 
-def test_an_abort_drops_requests_of_the_same_boundary() -> None:
+def test_abort_drops_requests_of_the_same_boundary() -> None:
     saver = Saver()
     bus = HookBus([saver])
     bus.on("after_train_iter")(lambda run: run.request_abort("broken"))
