@@ -60,7 +60,9 @@ TERMS = {
 PRONOUNS = {"each", "found", "given", "told", "said", "troubles", "odd", "wish", "what"}
 """Names that denote nothing in particular. Name the object: `hook`, `path`, `message`."""
 
-_WORDS = re.compile(rf"(?<![\w/])(?:{'|'.join(f'(?P<t{i}>{words})' for i, words in enumerate(TERMS))})(?![\w(])", re.IGNORECASE)
+_WORDS = re.compile(
+    rf"(?<![\w/])(?:{'|'.join(f'(?P<t{i}>{words})' for i, words in enumerate(TERMS))})(?![\w(])", re.IGNORECASE
+)
 _TEXT_TOKENS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 _TEXT_FILES = {".md", ".toml", ".yaml", ".yml", ".txt", ".css", ".cfg"}
 
