@@ -85,8 +85,8 @@ def main() -> None:
             measured.setdefault(name, []).append(loop(hooks, arguments.iterations))
     rows, figures = [], {}
     for name, rounds in measured.items():
-        added = [map(sub, round_, base) for round_, base in zip(rounds, measured["nothing"], strict=True)]
-        own, inside, whole = (statistics.median(round_) for round_ in zip(*added, strict=True))
+        added = [map(sub, measurement, base) for measurement, base in zip(rounds, measured["nothing"], strict=True)]
+        own, inside, whole = (statistics.median(measurement) for measurement in zip(*added, strict=True))
         rows.append([name, f"{own:.1f}", f"{inside:.1f}", f"{whole:.1f}"])
         figures[name] = round(own, 2)
     print_table("Added to an iteration, microseconds", ["", "processor", "in the loop", "with the end"], rows)

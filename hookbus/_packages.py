@@ -74,7 +74,7 @@ def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
     """Return the entry points of a group. Packages with unreadable metadata are skipped, see `unreadable`."""
     try:
         entries = list(importlib.metadata.entry_points(group=group))
-    except Exception:  # a single malformed file makes importlib.metadata (as of Python 3.13) raise for all packages
+    except Exception:  # a single malformed file makes importlib.metadata (Python 3.11) raise for all packages
         entries = [entry for distribution in _whole() for entry in distribution.entry_points if entry.group == group]
     return [entry for entry in entries if entry.dist is not None and _name_of(entry.dist)]
 

@@ -27,7 +27,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], data: Any) -> li
         data: The validated data.
 
     Returns:
-        One pair per location. The location of an error that concerns several settings is `AS_A_WHOLE`.
+        One pair per location. The location of an error that concerns multiple settings is `AS_A_WHOLE`.
     """
     return [
         (".".join(map(str, path)) or AS_A_WHOLE, message) for path, message in mistakes_in(error, model, data).items()

@@ -185,16 +185,16 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
     with reported():
         from hookbus.commands.schema import json_schema
 
-        schema_, problems = json_schema()
+        document, problems = json_schema()
         for problem in problems:
             complain(problem)
         if output is None:
-            print_json(schema_)
+            print_json(document)
         else:
             from hookbus.checkpoints.files import write_json
 
             try:
-                write_json(output, schema_)
+                write_json(output, document)
             except OSError as error:
                 raise HookbusError(
                     f"{output} cannot be written: {error.strerror}. Pass another file to --output."
@@ -251,13 +251,13 @@ def main() -> NoReturn:
         app(standalone_mode=True)
     except SystemExit as end:
         if is_one_of_several() and isinstance(end.code, int):
-            # In a distributed run, threads of a broken process group could block the exit of the interpreter.
+            # A thread that is blocked in a collective call could crash the interpreter during its shutdown.
             leave(end.code)
         raise
     sys.exit()
 
 
-# -- inside ----------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = False) -> Trainer:

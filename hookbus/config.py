@@ -278,7 +278,7 @@ def read_config(
     return config, in_order(document, [*document.problems, *problems])
 
 
-# -- inside ----------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def _validated(document: Document) -> tuple[RunConfig, list[str]]:
@@ -290,7 +290,7 @@ def _validated(document: Document) -> tuple[RunConfig, list[str]]:
     problems: list[str] = []
     broken = {path[0] for path in document.refused if path}
     try:
-        # Strict models accept lists for tuples and strings for enums only in JSON mode.
+        # JSON mode: strict validation then accepts exactly the types that YAML can represent.
         config = RunConfig.model_validate_json(json.dumps(data))
     except ValidationError as error:
         problems = sentences(RunConfig, document, data, entries, error)

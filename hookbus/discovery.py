@@ -145,7 +145,7 @@ def offers(group: str = HOOKS_GROUP) -> list[Offer]:
     Returns:
         One entry per entry point and package.
     """
-    # A set, because a directory that `sys.path` lists twice yields each entry point twice.
+    # A set, because the metadata of a package may be installed twice, for example as egg-info and dist-info.
     entries = set()
     for entry in entry_points(group):
         if entry.dist is not None:
@@ -297,8 +297,8 @@ def _not_found(name: str, kind: str, entries: Iterable[Offer]) -> str:
     package = package_publishing(name) if kind == "hook" else None
     if package is not None:
         return f"The hook {name!r} is not installed. Run: pip install {package}"
-    installed = [name_ for offer in entries for name_ in (offer.name, offer.class_name)]
-    published = [name_ for hooks in PUBLISHED.values() for pair in hooks.items() for name_ in pair]
+    installed = [alias for offer in entries for alias in (offer.name, offer.class_name)]
+    published = [alias for hooks in PUBLISHED.values() for pair in hooks.items() for alias in pair]
     hint = nearest(name, installed) or (nearest(name, published) if kind == "hook" else "")
     return (
         f"No installed package publishes the {kind} {name!r}.{hint or did_you_mean(name, installed)}{_unread()} "

@@ -143,7 +143,7 @@ class Trainer:
         check_count(agree_every, "agree_every")
         self.device = device_of(device)
         self.ranks = join(self.device)
-        # The optimizer is created after the model was moved and sharded: both may replace the parameter tensors.
+        # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
         self.model = inside_ddp(model.to(self.device))
         spread_if_asked(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
         self.optimizer = optimizer_of(optimizer, model)
@@ -252,7 +252,7 @@ class Trainer:
                 self.steps.accumulate,
             )
 
-    # -- what else users call --------------------------------------------------------------------
+    # -- further public methods ----------------------------------------------------------------------
 
     @classmethod
     def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Trainer:

@@ -87,7 +87,7 @@ def device_of(device: str | torch.device) -> torch.device:
         AssertionError,
         RuntimeError,
         TypeError,
-    ) as error:  # torch raises different types for unknown names, missing back ends and invalid indices
+    ) as error:  # torch raises different types for unknown names, missing backends and invalid indices
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
             [f"device: {device!r} cannot be used: {reason}. Pass 'auto' to use the available device."]
@@ -109,6 +109,7 @@ def optimizer_of(
     Raises:
         ConfigError: If the argument is neither an optimizer nor callable.
     """
+    # A class is a factory, even if it defines `param_groups` as a class attribute.
     if optimizer is None or (hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)):
         return optimizer  # type: ignore[return-value]
     if not callable(optimizer):

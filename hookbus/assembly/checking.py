@@ -70,7 +70,7 @@ def check_optimizer(trainer: Trainer) -> None:
     assert trainer.optimizer is not None
     parameters = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
     uses_loop_step = "train_step" not in {
-        target for parameter in trainer.bus.pm.members.values() for target in parameter.found
+        target for member in trainer.bus.pm.members.values() for target in member.found
     }
     if uses_loop_step and any(
         parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
@@ -126,6 +126,7 @@ def check_trainer(trainer: Trainer) -> list[str]:
             lines.append(check())
         except HookbusError as error:
             failures.append(error)
+    # A single failure keeps its type, which determines the exit code.
     if len(failures) == 1:
         raise failures[0]
     if failures:
@@ -225,6 +226,7 @@ def _check_loader(
 def _first_batch(trainer: Trainer, loader: Iterable[Any] | None) -> Any:
     """Return the first batch of a loader as in training, with all RNG states restored."""
     with preserved_rng():
+        # `hookbus check` must not change the random numbers of a later training in the same process.
         return next(feed_of(loader or (), trainer.seed or 0).batches(0, 0), None)
 
 

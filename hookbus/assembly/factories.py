@@ -132,7 +132,7 @@ class Factories:
     def _check_device(self) -> None:
         device = self._config.device
         try:
-            # Only an allocation detects a device index or a back end that is not available.
+            # Only an allocation detects a device index or a backend that is not available.
             torch.empty(0, device=None if device == "auto" else device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).partition("\n")[0].rstrip(".")

@@ -30,6 +30,7 @@ def consolidate(path: Path, output: Path | None = None) -> Path:
     directory = path if path.is_dir() else generation_named(path, glance_at(path))
     if directory is None:
         raise CheckpointError(f"{path}: the checkpoint already is a single file with full tensors.")
+    # `resolve` follows a symbolic link, so that the file is named after the generation and not after the link.
     output = output or directory.with_name(f"{directory.resolve().name}.pth")
     if output.exists():
         raise CheckpointError(f"{output} already exists. Move it, or pass another file to --output.")

@@ -72,8 +72,8 @@ def _problem_of(offer: discovery.Offer) -> str:
     return _import(offer)
 
 
-def _clash(offer: discovery.Offer, offers_: list[discovery.Offer]) -> str:
-    others = [offer_.package for offer_ in offers_ if offer_.name == offer.name and offer_.package != offer.package]
+def _clash(offer: discovery.Offer, entries: list[discovery.Offer]) -> str:
+    others = [entry.package for entry in entries if entry.name == offer.name and entry.package != offer.package]
     if not others:
         return ""
     return f"{', '.join(others)} also publishes {offer.name!r}; use {offer.full_name!r} in run files"

@@ -55,7 +55,7 @@ def show_paragraph(text: str, indent: int = 0, hanging: int = 0, style: str = ""
     console().print(Text("\n".join(lines), style), soft_wrap=True)
 
 
-# -- inside ----------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def _widths(rows: Sequence[Sequence[Text]], available: int) -> list[int] | None:
@@ -66,6 +66,7 @@ def _widths(rows: Sequence[Sequence[Text]], available: int) -> list[int] | None:
     columns = [[row[i] for row in rows if i < len(row)] for i in range(len(rows[0]))]
     widths = [max(cell.cell_len for cell in column) for column in columns]
     excess = sum(widths) + GAP * (len(widths) - 1) - available
+    # The first column is never narrowed: it contains the name that identifies a row.
     for i in reversed(range(1, len(widths))):
         longest_word = max(cell_len(word) for cell in columns[i] for word in cell.plain.split() or [""])
         reduction = min(max(excess, 0), widths[i] - longest_word)

@@ -64,6 +64,7 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
         best = next((best.path for best in run.best.values() if best.path is not None), newest)
         yield ["test", file, *overrides, "--checkpoint", str(best)]
     if newest is not None and run.outcome == "finished":
+        # A finished run has nothing left to train, so the suggested command doubles the limit.
         name, limit = ("epochs", run.max_epochs) if run.max_epochs else ("iterations", run.max_iters)
         others = [override for override in overrides if not override.startswith(f"training.{name}=")]
         yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]

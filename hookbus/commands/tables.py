@@ -79,6 +79,7 @@ def show_reports(reports: Sequence[Report]) -> None:
 
 def show_order(explanation: Explanation) -> None:
     """Print each point with its listeners in call order, followed by the package of each hook."""
+    # Most runs have no before=/after= constraints, and an empty column would waste width.
     has_constraints = any(row.before or row.after for rows in explanation.points.values() for row in rows)
     columns = ["point", "priority", "priority from", "when", *(["constraints"] if has_constraints else [])]
     cells: list[Sequence[str | Text]] = []

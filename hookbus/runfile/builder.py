@@ -150,7 +150,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     if not isinstance(type_, str):
         raise ConfigError([f"hook: the key 'type' is missing or not a string, got {dict(config)!r}."])
     hook = construct(hook_class(type_), settings)
-    # A class may be published under several entry points, so the requested one is the default name.
+    # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
         hook._name = _entry_named(type_)
     return hook

@@ -11,7 +11,7 @@ def with_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[o
     """Return the default hooks that no user hook replaces, then the user hooks.
 
     Args:
-        given: User hooks. A hook that is an instance of the type of a default hook replaces it, even if disabled.
+        hooks: User hooks. A hook that is an instance of the type of a default hook replaces it, even if disabled.
         defaults: Hooks of `get_default_hooks()`.
 
     Returns:
@@ -19,4 +19,5 @@ def with_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[o
     """
     own_hooks = list(hooks)
     kept = [hook for hook in defaults if not any(isinstance(own_hook, type(hook)) for own_hook in own_hooks)]
+    # Hooks of equal priority run in the order of registration, so the default hooks precede the user hooks.
     return [*kept, *own_hooks]

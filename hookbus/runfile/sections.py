@@ -18,6 +18,7 @@ class Section(BaseModel):
 class Component(BaseModel):
     """An object that is built by name: a type and its settings."""
 
+    # The keys of a component depend on its factory, which validates them, see `assembly.factories`.
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     type: str = Field(description="An entry point, or an import string such as my_module:factory.")
@@ -103,6 +104,7 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _one_limit(self) -> TrainingConfig:
+        # Two limits would be ambiguous: it is unclear which of them ends the run.
         if (self.epochs is None) == (self.iterations is None):
             raise ValueError("exactly one limit is required. Set either epochs or iterations.")
         return self

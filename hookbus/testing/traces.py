@@ -34,7 +34,7 @@ def process_settings() -> dict[str, Any]:
         "torch.get_num_threads()": torch.get_num_threads(),
         "torch.initial_seed()": torch.initial_seed(),
     }
-    settings |= {f"the handler of {signal_.name}": signal.getsignal(signal_) for signal_ in signal.Signals}
+    settings |= {f"the handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
     # Libraries use names with a leading underscore internally, for example MLflow for its telemetry.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("_")}
     return settings | {f"the environment variable {name}": value for name, value in variables.items()}
@@ -47,7 +47,7 @@ def hooks_on(training: Training) -> dict[str, int]:
         f"{kind.strip('_')} of {name}": len(handles)
         for name, owner in {**owners, "the optimizer": training.run.optimizer}.items()
         for kind, handles in vars(owner).items()
-        # PyTorch has no public API to list the hooks of a module (as of 2.9).
+        # PyTorch has no public API to list the hooks of a module (as of 2.13).
         if kind.endswith("_hooks") and isinstance(handles, Mapping) and handles
     }
     return counts | dict(_hooks_on_parameters(training.model))

@@ -73,7 +73,7 @@ def _records_numbers_of_every_kind(back_end: BackEnd, work_dir: Path) -> None:
     values = {
         "bf16": torch.tensor(0.5, dtype=torch.bfloat16),
         "half": torch.tensor([0.25], dtype=torch.float16),
-        "whole": torch.tensor(7),
+        "integer": torch.tensor(7),
         "array": torch.tensor(0.125).numpy(),
         "numpy": torch.tensor([3]).numpy()[0],
         "int": 2,

@@ -146,9 +146,7 @@ def test_every_branch_requires_its_type(validator: Draft202012Validator) -> None
 
 
 def test_every_section_has_a_description(validator: Draft202012Validator) -> None:
-    undescribed = [
-        name for name, property_ in validator.schema["properties"].items() if not property_.get("description")
-    ]
+    undescribed = [name for name, section in validator.schema["properties"].items() if not section.get("description")]
     assert undescribed == []
 
 
