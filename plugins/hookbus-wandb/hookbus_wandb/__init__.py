@@ -1,4 +1,4 @@
-"""Weights & Biases: numbers, pictures, distributions, texts and checkpoints of a training."""
+"""Weights & Biases writer for hookbus: scalars, images, histograms, text, configuration and checkpoints."""
 
 from hookbus_wandb.config import WandbConfig
 from hookbus_wandb.hook import WandbHook

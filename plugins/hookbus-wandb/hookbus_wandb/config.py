@@ -1,4 +1,4 @@
-"""The settings of the hook."""
+"""Configuration of the hook."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ __all__ = ["WandbConfig"]
 
 
 class WandbConfig(WriterConfig):
-    """Which run of W&B this is, and what it gets besides what every back end gets."""
+    """Configuration of `WandbHook`."""
 
+    # `name` is the name of the W&B run, as in `wandb.init`, so the instance name of the hook needs another key.
     instance_key: ClassVar[str] = "instance"
 
-    instance: str | None = Field(default=None, description="The instance name; default the entry point.")
-    name: str | None = Field(
-        default=None, description="What the run of W&B is called; default the name of the work directory."
+    instance: str | None = Field(
+        default=None, description="Instance name of the hook; default the name of the entry point."
     )
+    name: str | None = Field(default=None, description="Name of the W&B run; default the name of the work directory.")
     project: str | None = Field(
-        default=None, description="The project; default what W&B is told otherwise, as by WANDB_PROJECT."
+        default=None, description="Project of the W&B run; default the setting of W&B, such as WANDB_PROJECT."
     )
     config: dict[str, Any] | None = Field(
-        default=None, description="Settings that W&B has beside the configuration of the run; these win."
+        default=None, description="Values that are added to the configuration of the run and take precedence."
     )
-    log_model: bool = Field(default=False, description="Whether checkpoint files become versions of an artifact.")
+    log_model: bool = Field(default=False, description="Upload checkpoint files as versions of an artifact.")
     log_code: bool = Field(
-        default=False, description="Whether the Python files below the current directory become an artifact."
+        default=False, description="Upload the Python files below the current directory as an artifact."
     )
     mode: Literal["online", "offline", "disabled"] | None = Field(
-        default=None, description="Where the run goes; default what WANDB_MODE says, else online."
+        default=None, description="Mode of the W&B run; default WANDB_MODE, or else online."
     )
     id: str | None = Field(
         default=None,
         pattern=r"^[\w-]{1,64}$",
-        description="The id of the run of W&B; default a new one, which the work directory keeps.",
+        description="ID of the W&B run; default a generated ID, which the work directory stores.",
     )
     resume: Literal["allow", "must", "never"] = Field(
         default="allow",
-        description="Whether a run of W&B that is there is gone on with: if there is one, always, or never.",
+        description="Whether to continue an existing W&B run: if it exists, always (else an error), or never.",
     )

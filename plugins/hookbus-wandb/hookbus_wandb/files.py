@@ -1,7 +1,8 @@
-"""What W&B holds of a run on this machine: the `.wandb` files, one for each process that wrote, online or offline.
+"""Reader of the local `.wandb` files of a W&B run: one file for each process that wrote, online or offline.
 
-Such a file is a header of 7 bytes and a log in the format of LevelDB: blocks of 32 KiB of parts, each with a checksum
-of 4 bytes, a length of 2 and a kind of 1. The parts of a record make up a `Record` of W&B's protocol.
+A file consists of a header of 7 bytes and a log in LevelDB format: blocks of 32 KiB that contain chunks, each with a
+checksum (4 bytes), a length (2 bytes) and a type (1 byte). The joined chunks of a record are a `Record` message of
+W&B's protocol. Reference: `doc/log_format.md` of LevelDB.
 """
 
 from __future__ import annotations
@@ -25,59 +26,61 @@ __all__ = ["Log", "held", "numbers_from", "rows_in", "run_files"]
 HEADER, BLOCK = 7, 32768
 PART = struct.Struct("<IHB")
 WHOLE, LAST = 1, 4
-"""Kinds of the parts that end a record."""
+"""Types of the chunk that ends a record (FULL and LAST in LevelDB)."""
 KINDS = {"image-file": "image", "histogram": "histogram", "html-file": "text"}
-"""What W&B calls things that are no numbers, and what hookbus calls them."""
+"""Types of values other than scalars in W&B, and the corresponding record types of hookbus."""
 
 
 def run_files(directory: Path, run_id: str) -> list[Path]:
-    """The files of a run, in the order in which they were begun.
+    """Return the files of a run, in order of creation.
 
     Args:
-        directory: what `wandb.init` was given.
-        run_id: the id of the run.
+        directory: The `dir` argument of `wandb.init`.
+        run_id: ID of the W&B run.
     """
-    found = directory.glob(f"wandb/*run-*/run-{run_id}.wandb")
-    return sorted(found, key=lambda path: path.parent.name.removeprefix("offline-"))
+    paths = directory.glob(f"wandb/*run-*/run-{run_id}.wandb")
+    # The name of the directory contains the time of creation: run-20260101_000000-id or offline-run-20260101_000000-id.
+    return sorted(paths, key=lambda path: path.parent.name.removeprefix("offline-"))
 
 
 class Log:
-    """A `.wandb` file, which may be growing.
+    """A `.wandb` file, which the process of W&B can still be appending to.
 
     Args:
-        path: the file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self._begin = path, HEADER
 
     def records(self) -> Iterator[Any]:
-        """The records that are whole since the last call. One that is damaged is left out.
+        """Yield the records that were completed since the last call; corrupted records are skipped.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError: If the file cannot be read.
         """
         with open(self.path, "rb") as file:
             file.seek(self._begin)
             data, base = file.read(), self._begin
-        at, parts = base, b""
-        while at + PART.size <= base + len(data):
-            left = BLOCK - at % BLOCK
-            if left < PART.size:  # too little for a part: the rest of the block is empty
-                at += left
+        position, record = base, b""
+        while position + PART.size <= base + len(data):
+            remaining = BLOCK - position % BLOCK
+            if remaining < PART.size:  # a chunk header never crosses a block boundary: the block is zero-padded
+                position += remaining
                 continue
-            _, length, kind = PART.unpack_from(data, at - base)
-            begin, at = at + PART.size, at + PART.size + length
-            if at > base + len(data):
+            _, length, chunk_type = PART.unpack_from(data, position - base)
+            begin, position = position + PART.size, position + PART.size + length
+            if position > base + len(data):  # not written completely yet, or truncated by a kill
                 return
-            parts += data[begin - base : at - base]
-            if kind in (WHOLE, LAST):
-                self._begin = at
-                yield from _decoded(parts)
-                parts = b""
+            record += data[begin - base : position - base]
+            if chunk_type in (WHOLE, LAST):
+                # Advanced only at the end of a record, so that the next call reads an incomplete record from its start.
+                self._begin = position
+                yield from _decoded(record)
+                record = b""
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """What was logged together, by name: a number as it is, anything else as what W&B calls it."""
+        """Yield each logged row by name: a scalar as its value, any other record as its W&B type."""
         for record in self.records():
             if record.HasField("history"):
                 yield {
@@ -88,36 +91,36 @@ class Log:
 
 
 def held(files: Iterable[Path], before: float = math.inf) -> tuple[set[Place], int]:
-    """Where records of a run stand, and how many rows W&B counts.
+    """Return the keys of the logged records, and the number of rows.
 
     Args:
-        files: what `run_files` returns.
-        before: only records in rows of lower numbers are looked for.
+        files: Files as returned by `run_files`.
+        before: Number of the row at which the search for records ends; default all rows.
     """
-    there: set[Place] = set()
+    keys: set[Place] = set()
     count = 0
     for row in rows_in(files):
         count = max(count, row["_step"] + 1)
         if row["_step"] < before and STEP in row:
-            there.update((KINDS.get(value, "scalar"), name, row[STEP]) for name, value in _own(row).items())
-    return there, count
+            keys.update((KINDS.get(value, "scalar"), name, row[STEP]) for name, value in _own(row).items())
+    return keys, count
 
 
 def numbers_from(files: Iterable[Path], first: int) -> Iterator[tuple[dict[str, float], int]]:
-    """The numbers of each row, and their step, from the row with the number `first` on."""
+    """Yield the scalars of each row and their step, from row number `first` on."""
     for row in rows_in(files):
         if row["_step"] >= first and STEP in row:
             yield {name: value for name, value in _own(row).items() if isinstance(value, (int, float))}, row[STEP]
 
 
 def rows_in(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The rows of several files, one file after the other."""
+    """Yield the rows of multiple files, one file after the other."""
     for path in files:
         yield from Log(path).rows()
 
 
 def _own(row: dict[str, Any]) -> dict[str, Any]:
-    """What is not W&B's, nor the step."""
+    """Return the values of a row, without the step and the internal values of W&B (`_step`, `_runtime`, ...)."""
     return {name: value for name, value in row.items() if name != STEP and not name.startswith("_")}
 
 

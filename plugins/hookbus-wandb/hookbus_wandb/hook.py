@@ -16,24 +16,27 @@ __all__ = ["WandbHook"]
 
 
 class WandbHook(WriterHook):
-    """Records into the run of W&B that belongs to the work directory: a resumed training goes on with it."""
+    """Log to the W&B run of the work directory; a resumed training continues the same W&B run."""
 
     Config = WandbConfig
     library = "wandb"
     install = "wandb"
-    patience = 120.0  # what waits has to be sent
+    patience = 120.0  # at the end W&B uploads all pending files, which can be large
     config: WandbConfig
 
-    def __init__(self, given: Any = None, /, **settings: Any) -> None:
+    def __init__(self, values: Any = None, /, **settings: Any) -> None:
         super().__init__()
-        self._config = validated(self.Config, given, settings, type(self).__name__)  # `config` is one of the settings
+        # Positional-only, because `config` is the name of a setting here and not that of the mapping of settings.
+        self._config = validated(self.Config, values, settings, type(self).__name__)
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        """See that there is a work directory, which keeps the id of the run, and that W&B knows who writes.
+        """Return a factory of writers for the W&B run of this work directory.
 
         Raises:
-            HookError: one of them is missing.
+            HookError: If the run has no work directory, which stores the ID of the W&B run, or an online run has no API
+                key.
         """
+        # Imported here, so that the hook can be constructed and its config validated without loading wandb.
         from hookbus_wandb.writer import Target, WandbWriter, prepare, run_id_in
 
         prepare(self.config.mode)
@@ -51,22 +54,22 @@ class WandbHook(WriterHook):
         return partial(WandbWriter, target)
 
     def stored_name(self, name: str) -> str:
-        """Names that W&B takes."""
+        """Return a valid W&B name."""
         from hookbus_wandb.names import stored
 
         return stored(name)
 
     def rest(self) -> str:
-        """Everything is in the files of W&B, and can be sent later."""
-        return f"what W&B has not got is sent by `wandb sync {self._directory / 'wandb' / '*run-*'}`"
+        """Return how to upload the records that W&B has stored in its files but not uploaded."""
+        return f"run `wandb sync {self._directory / 'wandb' / '*run-*'}` to upload the missing records"
 
     def before_train(self, run: Run) -> None:
-        """Hand the code to W&B, on request."""
+        """Start writing, and upload the code if `log_code` is set."""
         super().before_train(run)
         if self.config.log_code:
             self.put("files", lambda writer: writer.write_code(Path.cwd()))
 
     def after_save_checkpoint(self, path: Path, is_best: bool) -> None:  # type: ignore[override]
-        """A checkpoint file becomes a version of the run's model, on request."""
+        """Upload the checkpoint file as a version of the model if `log_model` is set."""
         if self.config.log_model:
             self.put("files", lambda writer: writer.write_model(path, is_best))

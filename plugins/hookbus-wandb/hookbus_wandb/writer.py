@@ -1,4 +1,4 @@
-"""The `Writer` of W&B."""
+"""`Writer` of Weights & Biases."""
 
 from __future__ import annotations
 
@@ -32,35 +32,36 @@ __all__ = ["Target", "WandbWriter", "prepare", "run_id_in"]
 
 ID_FILE = "run_id"
 FLUSH_SECONDS = 0.2
-"""So often the process of W&B writes what it has into its file."""
+"""Interval in which the process of W&B writes its buffer to the file."""
 PATIENCE = 10.0
-"""Seconds that it may take until a row is there."""
+"""Maximum number of seconds until a row is in the file."""
 EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 255}
-"""What W&B calls finished, and what killed by Ctrl-C; anything else has failed."""
+"""Exit codes that W&B shows as finished and as killed by Ctrl-C; every other outcome has exit code 1, failed."""
 
 
 @contextmanager
 def _ends_kept() -> Iterator[None]:
-    """Leave `sys.exit` and `sys.excepthook` as they are: W&B puts its own there for good, to learn of exit codes."""
-    kept = sys.exit, sys.excepthook
+    """Restore `sys.exit` and `sys.excepthook` on exit."""
+    # W&B replaces both permanently to capture the exit code (wandb 0.31), which `write_outcome` sets instead.
+    original = sys.exit, sys.excepthook
     try:
         yield
     finally:
-        sys.exit, sys.excepthook = kept
+        sys.exit, sys.excepthook = original
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which run of W&B is written to.
+    """W&B run that a writer logs to.
 
     Attributes:
-        directory: absolute; holds the id of the run, and the files of W&B.
-        run_id: the id.
-        resume: "allow", "must" or "never", as `wandb.init` has it.
-        mode: "online", "offline" or "disabled"; None leaves it to W&B's environment.
-        project: None likewise.
-        name: what the run is called.
-        config: settings that win over the configuration of the run; without secrets.
+        directory: Absolute path of the directory that contains the ID of the run and the files of W&B.
+        run_id: ID of the run.
+        resume: "allow", "must" or "never", as in `wandb.init`.
+        mode: "online", "offline" or "disabled"; None for the setting of W&B's environment.
+        project: Project of the run; None for the setting of W&B's environment.
+        name: Name of the run.
+        config: Values that take precedence over the configuration of the run; without secrets.
     """
 
     directory: Path
@@ -73,52 +74,57 @@ class Target:
 
     @_ends_kept()
     def begin(self) -> Any:
-        """Begin the run, or go on with it.
+        """Start the W&B run, or resume it.
 
         Returns:
             The `wandb.Run`.
 
         Raises:
-            HookError: an offline run must be there, and is not. Of one that is online W&B says so.
+            HookError: If `resume` is "must" and the offline run does not exist. For an online run W&B raises its own
+                error.
         """
-        is_of_the_user = wandb.env.SERVICE in os.environ
+        has_user_service = wandb.env.SERVICE in os.environ
         self.directory.mkdir(parents=True, exist_ok=True)
-        _keep(self.directory / ID_FILE, self.run_id)  # before W&B knows of it: a kill leaves no run without an owner
-        is_ours = bool(run_files(self.directory, self.run_id))
-        if self.resume == "must" and not is_ours and (self.mode or wandb.setup().settings.mode) == "offline":
+        # Stored before W&B creates the run: after a kill in between, the next process continues this run.
+        _keep(self.directory / ID_FILE, self.run_id)
+        exists = bool(run_files(self.directory, self.run_id))
+        # W&B does not check `resume` for offline runs (wandb 0.31).
+        if self.resume == "must" and not exists and (self.mode or wandb.setup().settings.mode) == "offline":
             raise HookError(
-                f"resume: must, and {self.directory} holds no run {self.run_id} of W&B to go on with. "
-                "Give the work_dir of that run, or resume: allow. Nothing is recorded."
+                f"wandb: `resume: must` requires an existing W&B run, but {self.directory} contains no run "
+                f"{self.run_id}. Set `work_dir` to that of the run, or set `resume: allow`. Nothing is logged."
             )
         run = wandb.init(
             id=self.run_id,
-            resume="allow" if self.resume == "never" and is_ours else self.resume,  # type: ignore[arg-type]
+            # After an error the hook creates another writer for the same run, which "never" would reject.
+            resume="allow" if self.resume == "never" and exists else self.resume,  # type: ignore[arg-type]
             mode=self.mode,  # type: ignore[arg-type]
             project=self.project,
             name=self.name,
             config=dict(self.config),
             dir=self.directory,
-            reinit="create_new",  # a run that the user has begun stays as it is
+            reinit="create_new",  # keeps a W&B run of the user active
             settings=wandb.Settings(
                 console="off",
                 x_transaction_log_flush_interval=FLUSH_SECONDS,
-                x_disable_meta=any(map(_holds_secret, sys.argv)),  # the command line is a part of it
+                x_disable_meta=any(map(_holds_secret, sys.argv)),  # the metadata contains the command line
             ),
         )
-        # A training that is started from here has a process of W&B of its own: killed, it leaves no run in use in ours.
-        if not is_of_the_user:
+        # Child processes find the W&B process of their parent by this variable. A killed child would leave its run open
+        # in that process, so without the variable each child starts its own.
+        if not has_user_service:
             os.environ.pop(wandb.env.SERVICE, None)
         return run
 
 
 class WandbWriter(Writer):
-    """Writes into one run of W&B.
+    """Writer that logs to one W&B run.
 
-    W&B drops a row whose number is not higher than those before, so rows are only counted, over all processes of the
-    run, and the step of a record is a number of the row: every curve is drawn over that one.
+    W&B drops rows with decreasing steps. The W&B step therefore counts the rows of all processes of the run, and the
+    step of a record is the scalar `trainer/step` of its row, which is the x-axis of all charts.
 
     Args:
-        target: the run.
+        target: W&B run to log to.
     """
 
     def __init__(self, target: Target) -> None:
@@ -136,97 +142,100 @@ class WandbWriter(Writer):
             self._send_again(earlier, sent)
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
-        """One number; NaN and infinities are kept."""
+        """Log a scalar, including NaN and infinities."""
         self._log("scalar", {name: value}, step)
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers of one step, in one row."""
+        """Log the scalars of one step in one row."""
         self._log("scalar", values, step)
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
-        """One picture, uint8 (H, W, C), as a PNG file."""
+        """Log a uint8 image of shape (H, W, C) as a PNG file."""
         self._log("image", {name: wandb.Image(pil_image(image), caption=caption, file_type="png")}, step)
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:
-        """The distribution of the finite values, in 64 bins.
+        """Log a histogram of the finite values with 64 bins.
 
         Raises:
-            ValueError: there are none.
+            ValueError: If no value is finite.
         """
         self._log("histogram", {name: wandb.Histogram(finite_values(name, values))}, step)
 
     def write_text(self, name: str, text: str, step: int) -> None:
-        """A text, as it is."""
+        """Log a text as preformatted HTML."""
         self._log("text", {name: wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """The configuration; after a resume the newest counts."""
+        """Update the configuration of the run; values of `Target.config` take precedence."""
         with _translated():
+            # After a resume the configuration can differ from the stored one, which W&B rejects by default.
             self._run.config.update({**config, **self._target.config}, allow_val_change=True)
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:
-        """A file, as an artifact of its own."""
+        """Upload a file as an artifact."""
         self._keep_file(path, f"run-{self._target.run_id}-{name or path.name}", "file", [])
 
     def write_model(self, path: Path, is_best: bool) -> None:
-        """A checkpoint file, as a version of the artifact `model-` and the id of the run.
+        """Upload a checkpoint file as a version of the artifact `model-<run id>`.
 
         Args:
-            path: the file; its name is an alias of the version.
-            is_best: whether the version is `best` from now on.
+            path: Path of the file; its name without suffix is an alias of the version.
+            is_best: Whether the version gets the alias `best`.
 
         Raises:
-            ValueError: the file is gone.
+            ValueError: If the file does not exist.
         """
-        if not path.is_file():  # an OSError would mean that another try makes sense
-            raise ValueError(f"{path} is gone, or no file")
+        if not path.is_file():  # not an OSError, after which the hook would retry
+            raise ValueError(f"checkpoint file does not exist: {path}")
         self._keep_file(path, f"model-{self._target.run_id}", "model", ["latest", path.stem, *["best"] * is_best])
 
     def write_code(self, root: Path) -> None:
-        """The Python files below a directory; those of installed packages, and hidden ones, are left out."""
+        """Upload the Python files below a directory, without hidden files and installed packages."""
         with _translated():
             self._run.log_code(str(root), exclude_fn=_is_foreign)
 
     def write_outcome(self, outcome: str) -> None:
-        """How the run ended: W&B tells finished, failed, killed and preempted ones apart."""
+        """Set the state of the W&B run: finished, failed, killed or preempted."""
         self._exit_code = EXIT_CODES.get(outcome, 1)
         if outcome == "preempted":
             with _translated():
                 self._run.mark_preempting()
 
     def resume(self, since: int, step: int) -> frozenset[Place]:
-        """What the run holds stays: W&B takes nothing back."""
+        """Return the logged records from step `since` on; W&B cannot remove later ones."""
         return frozenset(place for place in self._there if place[2] >= since)
 
     def flush(self) -> None:
-        """Wait until every row is in the file of W&B: its process says nothing when the disk is full.
+        """Wait until all rows are in the file of W&B.
 
         Raises:
-            OSError: one does not get there.
+            OSError: If a row is not in the file after `PATIENCE` seconds, or the process of W&B has ended.
         """
+        # The process of W&B reports neither a full disk nor the writing of a row, so the file itself is read.
         with _translated():
-            _ = self._run.step  # it answers, so it is alive
+            _ = self._run.step  # a request to the process of W&B, which fails if the process has ended
         if self._safe < self._row:
             self._see(lambda record: record.HasField("history") and record.history.step.num + 1 >= self._row)
             self._safe = self._row
         self._there = set()
 
     def close(self) -> None:
-        """Let W&B finish the run, and wait until that is in its file. May be called twice.
+        """Finish the W&B run, and wait until its file contains the end. May be called twice.
 
         Raises:
-            OSError: it does not get there.
+            OSError: If the end of the run is not in the file after `PATIENCE` seconds.
         """
         run, self._run = self._run, None
         if run is not None:
             with _translated():
                 run.finish(exit_code=self._exit_code)
             self._see(lambda record: record.HasField("exit"))
-            if wandb.setup().most_recent_active_run is None:  # or else the user has a run that goes on
+            # The process of W&B is stopped with its last run; an active run of the user still needs it.
+            if wandb.setup().most_recent_active_run is None:
                 wandb.teardown()
 
     def _log(self, kind: str, values: Mapping[str, Any], step: int) -> None:
-        """One row; what a writer before this one got into the file is left out."""
+        """Log one row, without the records that an earlier writer of this run has logged."""
         new = {name: value for name, value in values.items() if (kind, name, step) not in self._there}
         if new:
             with _translated():
@@ -234,29 +243,33 @@ class WandbWriter(Writer):
             self._row += 1
 
     def _send_again(self, files: list[Path], first: int) -> None:
-        """Log the numbers that the service has not got: a process was killed before they were sent."""
+        """Log the scalars again that an earlier process stored in its file but did not upload before it was killed."""
         self._there, _ = held(files, before=first)
-        for numbers, step in numbers_from(files, first):
-            self._log("scalar", numbers, step)
-            self._there.update(("scalar", name, step) for name in numbers)
+        for scalars, step in numbers_from(files, first):
+            self._log("scalar", scalars, step)
+            self._there.update(("scalar", name, step) for name in scalars)
 
-    def _see(self, is_it: Callable[[Any], bool]) -> None:
-        """Wait until a record is in the file of W&B."""
-        give_up = time.monotonic() + PATIENCE
-        while self._file is not None and not any(map(is_it, self._file.records())):
-            if time.monotonic() > give_up:
-                raise OSError(f"W&B: what is recorded does not get into {self._file.path}; is the disk full?")
+    def _see(self, predicate: Callable[[Any], bool]) -> None:
+        """Wait until the file of W&B contains a record that fulfills the predicate."""
+        deadline = time.monotonic() + PATIENCE
+        while self._file is not None and not any(map(predicate, self._file.records())):
+            if time.monotonic() > deadline:
+                raise OSError(
+                    f"W&B: the logged records are not in {self._file.path} after {PATIENCE:g} s. "
+                    "Check that the disk is not full."
+                )
             time.sleep(FLUSH_SECONDS / 10)
 
     def _keep_file(self, path: Path, name: str, kind: str, aliases: list[str]) -> None:
         artifact = wandb.Artifact(artifact_name(name), type=kind)
+        # `skip_cache`, or else W&B would copy each checkpoint to its cache in addition to the staging directory.
         artifact.add_file(str(path), name=path.name, skip_cache=True)
         with _translated():
             self._run.log_artifact(artifact, aliases=aliases)
 
 
 def run_id_in(directory: Path, *, new: bool) -> str:
-    """The id of the run that a directory belongs to; a new one where there is none, or where a new one is asked for."""
+    """Return the run ID stored in a directory; a new ID if none is stored or `new` is true."""
     file = directory / ID_FILE
     known = file.read_text().strip() if file.is_file() and not new else ""
     return known or token_hex(4)
@@ -264,26 +277,29 @@ def run_id_in(directory: Path, *, new: bool) -> str:
 
 @_ends_kept()
 def prepare(mode: str | None) -> None:
-    """See that W&B will not ask for a key in the middle of a training, and that a run that is offline stays so.
+    """Check that an online run has an API key, and disable the error reporting of W&B by default.
 
     Args:
-        mode: as for `Target`.
+        mode: Mode of the run, as in `Target`.
 
     Raises:
-        HookError: the run goes online, and there is no key.
+        HookError: If the run is online and no API key is configured.
     """
-    os.environ.setdefault(wandb.env.ERROR_REPORTING, "false")  # W&B would send reports of its own, offline as well
+    # W&B sends reports of its own errors to its developers, also from offline runs.
+    os.environ.setdefault(wandb.env.ERROR_REPORTING, "false")
     settings = wandb.setup().settings
+    # Without a prompt: `wandb.init` would wait for input in the middle of a training.
     if (mode or settings.mode) == "online" and not authenticate_session(
         host=settings.base_url, source="hookbus", prompt=False, update_session=False
     ):
         raise HookError(
-            "wandb has no key for an online run. Say `wandb login` once, set WANDB_API_KEY, or give mode: offline. "
-            "Nothing is recorded."
+            "wandb: no API key for an online run. Run `wandb login` once, set WANDB_API_KEY, or set `mode: offline`. "
+            "Nothing is logged."
         )
 
 
 def _keep(file: Path, text: str) -> None:
+    """Write a file atomically."""
     temporary = file.with_name(f".{file.name}")
     temporary.write_text(text)
     os.replace(temporary, file)
@@ -300,12 +316,12 @@ def _is_foreign(path: str, root: str) -> bool:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of W&B as a `Writer` raises them."""
+    """Convert errors of W&B to the `OSError` of a `Writer`, after which the hook retries."""
     try:
         yield
     except (HandleAbandonedError, MailboxClosedError) as error:
-        with suppress(OSError):  # it says once more that the process is gone
+        with suppress(OSError):  # `teardown` reports again that the process has ended
             wandb.teardown()
-        raise OSError("W&B: its process has ended") from error
+        raise OSError("W&B: the process of W&B has ended") from error
     except (CommError, ServerResponseError, WandbCoreNotAvailableError, TimeoutError) as error:
         raise OSError(f"W&B: {error}") from error

@@ -1,4 +1,4 @@
-"""W&B as it is on a new machine, offline: nothing of the user's own is read, and nothing is written to it."""
+"""An isolated, offline W&B environment without the settings and credentials of the user."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def new_machine(tmp_path_factory):
+def isolated_environment(tmp_path_factory):
     home = tmp_path_factory.mktemp("wandb")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("WANDB_")]:
@@ -22,12 +22,12 @@ def new_machine(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def run_of_the_user(new_machine):
-    """A run that goes on, with which the process of W&B does: it takes a second to start."""
+def user_run(isolated_environment):
+    """Return an active run of the user, which also keeps the process of W&B running (its start takes a second)."""
     import wandb
 
-    ends = sys.exit, sys.excepthook
-    with wandb.init(dir=new_machine, reinit="create_new") as run:
-        sys.exit, sys.excepthook = ends  # other tests look at where a process has ended
-        del os.environ["WANDB_SERVICE"]  # trainings that tests start and kill are not to go through this one's process
+    original = sys.exit, sys.excepthook
+    with wandb.init(dir=isolated_environment, reinit="create_new") as run:
+        sys.exit, sys.excepthook = original  # other tests check the exit of a process
+        del os.environ["WANDB_SERVICE"]  # trainings that tests start and kill must not use the process of this run
         yield run

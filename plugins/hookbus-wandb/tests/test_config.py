@@ -4,7 +4,7 @@ from hookbus.errors import ConfigError
 from hookbus_wandb import WandbConfig, WandbHook
 
 
-def test_without_settings_wandb_decides_and_the_work_directory_names_the_run():
+def test_default_config_leaves_all_settings_to_wandb():
     assert WandbConfig().model_dump(include=set(WandbConfig.__annotations__)) == {
         "instance": None,
         "name": None,
@@ -20,7 +20,7 @@ def test_without_settings_wandb_decides_and_the_work_directory_names_the_run():
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "name"),
     [
         ({"mode": "shared"}, "mode"),
         ({"id": "a/b"}, "id"),
@@ -28,6 +28,6 @@ def test_without_settings_wandb_decides_and_the_work_directory_names_the_run():
         ({"interval": 0}, "interval"),
     ],
 )
-def test_a_setting_that_cannot_be_is_named(settings, named):
-    with pytest.raises(ConfigError, match=named):
+def test_invalid_setting_is_named_in_the_error(settings, name):
+    with pytest.raises(ConfigError, match=name):
         WandbHook(**settings)
