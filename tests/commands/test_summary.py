@@ -118,10 +118,10 @@ def test_summary_creates_no_checkpoint_directory(project: Project) -> None:
             def plan(self, run, requests):
                 return None
         """,
-        "elsewhere_1.py",
+        "saver_without_path_1.py",
     )
     project.write(RUN)
-    assert suggested_commands(run_train("hooks=['elsewhere_1:WritesElsewhereHook']"))[0][1] == "explain"
+    assert suggested_commands(run_train("hooks=['saver_without_path_1:WritesElsewhereHook']"))[0][1] == "explain"
     assert not (project.path / "runs/x/checkpoints").exists()
 
 
