@@ -50,7 +50,9 @@ TERMS = {
     r"go(es|ing)? on|went on": "continue, resume",
     r"brings? back|brought back": "restore",
     r"see(s)? (to it )?that": "check that, ensure",
-    r"\w*colour\w*|behaviours?|grey|centre[ds]?|spelt|favou?red|neighbours?|labell\w+|modell\w+|artefacts?": "American spelling",
+    r"\w*colour\w*|behaviours?|grey|centre[ds]?|spelt|favoured|neighbours?|labell\w+|modell\w+|artefacts?": (
+        "American spelling"
+    ),
     r"(normal|synchron|initial|serial|optim|organ|recogn|summar|visual|general|minim|maxim)is(e|es|ed|ing|ation)": (
         "American spelling: -ize"
     ),
@@ -60,9 +62,7 @@ TERMS = {
 PRONOUNS = {"each", "found", "given", "told", "said", "troubles", "odd", "wish", "what"}
 """Names that denote nothing in particular. Name the object: `hook`, `path`, `message`."""
 
-_WORDS = re.compile(
-    rf"(?<![\w/])(?:{'|'.join(f'(?P<t{i}>{words})' for i, words in enumerate(TERMS))})(?![\w(])", re.IGNORECASE
-)
+_PATTERNS = [(re.compile(rf"(?<![\w/])({words})(?![\w(])", re.IGNORECASE), term) for words, term in TERMS.items()]
 _TEXT_TOKENS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 _TEXT_FILES = {".md", ".toml", ".yaml", ".yml", ".txt", ".css", ".cfg"}
 
@@ -78,16 +78,12 @@ class Match(NamedTuple):
 
 def find_terms(text: str, line: int = 1, column: int = 1) -> Iterator[Match]:
     """Yield the words of `TERMS` in a text that starts at a line and a column."""
-    for match in _WORDS.finditer(text):
-        before = text[: match.start()]
-        start = match.start() - before.rfind("\n") if "\n" in before else match.start() + column
-        assert match.lastgroup is not None
-        term = list(TERMS.values())[int(_term_group(match)[1:])]
-        yield Match(line + before.count("\n"), start, match.group(), term)
-
-
-def _term_group(match: re.Match[str]) -> str:
-    return next(name for name, value in match.groupdict().items() if value is not None)
+    for pattern, term in _PATTERNS:
+        for match in pattern.finditer(text):
+            before = text[: match.start()]
+            first_line = "\n" not in before
+            start = match.start() + column if first_line else match.start() - before.rfind("\n")
+            yield Match(line + before.count("\n"), start, match.group(), term)
 
 
 def find_in_source(source: str) -> Iterator[Match]:
