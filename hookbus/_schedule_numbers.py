@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, did_you_mean
 from hookbus.points import Unit
-
-if TYPE_CHECKING:
-    from hookbus.when import Schedule
 
 __all__ = ["FieldConfig", "check_number", "checked_unit", "field_value"]
 
@@ -26,7 +23,7 @@ class FieldConfig(Protocol):
 
 
 def field_value(
-    config: FieldConfig | None, value: Any, schedule: Schedule, *, least: int = 1, optional: bool = False
+    config: FieldConfig | None, value: Any, schedule: object, *, least: int = 1, optional: bool = False
 ) -> Any:
     """Return a number of a schedule, or the value of the config field that it names.
 
