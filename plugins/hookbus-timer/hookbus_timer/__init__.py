@@ -1,4 +1,4 @@
-"""Timers for hookbus: data and iteration time, throughput, time left, epoch times and the finish time."""
+"""Timers for hookbus: data and iteration time, throughput, remaining time, epoch times and finish time."""
 
 from hookbus_timer.config import IterTimerConfig, TimeTrackingConfig
 from hookbus_timer.iter_timer import IterTimerHook

@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the hooks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ __all__ = ["IterTimerConfig", "TimeTrackingConfig"]
 
 
 class IterTimerConfig(HookConfig):
-    """How often iterations are reported, and over how many of them."""
+    """Configuration of `IterTimerHook`."""
 
-    no_frequency = "the timer has to see every iteration. Say interval for how often it records."
+    no_frequency = "the timer has to receive every iteration. Set `interval` instead."
 
     interval: int = Field(
-        default=50, gt=0, description="Record every this many iterations; means are taken over the last so many."
+        default=50, gt=0, description="Log every N iterations; means are taken over the last N iterations."
     )
-    log_eta: bool = Field(default=True, description="Whether the time left is recorded as well.")
+    log_eta: bool = Field(default=True, description="Also log the remaining time.")
 
 
 class TimeTrackingConfig(HookConfig):
-    """Where epoch times are written besides the log; the common key `frequency` says how often."""
+    """Configuration of `TimeTrackingHook`; the common key `frequency` sets how often it reports."""
 
-    log_to_file: bool = Field(default=False, description="Whether each line is appended to a file as well.")
+    log_to_file: bool = Field(default=False, description="Also append each line to a file.")
     log_path: str = Field(
-        default="time_tracking.log", min_length=1, description="That file; a relative path is below the logs_dir."
+        default="time_tracking.log",
+        min_length=1,
+        description="Path of the file; a relative path is below the log directory of the run.",
     )

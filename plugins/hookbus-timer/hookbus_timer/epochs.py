@@ -1,4 +1,4 @@
-"""How long do epochs take, and how long will the rest take?
+"""Durations of epochs, and an estimate of the remaining time.
 
 Usable without hookbus.
 """
@@ -12,59 +12,65 @@ __all__ = ["EpochTimes"]
 
 
 class EpochTimes:
-    """Adds up the time of whole epochs, in stretches from the end of one epoch to the end of a later one.
+    """Timer of complete epochs, in intervals from the end of one epoch to the end of a later one.
 
-    Time only runs between `start` and `stop`, so what lies between two processes never counts; a stretch that was
-    interrupted goes on with `start`.
+    Only the time between `start` and `stop` is counted, so the time between two processes is excluded; `start`
+    continues an interrupted interval.
 
     Attributes:
-        epochs, iterations, seconds: how many were timed in whole, and how long they took.
+        epochs: Number of completely timed epochs.
+        iterations: Number of iterations in these epochs.
+        seconds: Total duration of these epochs, in seconds.
     """
 
     def __init__(self) -> None:
         self.epochs = self.iterations = 0
         self.seconds = 0.0
-        self._begin: tuple[int, int] | None = None  # epochs and iterations that were done when the stretch began
+        self._begin: tuple[int, int] | None = None  # epochs and iterations completed at the start of the interval
         self._is_whole = True
         self._spent = 0.0
         self._since: float | None = None
 
     @property
     def mean(self) -> float | None:
-        """Seconds per epoch, None before the first one."""
+        """Mean duration of an epoch, in seconds; None before the end of the first epoch."""
         return self.seconds / self.epochs if self.epochs else None
 
-    def start(self, now: float, epochs: int, iterations: int, *, at_border: bool) -> None:
-        """Time runs from here.
+    def start(self, now: float, epochs: int, iterations: int, *, at_boundary: bool) -> None:
+        """Start or continue timing.
 
         Args:
-            now: seconds.
-            epochs, iterations: how many are done.
-            at_border: whether an epoch begins here; one that began earlier, untimed, is not counted.
+            now: Current time, in seconds.
+            epochs: Number of completed epochs.
+            iterations: Number of completed iterations.
+            at_boundary: Whether an epoch starts now; an epoch whose start was not timed is excluded.
         """
+        # After `load_state_dict` the interval began in the process that saved the state, and only its clock restarts.
         if self._begin is None:
-            self._begin, self._is_whole = (epochs, iterations), at_border
+            self._begin, self._is_whole = (epochs, iterations), at_boundary
         self._since = now
 
     def skip(self, now: float) -> None:
-        """What passed since `start` does not count."""
+        """Exclude the time since `start`."""
         self._since = now
 
     def stop(self, now: float) -> None:
-        """Time stands still from here. May be called twice."""
+        """Stop timing. May be called twice."""
         self._spent, self._since = self._elapsed(now), None
 
     def end_epoch(self, now: float, epochs: int, iterations: int) -> float | None:
-        """An epoch is complete: the stretch ends, and the next one begins.
+        """End the interval at the end of an epoch, and start the next interval.
 
         Args:
-            now: seconds.
-            epochs, iterations: how many are done.
+            now: Current time, in seconds.
+            epochs: Number of completed epochs.
+            iterations: Number of completed iterations.
 
         Returns:
-            Seconds per epoch of the stretch; None where it holds no epoch that was timed in whole.
+            Mean duration of the epochs of the interval, in seconds; None if no epoch was timed completely.
         """
         (epochs_before, iterations_before), elapsed = self._begin or (epochs, iterations), self._elapsed(now)
+        # If the start of the first epoch was not timed, its share of the elapsed time is unknown.
         timed = epochs - epochs_before if self._is_whole else 0
         self._begin, self._is_whole, self._spent, self._since = (epochs, iterations), True, 0.0, now
         if not timed:
@@ -75,23 +81,24 @@ class EpochTimes:
         return elapsed / timed
 
     def remaining(self, *, epochs: int | None, iterations: int | None) -> float | None:
-        """Seconds until the first limit is reached, at the mean pace so far.
+        """Estimate the time until the first limit is reached, from the mean durations.
 
         Args:
-            epochs, iterations: how many are left of each; None where there is no limit.
+            epochs: Number of remaining epochs; None without a limit.
+            iterations: Number of remaining iterations; None without a limit.
 
         Returns:
-            At least 0; None where there is no limit, or nothing was timed yet.
+            Remaining time in seconds, at least 0; None without a limit, or if no epoch was timed yet.
         """
-        left = []
+        estimates = []
         if epochs is not None and self.epochs:
-            left.append(max(epochs, 0) * self.seconds / self.epochs)
+            estimates.append(max(epochs, 0) * self.seconds / self.epochs)
         if iterations is not None and self.iterations:
-            left.append(max(iterations, 0) * self.seconds / self.iterations)
-        return min(left, default=None)
+            estimates.append(max(iterations, 0) * self.seconds / self.iterations)
+        return min(estimates, default=None)
 
     def state_dict(self, now: float) -> dict[str, Any]:
-        """Sums, and the stretch in progress up to now, as plain values."""
+        """Return the totals and the current interval up to `now`, as built-in Python types."""
         return {
             "epochs": self.epochs,
             "iterations": self.iterations,
@@ -102,10 +109,11 @@ class EpochTimes:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave; time stands still until `start`."""
+        """Restore the state returned by `state_dict()`; `start` continues timing."""
         self.epochs, self.iterations, self.seconds = state["epochs"], state["iterations"], state["seconds"]
         self._begin = None if state["begin"] is None else (state["begin"][0], state["begin"][1])
         self._is_whole, self._spent, self._since = state["is_whole"], state["spent"], None
 
     def _elapsed(self, now: float) -> float:
+        """Return the duration of the current interval up to `now`."""
         return self._spent + (0.0 if self._since is None else now - self._since)

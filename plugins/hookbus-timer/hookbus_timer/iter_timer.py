@@ -1,4 +1,4 @@
-"""The iteration timer: how long iterations take, what of it is waiting for data, and how long the rest will take."""
+"""The iteration timer: iteration and data time, throughput and remaining time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["IterTimerHook"]
 
 
 class IterTimerHook(Hook):
-    """Records the time of training iterations, the throughput and the time left.
+    """Log the time of training iterations, the throughput and the remaining time.
 
-    It is the outermost hook: what the others do at an iteration is part of it. Validations, tests, checkpoints and what
-    is done between two epochs are not. The device is never waited for, so means are right, single times are not.
+    The hook runs outermost: the work of other hooks in an iteration is included. Validations, tests, checkpoints and
+    work between two epochs are excluded. The device is not synchronized, so means are correct but single times are not.
 
     Attributes:
-        timer: returns seconds; only differences are used.
+        timer: Function that returns a time in seconds, of which only differences are used; default
+            `time.perf_counter`.
     """
 
     Config = IterTimerConfig
@@ -38,89 +39,90 @@ class IterTimerHook(Hook):
         self._laps = Laps(self._interval)
         self._is_due = False
         self._recorded_at = -1
-        self._epoch_length: int | None = None  # as it was seen, for loaders that do not know
+        self._epoch_length: int | None = None  # measured in a complete epoch, for loaders without a length
 
     # -- measuring -----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """Forget an earlier run and its loader, where this one begins afresh."""
+        """Reset the state if the run starts from scratch."""
         if not run.iters_done:
             self._epoch_length, self._is_due, self._recorded_at = None, False, -1
 
     def before_train(self) -> None:
-        """Begin to measure; after a resume as well."""
+        """Start measuring, also after a resume."""
         self._laps.clear()
         self._laps.begin(self.timer())
 
     def before_train_epoch(self) -> None:
-        """Leave out what was done between two epochs."""
+        """Exclude the time between two epochs."""
         self._laps.begin(self.timer())
 
     def before_train_iter(self) -> None:
-        """Note how long the data took."""
+        """Measure the data time."""
         self._laps.fetched(self.timer())
 
     def after_train_iter(self, run: Run) -> None:
-        """Note how long the iteration took, and record the last ones where that is due.
+        """Measure the iteration, and log the means every `interval` iterations.
 
-        Due is every `interval`, and the end of an epoch without any record; without an update it waits for the next.
+        The means are also logged at the end of an epoch in which they were not logged. If no optimizer step was made in
+        the iteration, they are logged in the iteration of the next step.
         """
-        clock, settles = run.clock, run.pending
+        clock, has_pending = run.clock, run.pending
         samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
-        # What is settled after this event may wait for the device, which must not look like waiting for data.
-        self._laps.end(self.timer(), samples, fetches_next=not settles)
+        # Pending requests are processed after this event and can synchronize the device, which is not data time.
+        self._laps.end(self.timer(), samples, fetches_next=not has_pending)
         ends_epoch = clock.batch + 1 == (clock.epoch_length or self._epoch_length)
         if clock.iters_done % self._interval == 0 or (ends_epoch and self._recorded_at <= clock.epoch_first_step):
             self._is_due = True
         if self._is_due and clock.stepped:
             self._record(run)
-            if not settles:
+            if not has_pending:  # excludes the time that the writers need for this record
                 self._laps.fetch_from(self.timer())
 
     def after_train_epoch(self, run: Run) -> None:
-        """Remember how long it was."""
+        """Store the length of a complete epoch."""
         if run.epoch_complete:
             self._epoch_length = run.iters_done - run.clock.epoch_first_iter
 
     def after_train(self, run: Run) -> None:
-        """Record the iterations since the last record, if there are any and no other run goes on with them."""
+        """Log the iterations since the last log, unless a resumed run continues with them."""
         if self._laps and run.steps_done != self._recorded_at and not run.resumable:
             self._record(run)
 
     def before_val(self) -> None:
-        """Pause."""
+        """Exclude the time until the end of the validation, test or checkpoint."""
         self._laps.pause(self.timer())
 
     before_test = before_save_checkpoint = before_val
 
     def after_val(self, run: Run) -> None:
-        """Go on, and record the time of the validation apart."""
+        """Continue measuring, and log the duration of the validation."""
         seconds = self._laps.go_on(self.timer())
         if not run.sanity_checking:
             run.bus.emit("log_scalars", values={"time/val": seconds})
 
     def after_test(self, run: Run) -> None:
-        """Go on, and record the time of the test apart."""
+        """Continue measuring, and log the duration of the test."""
         run.bus.emit("log_scalars", values={"time/test": self._laps.go_on(self.timer())})
 
     def after_save_checkpoint(self) -> None:
-        """Go on."""
+        """Continue measuring."""
         self._laps.go_on(self.timer())
 
-    # -- recording -----------------------------------------------------------------------------
+    # -- logging -------------------------------------------------------------------------------
 
     def values(self, run: Run) -> dict[str, float]:
-        """What a record of the last iterations would hold now, by full name; what is not known is left out."""
+        """Return the current values by full name, without unknown ones."""
         rates = self._laps.rates
         values, eta = rates.named(), rates.time_for(self._left(run))
         return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
 
     def state_dict(self) -> dict[str, Any]:
-        """How long an epoch is, as far as it was seen; the step of the last record, and whether one waits."""
+        """Return the measured epoch length, the step of the last log, and whether a log is due."""
         return {"epoch_length": self._epoch_length, "recorded_at": self._recorded_at, "is_due": self._is_due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._epoch_length, self._recorded_at = state["epoch_length"], state["recorded_at"]
         self._is_due = state["is_due"]
 
@@ -129,7 +131,7 @@ class IterTimerHook(Hook):
         run.bus.emit("log_scalars", values=self.values(run))
 
     def _left(self, run: Run) -> int | None:
-        """How many iterations are left; none once the run has agreed to stop."""
+        """Return the number of remaining iterations; 0 if a stop was requested, None if unknown."""
         if run.stops:
             return 0
         clock = run.clock

@@ -1,6 +1,6 @@
-"""A stopwatch for iterations, over a window of the last ones.
+"""Timer of iterations, over a window of the last iterations.
 
-Usable without hookbus. Times are seconds of any clock that never goes back.
+Usable without hookbus. Times are in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,63 +13,64 @@ __all__ = ["Laps"]
 
 
 class Laps:
-    """Times the last iterations, each from the end of the one before to its own end.
+    """Timer of the last iterations, from the end of the previous iteration to the end of each.
 
     Args:
-        size: of how many iterations.
+        size: Number of iterations in the window.
     """
 
     def __init__(self, size: int) -> None:
         self._laps: deque[Lap] = deque(maxlen=size)
-        self._ended = 0.0  # the end of the last iteration, moved on by every pause since
+        self._ended = 0.0  # end of the last iteration, plus the pauses since then
         self._fetching_since: float | None = None
         self._data: float | None = None
         self._paused_at = 0.0
 
     def __bool__(self) -> bool:
-        """Whether any iteration was timed."""
+        """Whether the window contains an iteration."""
         return bool(self._laps)
 
     @property
     def rates(self) -> Rates:
-        """The means over the window."""
+        """Means over the window."""
         return rates_of(self._laps)
 
     def clear(self) -> None:
-        """Forget every iteration."""
+        """Remove all iterations from the window."""
         self._laps.clear()
 
     def begin(self, now: float) -> None:
-        """The first iteration of a row begins with fetching its data."""
+        """Start timing: the first iteration starts with fetching its data."""
         self._ended = self._fetching_since = now
 
     def fetched(self, now: float) -> None:
-        """The data is there."""
+        """End fetching data for the current iteration."""
         since = self._fetching_since
         self._data = None if since is None else now - since
 
     def end(self, now: float, samples: int, *, fetches_next: bool) -> None:
-        """The iteration is done.
+        """End the current iteration.
 
         Args:
-            now: seconds.
-            samples: how many it used.
-            fetches_next: whether the next one's data is fetched from here on, without other work in between.
+            now: Current time, in seconds.
+            samples: Number of samples of the iteration.
+            fetches_next: Whether the data of the next iteration is fetched from now on, without other work in between.
         """
         self._laps.append((now - self._ended, self._data, samples))
         self._ended, self._data = now, None
         self._fetching_since = now if fetches_next else None
 
     def fetch_from(self, now: float) -> None:
-        """The next iteration's data is fetched from here on; what was done since the last `end` was other work."""
+        """Start fetching the data of the next iteration; the time since the last `end` is not data time."""
         self._fetching_since = now
 
     def pause(self, now: float) -> None:
-        """What follows belongs to no iteration."""
+        """Exclude the time until `go_on`."""
         self._paused_at = now
 
     def go_on(self, now: float) -> float:
-        """The pause is over; then data is fetched. Returns its seconds."""
+        """End the pause, start fetching data, and return the duration of the pause in seconds."""
+        # An iteration that ended during the pause (`end` after `pause`) contains the first part of the pause already.
         self._ended += now - max(self._paused_at, self._ended)
         self._fetching_since = now
         return now - self._paused_at

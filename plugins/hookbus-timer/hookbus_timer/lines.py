@@ -1,4 +1,4 @@
-"""A file of lines that holds whole lines only.
+"""A text file that contains only complete lines.
 
 Usable without hookbus.
 """
@@ -13,17 +13,18 @@ __all__ = ["append_line"]
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line; the directory and the file are made where they are missing.
+    """Append one line; the directory and the file are created if they do not exist.
 
     Args:
-        path: the file.
-        line: the text, without its end of line.
+        path: Path of the file.
+        line: Text without a newline.
 
     Raises:
-        OSError: the line could not be written; the file is as it was before.
+        OSError: If the line cannot be written; the file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = f"{line}\n".encode()
+    # Unbuffered, so that `write` makes one system call and returns the number of bytes that fit on the disk.
     with path.open("ab", buffering=0) as file:
         before = file.tell()
         if file.write(data) != len(data):

@@ -1,4 +1,4 @@
-"""What a row of timed iterations says: mean times, rates, and how much is left.
+"""Mean times and rates of timed iterations, and the number of remaining iterations.
 
 Usable without hookbus.
 """
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 __all__ = ["Lap", "Rates", "iterations_left", "rates_of"]
 
 Lap = tuple[float, float | None, int]
-"""One iteration: its seconds, those of them that were spent waiting for data (None: not known), its samples."""
+"""One iteration: duration in seconds, data time in seconds (None if unknown), and number of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Means over some iterations; None for what cannot be told from them.
+    """Means over iterations; None for unknown values.
 
     Attributes:
-        iteration: seconds per iteration.
-        data: seconds per iteration that were spent waiting for data.
-        iterations_per_second: iterations divided by their time.
-        samples_per_second: samples divided by the time of their iterations.
+        iteration: Seconds per iteration.
+        data: Seconds per iteration spent waiting for data.
+        iterations_per_second: Number of iterations divided by their total duration.
+        samples_per_second: Number of samples divided by the total duration of the iterations.
     """
 
     iteration: float | None = None
@@ -32,30 +32,31 @@ class Rates:
     samples_per_second: float | None = None
 
     def named(self) -> dict[str, float]:
-        """What is known, under the full names of records."""
-        found = {
+        """Return the known values by full metric name."""
+        values = {
             "time/iter": self.iteration,
             "time/data": self.data,
             "throughput/iterations_per_second": self.iterations_per_second,
             "throughput/samples_per_second": self.samples_per_second,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def time_for(self, iterations: int | None) -> float | None:
-        """Seconds that so many more iterations take at this pace; None where either is not known."""
+        """Estimate the duration of a number of iterations, in seconds; None if either is unknown."""
         return None if iterations is None or self.iteration is None else iterations * self.iteration
 
 
 def rates_of(laps: Collection[Lap]) -> Rates:
-    """The means over these iterations.
+    """Compute the means over iterations.
 
-    The data time is the mean over the iterations of which it is known. Rates are totals divided by totals, so slow
-    iterations weigh as much as they lasted.
+    The data time is the mean over the iterations with a known data time. Rates are quotients of totals, so each
+    iteration is weighted by its duration.
     """
     if not laps:
         return Rates()
     times, data, counts = zip(*laps, strict=True)
-    waits = [each for each in data if each is not None]
+    waits = [wait for wait in data if wait is not None]
+    # `fsum`, so that the mean does not depend on the order of the iterations.
     seconds, samples = math.fsum(times), sum(counts)
     return Rates(
         iteration=seconds / len(laps),
@@ -74,24 +75,25 @@ def iterations_left(
     iterations_in_epoch: int,
     epoch_length: int | None,
 ) -> int | None:
-    """How many iterations are left before the first limit is reached.
+    """Compute the number of iterations until the first limit is reached.
 
     Args:
-        iterations_done: all of them, those before a resume included.
-        max_iterations: the limit in iterations, None where there is none.
-        epochs_done: epochs that are complete.
-        max_epochs: the limit in epochs, None where there is none.
-        iterations_in_epoch: how many of the iterations belong to an epoch that is not complete.
-        epoch_length: iterations of one epoch, None where that is not known.
+        iterations_done: Number of completed iterations, including those before a resume.
+        max_iterations: Limit in iterations; None without a limit.
+        epochs_done: Number of completed epochs.
+        max_epochs: Limit in epochs; None without a limit.
+        iterations_in_epoch: Number of completed iterations of the current epoch.
+        epoch_length: Number of iterations per epoch; None if unknown.
 
     Returns:
-        At least 0; None where no limit can be told in iterations.
+        Number of remaining iterations, at least 0; None if no limit is known in iterations.
     """
-    left = []
+    remaining = []
     if max_iterations is not None:
-        left.append(max_iterations - iterations_done)
+        remaining.append(max_iterations - iterations_done)
     if max_epochs is not None and epoch_length is not None:
         epochs_after = max_epochs - epochs_done - 1
-        of_this_epoch = max(epoch_length - iterations_in_epoch, 0)
-        left.append(of_this_epoch + epochs_after * epoch_length if epochs_after >= 0 else 0)
-    return max(min(left), 0) if left else None
+        # At least 0: the current epoch can be longer than `epoch_length`, which may be that of an earlier epoch.
+        in_this_epoch = max(epoch_length - iterations_in_epoch, 0)
+        remaining.append(in_this_epoch + epochs_after * epoch_length if epochs_after >= 0 else 0)
+    return max(min(remaining), 0) if remaining else None

@@ -1,4 +1,4 @@
-"""Time tracking: how long epochs take, how long the rest will take, and when it will be done."""
+"""Time tracking: durations of epochs, remaining time and finish time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ SECONDS_PER_HOUR = 3600
 
 
 class TimeTrackingHook(Hook):
-    """Logs and records the time of an epoch, the mean, the time remaining and the finish time.
+    """Log the duration of an epoch, the mean, the remaining time and the finish time.
 
-    An epoch lasts from the end of the one before to its own end: training, validation and checkpoints. The mean goes on
-    after a resume; the time in between counts for nothing, and neither does an epoch that was cut.
+    The duration of an epoch is measured from the end of the previous epoch, and includes training, validation and
+    checkpoints. The mean continues after a resume; the time in between and truncated epochs are excluded.
 
     Attributes:
-        timer: returns seconds; only differences are used.
-        wall_clock: returns seconds since 1970.
+        timer: Function that returns a time in seconds, of which only differences are used; default
+            `time.perf_counter`.
+        wall_clock: Function that returns the seconds since 1970; default `time.time`.
     """
 
     Config = TimeTrackingConfig
@@ -49,24 +50,24 @@ class TimeTrackingHook(Hook):
     # -- measuring -----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """Forget the epochs of an earlier run, where this one begins afresh."""
+        """Reset the durations if the run starts from scratch."""
         if not run.iters_done:
             self._times = EpochTimes()
 
     def before_train(self, run: Run) -> None:
-        """Begin to measure, and see that the file has a place."""
+        """Start measuring, and determine the path of the file."""
         clock = run.clock
-        at_border = not clock.epoch_open or run.iters_done == clock.epoch_first_iter
-        self._times.start(self.timer(), run.epochs_done, run.iters_done, at_border=at_border)
+        at_boundary = not clock.epoch_open or run.iters_done == clock.epoch_first_iter
+        self._times.start(self.timer(), run.epochs_done, run.iters_done, at_boundary=at_boundary)
         self._file = self._path(run) if self.config.log_to_file else None
 
     def after_val(self, run: Run) -> None:
-        """The validation before training counts for nothing."""
+        """Exclude the sanity-check validation before training."""
         if run.sanity_checking:
             self._times.skip(self.timer())
 
     def after_epoch(self, run: Run) -> None:
-        """Log and record the epoch, unless it was cut."""
+        """Log the epoch, unless it was truncated."""
         if not run.epoch_complete:
             return
         seconds = self._times.end_epoch(self.timer(), run.epochs_done, run.iters_done)
@@ -74,7 +75,7 @@ class TimeTrackingHook(Hook):
             self._report(run, seconds)
 
     def after_run(self) -> None:
-        """Time stands still until the next run."""
+        """Stop measuring until the next run."""
         self._times.stop(self.timer())
 
     # -- reporting -----------------------------------------------------------------------------
@@ -106,37 +107,37 @@ class TimeTrackingHook(Hook):
             append_line(path, f"{_stamp(self.wall_clock())} {line}")
         except OSError as error:
             raise HookError(
-                f"{self.name}: the line for this epoch could not be added to {path} ({error}); it is only in the log. "
-                "Make room there, or give another log_path."
+                f"{self.name}: the line of this epoch could not be appended to {path} ({error}) and is only in the "
+                "log. Free disk space, or set another `log_path`."
             ) from error
 
     def _path(self, run: Run) -> Path:
-        """Where the file is.
+        """Return the path of the file.
 
         Raises:
-            HookError: it has no place.
+            HookError: If `log_path` is relative and the run has no work directory.
         """
         directory, path = run.get("logs_dir"), Path(self.config.log_path)
         if directory is None and not path.is_absolute():
             raise HookError(
-                f"{self.name}: log_to_file is on, and this run has no place for {path}. Give work_dir to the run, or "
-                "an absolute log_path to this hook."
+                f"{self.name}: `log_to_file` requires a work directory for the relative path {path}. Pass `work_dir` "
+                "to the run, or set an absolute `log_path`."
             )
-        found = path if directory is None else Path(directory) / path
-        run.own(found)
-        return found
+        path = path if directory is None else Path(directory) / path
+        run.own(path)  # registered, so that `overwrite` removes the file
+        return path
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """How many epochs were timed and how long they took, and the part of the one in progress."""
+        """Return the totals of the timed epochs and the time of the current epoch."""
         return self._times.state_dict(self.timer())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._times.load_state_dict(state)
 
 
 def _stamp(seconds: float) -> str:
-    """Local time, to the second."""
+    """Format a time as local time, to the second."""
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"

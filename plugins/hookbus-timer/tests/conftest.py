@@ -2,7 +2,7 @@ import pytest
 
 
 class FakeClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that only `advance` moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -10,13 +10,13 @@ class FakeClock:
     def __call__(self) -> float:
         return self.now
 
-    def pass_(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
 
 
 @pytest.fixture
 def clock():
-    """A clock that does not start at zero, as no real one does."""
-    made = FakeClock()
-    made.pass_(1000)
-    return made
+    """Return a clock that starts at 1000 s: a real clock does not start at zero either."""
+    clock = FakeClock()
+    clock.advance(1000)
+    return clock

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hookbus_timer.durations import format_duration
 
 
-def seconds_in(text: str) -> int:
+def parse_duration(text: str) -> int:
     days, hours, minutes, seconds = re.fullmatch(r"(?:(\d+) d )?(\d+):(\d\d):(\d\d)", text).groups()
     return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
 
@@ -32,13 +32,13 @@ class TestFormatDuration:
             (2 * 86400 + 3 * 3600 + 4 * 60 + 5, "2 d 3:04:05"),
         ],
     )
-    def test_is_short_for_short_times_and_a_clock_for_long_ones(self, seconds, text):
+    def test_short_durations_are_seconds_and_long_ones_clock_times(self, seconds, text):
         assert format_duration(seconds) == text
 
     @given(st.integers(min_value=60, max_value=10**9))
-    def test_loses_nothing_of_whole_seconds(self, seconds):
-        assert seconds_in(format_duration(seconds)) == seconds
+    def test_integer_seconds_are_formatted_exactly(self, seconds):
+        assert parse_duration(format_duration(seconds)) == seconds
 
     @given(st.floats(min_value=60, max_value=1e9))
-    def test_rounds_to_the_nearest_second(self, seconds):
-        assert abs(seconds_in(format_duration(seconds)) - seconds) <= 0.5
+    def test_duration_is_rounded_to_the_nearest_second(self, seconds):
+        assert abs(parse_duration(format_duration(seconds)) - seconds) <= 0.5

@@ -10,20 +10,20 @@ from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook
 from hookbus_timer import IterTimerHook
 
-from .toys import Writer
+from .toys import ScalarRecorder
 
 BATCH = torch.zeros(4, 2)
 
 
 class Loader:
-    """Batches of 4; fetching each takes so many seconds of the fake clock."""
+    """Loader of batches of 4; fetching batch i takes `fetches[i]` seconds of the clock."""
 
     def __init__(self, clock, fetches):
         self.clock, self.fetches = clock, fetches
 
     def __iter__(self):
         for seconds in self.fetches:
-            self.clock.pass_(seconds)
+            self.clock.advance(seconds)
             yield BATCH
 
 
@@ -32,47 +32,47 @@ class SizedLoader(Loader):
         return len(self.fetches)
 
 
-class Look(Hook):
-    """Notes what the timer knows after each iteration, as the last of all listeners."""
+class ValueRecorder(Hook):
+    """Store the values of the timer after each iteration."""
 
-    priority = -1
+    priority = -1  # the last listener of `after_train_iter`
 
     def __init__(self, timer):
         super().__init__()
-        self.timer, self.seen = timer, {}
+        self.timer, self.values = timer, {}
 
     def after_train_iter(self, run):
-        self.seen[run.iters_done] = self.timer.values(run)
+        self.values[run.iters_done] = self.timer.values(run)
 
 
-def timer_on(clock, **settings):
+def make_timer(clock, **settings):
     timer = IterTimerHook(**settings)
     timer.timer = clock
     return timer
 
 
 def train(bus, run, loader, clock, *, seconds=1.0, until=None):
-    """A loop of one's own, whose iterations take so many seconds besides the fetching."""
+    """Run a custom loop whose iterations take `seconds` in addition to fetching."""
     for _ in run.epochs():
         bus.emit("before_train_epoch")
         for i, batch in run.batches(loader):
             bus.emit("before_train_iter", batch_idx=i, batch=batch)
-            clock.pass_(seconds)
+            clock.advance(seconds)
             bus.emit("after_train_iter", batch_idx=i, batch=batch)
             if run.iters_done == until:
                 return
         bus.emit("after_train_epoch")
 
 
-def records(bus, name="time/iter"):
-    """(step, values) of each record that holds this name."""
-    found = bus.arguments("log_scalars")
-    return [(each["step"], dict(each["values"])) for each in found if name in each["values"]]
+def get_records(bus, name="time/iter"):
+    """Return the (step, values) of each record that contains a name."""
+    events = bus.arguments("log_scalars")
+    return [(event["step"], dict(event["values"])) for event in events if name in event["values"]]
 
 
 class TestRecords:
-    def test_are_made_every_interval_on_the_axis_of_updates(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=4)])
+    def test_values_are_logged_every_interval_by_optimizer_step(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=4)])
         with bus.run(epochs=3) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 4), clock)
 
@@ -82,66 +82,66 @@ class TestRecords:
             "throughput/iterations_per_second": 1 / 1.5,
             "throughput/samples_per_second": 4 / 1.5,
         }
-        assert records(bus) == [
+        assert get_records(bus) == [
             (4, {**expected, "time/eta": 12.0}),
             (8, {**expected, "time/eta": 6.0}),
             (12, {**expected, "time/eta": 0.0}),
         ]
 
-    def test_end_with_the_iterations_that_are_left_over(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=4)])
+    def test_remaining_iterations_are_logged_at_the_end(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=4)])
         with bus.run(iterations=6) as run:
             train(bus, run, SizedLoader(clock, [1, 1, 1, 1, 1, 5]), clock, seconds=0)
 
-        assert [(step, values["time/iter"]) for step, values in records(bus)] == [(4, 1.0), (6, 2.0)]
+        assert [(step, values["time/iter"]) for step, values in get_records(bus)] == [(4, 1.0), (6, 2.0)]
 
-    def test_are_made_once_by_a_run_that_is_shorter_than_the_interval(self, clock):
-        bus = RecordingBus([timer_on(clock)])
+    def test_run_shorter_than_the_interval_is_logged_once(self, clock):
+        bus = RecordingBus([make_timer(clock)])
         with bus.run(epochs=1) as run:
             train(bus, run, SizedLoader(clock, [0, 0, 0]), clock)
 
-        assert [(step, values["time/eta"]) for step, values in records(bus)] == [(3, 0.0)]
+        assert [(step, values["time/eta"]) for step, values in get_records(bus)] == [(3, 0.0)]
 
-    def test_are_made_at_the_end_of_an_epoch_that_has_none(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=7)])
+    def test_epoch_without_a_log_is_logged_at_its_end(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=7)])
         with bus.run(epochs=4) as run:
             train(bus, run, SizedLoader(clock, [0] * 4), clock)
 
         # Due at iterations 7 and 14; epochs end at 4, 8, 12 and 16.
-        assert [step for step, _ in records(bus)] == [4, 7, 12, 14, 16]
+        assert [step for step, _ in get_records(bus)] == [4, 7, 12, 14, 16]
 
-    def test_are_made_at_the_end_of_an_epoch_of_a_length_that_was_seen(self, clock):
-        bus = RecordingBus([timer_on(clock)])
+    def test_epoch_of_measured_length_is_logged_at_its_end(self, clock):
+        bus = RecordingBus([make_timer(clock)])
         with bus.run(epochs=3) as run:
             train(bus, run, Loader(clock, [0] * 4), clock)
 
-        assert [step for step, _ in records(bus)] == [8, 12]
+        assert [step for step, _ in get_records(bus)] == [8, 12]
 
-    def test_leave_the_time_left_out_where_it_is_not_wanted(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2, log_eta=False)])
+    def test_remaining_time_is_omitted_without_log_eta(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2, log_eta=False)])
         with bus.run(epochs=1) as run:
             train(bus, run, SizedLoader(clock, [0, 0]), clock)
 
-        assert [sorted(values) for _, values in records(bus)] == [
+        assert [sorted(values) for _, values in get_records(bus)] == [
             ["throughput/iterations_per_second", "throughput/samples_per_second", "time/data", "time/iter"]
         ]
 
-    def test_that_fall_due_without_an_update_wait_for_it(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2)])
+    def test_values_due_without_an_optimizer_step_are_logged_with_the_next(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2)])
         with bus.run(iterations=9, counts_steps=True) as run:
             for i, batch in run.batches(SizedLoader(clock, [0] * 9)):
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
-                clock.pass_(1)
+                clock.advance(1)
                 if i % 3 == 2:
                     bus.emit("before_optimizer_step")
                     bus.emit("after_optimizer_step")
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
 
-        # Due at iterations 2, 4, 6 and 8; updates are made at iterations 3, 6 and 9.
-        assert [(step, values["time/eta"]) for step, values in records(bus)] == [(1, 6.0), (2, 3.0), (3, 0.0)]
+        # Due at iterations 2, 4, 6 and 8; optimizer steps at iterations 3, 6 and 9.
+        assert [(step, values["time/eta"]) for step, values in get_records(bus)] == [(1, 6.0), (2, 3.0), (3, 0.0)]
 
-    def test_have_no_two_for_one_update_at_the_end_of_training(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2)])
+    def test_values_are_logged_once_per_step_at_the_end_of_training(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2)])
         with bus.run(iterations=4, counts_steps=True) as run:
             for i, batch in run.batches(SizedLoader(clock, [0] * 4)):
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
@@ -149,28 +149,28 @@ class TestRecords:
                     bus.emit("after_optimizer_step")
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
 
-        assert [step for step, _ in records(bus)] == [1]
+        assert [step for step, _ in get_records(bus)] == [1]
 
-    def test_do_not_count_samples_that_were_skipped(self, clock):
+    def test_skipped_samples_are_not_counted(self, clock):
         class SkipSecond(Hook):
             def before_train_iter(self, run):
                 if run.iter == 1:
                     run.request_skip_iter("bad batch")
 
-        bus = RecordingBus([timer_on(clock, interval=4), SkipSecond()])
+        bus = RecordingBus([make_timer(clock, interval=4), SkipSecond()])
         with bus.run(iterations=4) as run:
             train(bus, run, SizedLoader(clock, [0] * 4), clock)
 
-        assert records(bus)[0][1]["throughput/samples_per_second"] == 3 * 4 / 4
+        assert get_records(bus)[0][1]["throughput/samples_per_second"] == 3 * 4 / 4
 
-    def test_hold_no_samples_where_a_batch_cannot_be_counted(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=1)])
+    def test_samples_are_omitted_if_a_batch_cannot_be_counted(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=1)])
         with bus.run(iterations=1):
             bus.emit("before_train_iter", batch="text")
-            clock.pass_(2)
+            clock.advance(2)
             bus.emit("after_train_iter", batch="text")
 
-        assert records(bus)[0][1] == {
+        assert get_records(bus)[0][1] == {
             "time/iter": 2.0,
             "time/data": 0.0,
             "time/eta": 0.0,
@@ -179,290 +179,296 @@ class TestRecords:
 
     @pytest.mark.parametrize("order", ["nested", "ascending"])
     @pytest.mark.parametrize("priority", [0, 50, 100])
-    def test_are_the_same_wherever_the_timer_stands_among_hooks_that_take_no_time(self, clock, order, priority):
-        bus = RecordingBus([timer_on(clock, interval=2, priority=priority), Hook(), Look(IterTimerHook())], order=order)
+    def test_values_do_not_depend_on_the_priority_among_idle_hooks(self, clock, order, priority):
+        bus = RecordingBus(
+            [make_timer(clock, interval=2, priority=priority), Hook(), ValueRecorder(IterTimerHook())], order=order
+        )
         with bus.run(iterations=4) as run:
             train(bus, run, SizedLoader(clock, [1, 2, 3, 4]), clock)
 
-        assert [(step, values["time/iter"], values["time/data"]) for step, values in records(bus)] == [
+        assert [(step, values["time/iter"], values["time/data"]) for step, values in get_records(bus)] == [
             (2, 2.5, 1.5),
             (4, 4.5, 3.5),
         ]
 
-    def test_count_what_other_hooks_do_at_an_iteration(self, clock):
+    def test_work_of_other_hooks_in_an_iteration_is_included(self, clock):
         class Slow(Hook):
             def before_train_iter(self):
-                clock.pass_(2)
+                clock.advance(2)
 
             def after_train_iter(self):
-                clock.pass_(3)
+                clock.advance(3)
 
-        bus = RecordingBus([Slow(), timer_on(clock, interval=4)])
+        bus = RecordingBus([Slow(), make_timer(clock, interval=4)])
         with bus.run(iterations=4) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 4), clock)
 
-        assert (records(bus)[0][1]["time/iter"], records(bus)[0][1]["time/data"]) == (6.5, 0.5)
+        assert (get_records(bus)[0][1]["time/iter"], get_records(bus)[0][1]["time/data"]) == (6.5, 0.5)
 
 
-class TestTimeLeft:
-    def test_counts_from_the_place_where_a_run_was_resumed(self, clock, tmp_path):
+class TestRemainingTime:
+    def test_remaining_time_counts_from_the_resumed_iteration(self, clock, tmp_path):
         path = tmp_path / "iter_80.pth"
-        bus = HookBus([timer_on(clock, interval=10)])
+        bus = HookBus([make_timer(clock, interval=10)])
         with bus.run(model=nn.Linear(1, 1), iterations=100) as run:
             train(bus, run, SizedLoader(clock, [0] * 100), clock, until=80)
             state.write_checkpoint(path, state.collect(run), 1)
-        clock.pass_(100_000)
+        clock.advance(100_000)
 
-        bus = RecordingBus([timer_on(clock, interval=10)])
+        bus = RecordingBus([make_timer(clock, interval=10)])
         with bus.run(model=nn.Linear(1, 1), iterations=100, resume=path) as run:
             train(bus, run, SizedLoader(clock, [0] * 100), clock)
 
-        assert [(step, values["time/eta"]) for step, values in records(bus)] == [(90, 10.0), (100, 0.0)]
+        assert [(step, values["time/eta"]) for step, values in get_records(bus)] == [(90, 10.0), (100, 0.0)]
 
-    def test_goes_by_a_window_over_the_borders_of_epochs(self, clock):
-        timer = timer_on(clock, interval=10)
-        bus = HookBus([timer, look := Look(timer)])
+    def test_window_continues_across_epochs(self, clock):
+        timer = make_timer(clock, interval=10)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(epochs=3) as run:
             train(bus, run, SizedLoader(clock, [5, 1, 1, 1, 1]), clock, seconds=0)
 
-        assert look.seen[11]["time/iter"] == 1.8
-        assert look.seen[11]["time/eta"] == pytest.approx(7.2, abs=1e-12)
-        assert look.seen[15]["time/eta"] == 0
+        assert recorder.values[11]["time/iter"] == 1.8
+        assert recorder.values[11]["time/eta"] == pytest.approx(7.2, abs=1e-12)
+        assert recorder.values[15]["time/eta"] == 0
 
-    def test_needs_no_length_where_iterations_are_limited(self, clock):
-        timer = timer_on(clock)
-        bus = HookBus([timer, look := Look(timer)])
+    def test_limit_in_iterations_requires_no_epoch_length(self, clock):
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(iterations=6) as run:
             train(bus, run, Loader(clock, itertools.repeat(0)), clock)
 
         assert run.iters_done == 6
-        assert [look.seen[i]["time/eta"] for i in range(1, 7)] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+        assert [recorder.values[i]["time/eta"] for i in range(1, 7)] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
 
-    def test_is_unknown_without_any_limit(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2)])
+    def test_remaining_time_is_unknown_without_a_limit(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2)])
         with bus.run() as run:
             bus.emit("before_train_epoch")
             for i, batch in run.batches(Loader(clock, [0] * 5)):
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
-                clock.pass_(1)
+                clock.advance(1)
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
 
-        assert [(step, "time/eta" in values) for step, values in records(bus)] == [(2, False), (4, False), (5, False)]
+        assert [(step, "time/eta" in values) for step, values in get_records(bus)] == [
+            (2, False),
+            (4, False),
+            (5, False),
+        ]
 
-    def test_is_unknown_until_the_length_of_an_epoch_was_seen(self, clock):
-        timer = timer_on(clock)
-        bus = HookBus([timer, look := Look(timer)])
+    def test_remaining_time_is_unknown_until_the_epoch_length_is_measured(self, clock):
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(epochs=2) as run:
             train(bus, run, Loader(clock, [0] * 3), clock)
 
-        assert [look.seen[i].get("time/eta") for i in range(1, 7)] == [None, None, None, 2.0, 1.0, 0.0]
+        assert [recorder.values[i].get("time/eta") for i in range(1, 7)] == [None, None, None, 2.0, 1.0, 0.0]
 
-    def test_knows_the_length_of_an_epoch_after_a_resume(self, clock, tmp_path):
+    def test_epoch_length_is_restored_after_a_resume(self, clock, tmp_path):
         path = tmp_path / "iter_4.pth"
-        bus = HookBus([timer_on(clock)])
+        bus = HookBus([make_timer(clock)])
         with bus.run(epochs=2) as run:
             train(bus, run, Loader(clock, [0] * 3), clock, until=4)
             state.write_checkpoint(path, state.collect(run), 1)
 
-        timer = timer_on(clock)
-        bus = HookBus([timer, look := Look(timer)])
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(epochs=2, resume=path) as run:
             train(bus, run, Loader(clock, [0] * 3), clock)
 
-        assert {i: values["time/eta"] for i, values in look.seen.items()} == {5: 1.0, 6: 0.0}
+        assert {i: values["time/eta"] for i, values in recorder.values.items()} == {5: 1.0, 6: 0.0}
 
-    def test_learns_nothing_from_an_epoch_that_was_cut(self, clock):
-        timer = timer_on(clock)
-        bus = HookBus([timer, look := Look(timer)])
+    def test_truncated_epoch_does_not_set_the_epoch_length(self, clock):
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(iterations=2) as run:
             train(bus, run, Loader(clock, [0] * 3), clock)
         with bus.run(epochs=2) as run:
             train(bus, run, Loader(clock, [0] * 3), clock)
 
-        assert "time/eta" not in look.seen[3]
-        assert look.seen[4]["time/eta"] == 2.0
+        assert "time/eta" not in recorder.values[3]
+        assert recorder.values[4]["time/eta"] == 2.0
 
-    def test_is_what_a_loop_leaves_undone_that_breaks_off_after_an_epoch(self, clock):
-        bus = RecordingBus([timer_on(clock)])
+    def test_remaining_time_of_a_loop_that_breaks_is_that_to_its_limit(self, clock):
+        bus = RecordingBus([make_timer(clock)])
         with bus.run(epochs=3) as run:
             for _ in run.epochs():
                 bus.emit("before_train_epoch")
                 for i, batch in run.batches(SizedLoader(clock, [0] * 5)):
                     bus.emit("before_train_iter", batch_idx=i, batch=batch)
-                    clock.pass_(1)
+                    clock.advance(1)
                     bus.emit("after_train_iter", batch_idx=i, batch=batch)
                 bus.emit("after_train_epoch")
                 break
 
-        assert [(step, values["time/eta"]) for step, values in records(bus)] == [(5, 10.0)]
+        assert [(step, values["time/eta"]) for step, values in get_records(bus)] == [(5, 10.0)]
 
-    def test_is_nothing_once_the_run_has_agreed_to_stop(self, clock):
+    def test_remaining_time_is_zero_after_a_stop_request(self, clock):
         class StopAtThree(Hook):
             def after_train_iter(self, run):
                 if run.iters_done == 3:
                     run.request_stop("enough")
 
-        bus = RecordingBus([timer_on(clock), StopAtThree()])
+        bus = RecordingBus([make_timer(clock), StopAtThree()])
         with bus.run(iterations=100) as run:
             train(bus, run, SizedLoader(clock, [0] * 100), clock)
 
-        assert [(step, values["time/eta"]) for step, values in records(bus)] == [(3, 0.0)]
+        assert [(step, values["time/eta"]) for step, values in get_records(bus)] == [(3, 0.0)]
 
 
-class TestWhatDoesNotCount:
+class TestExcludedTime:
     @pytest.mark.parametrize("batches", [5, 10])
-    def test_a_validation_is_recorded_apart(self, clock, batches):
-        """At the end of an epoch, and in the middle of one."""
+    def test_validation_is_excluded_and_logged_separately(self, clock, batches):
+        """The validation is at the end of an epoch and in the middle of one."""
 
         class ValidateAtFive(Hook):
             def after_train_iter(self, run):
                 if run.iters_done == 5:
                     run.request_validation()
 
-        bus = RecordingBus([timer_on(clock, interval=10), ValidateAtFive()])
-        with bus.run(iterations=10, validate=lambda: clock.pass_(20)) as run:
+        bus = RecordingBus([make_timer(clock, interval=10), ValidateAtFive()])
+        with bus.run(iterations=10, validate=lambda: clock.advance(20)) as run:
             train(bus, run, SizedLoader(clock, [0] * batches), clock)
 
-        assert records(bus, "time/val") == [(5, {"time/val": 20.0})]
-        step, values = records(bus)[-1]
+        assert get_records(bus, "time/val") == [(5, {"time/val": 20.0})]
+        step, values = get_records(bus)[-1]
         assert (step, values["time/iter"], values["time/data"]) == (10, 1.0, 0.0)
         assert values["throughput/samples_per_second"] == 4.0
 
-    def test_a_validation_every_few_iterations_leaves_every_record_alone(self, clock):
+    def test_frequent_validations_do_not_change_the_values(self, clock):
         class ValidateOften(Hook):
             def after_train_iter(self, run):
                 if run.iters_done % 3 == 0:
                     run.request_validation()
 
-        bus = RecordingBus([ValidateOften(), timer_on(clock, interval=2)])
-        with bus.run(iterations=12, validate=lambda: clock.pass_(20)) as run:
+        bus = RecordingBus([ValidateOften(), make_timer(clock, interval=2)])
+        with bus.run(iterations=12, validate=lambda: clock.advance(20)) as run:
             train(bus, run, SizedLoader(clock, [0.25] * 12), clock, seconds=0.75)
 
-        assert [values["time/iter"] for _, values in records(bus)] == [1.0] * 6
-        assert [values["time/data"] for _, values in records(bus)] == [0.25] * 6
-        assert [step for step, _ in records(bus, "time/val")] == [3, 6, 9, 12]
+        assert [values["time/iter"] for _, values in get_records(bus)] == [1.0] * 6
+        assert [values["time/data"] for _, values in get_records(bus)] == [0.25] * 6
+        assert [step for step, _ in get_records(bus, "time/val")] == [3, 6, 9, 12]
 
-    def test_a_validation_that_a_hook_makes_inside_an_iteration(self, clock):
+    def test_validation_inside_an_iteration_is_excluded(self, clock):
         class ValidateNow(Hook):
             def after_train_iter(self, run):
                 run.validate()
 
-        bus = RecordingBus([timer_on(clock, interval=2), ValidateNow()])
-        with bus.run(iterations=2, validate=lambda: clock.pass_(20)) as run:
+        bus = RecordingBus([make_timer(clock, interval=2), ValidateNow()])
+        with bus.run(iterations=2, validate=lambda: clock.advance(20)) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 2), clock)
 
-        assert (records(bus)[0][1]["time/iter"], records(bus)[0][1]["time/data"]) == (1.5, 0.5)
+        assert (get_records(bus)[0][1]["time/iter"], get_records(bus)[0][1]["time/data"]) == (1.5, 0.5)
 
-    def test_a_validation_that_a_loop_makes_by_itself(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2)])
+    def test_validation_of_a_custom_loop_is_excluded(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2)])
         with bus.run(iterations=2):
             for _ in range(2):
-                clock.pass_(0.5)
+                clock.advance(0.5)
                 bus.emit("before_train_iter", batch=BATCH)
-                clock.pass_(1)
+                clock.advance(1)
                 bus.emit("after_train_iter", batch=BATCH)
                 bus.emit("before_val")
-                clock.pass_(20)
+                clock.advance(20)
                 bus.emit("after_val")
 
-        # The first event of this loop comes after its first fetch.
-        assert (records(bus)[0][1]["time/iter"], records(bus)[0][1]["time/data"]) == (1.25, 0.25)
-        assert [values for _, values in records(bus, "time/val")] == [{"time/val": 20.0}] * 2
+        # The first event of this loop is emitted after its first fetch.
+        assert (get_records(bus)[0][1]["time/iter"], get_records(bus)[0][1]["time/data"]) == (1.25, 0.25)
+        assert [values for _, values in get_records(bus, "time/val")] == [{"time/val": 20.0}] * 2
 
-    def test_a_test_inside_training_is_recorded_apart(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2)])
+    def test_test_inside_training_is_excluded_and_logged_separately(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2)])
         with bus.run(iterations=2):
             for _ in range(2):
                 bus.emit("before_train_iter", batch=BATCH)
-                clock.pass_(1)
+                clock.advance(1)
                 bus.emit("after_train_iter", batch=BATCH)
                 bus.emit("before_test")
-                clock.pass_(20)
+                clock.advance(20)
                 bus.emit("after_test")
 
-        assert records(bus)[0][1]["time/iter"] == 1.0
-        assert [values for _, values in records(bus, "time/test")] == [{"time/test": 20.0}] * 2
+        assert get_records(bus)[0][1]["time/iter"] == 1.0
+        assert [values for _, values in get_records(bus, "time/test")] == [{"time/test": 20.0}] * 2
 
-    def test_a_checkpoint(self, clock):
+    def test_checkpoint_is_excluded(self, clock):
         class Save(Hook):
             def after_train_iter(self, run):
                 if run.iters_done == 2:
                     run.request_save(saver=self)
 
             def plan(self, run, requests):
-                return "made up"
+                return "checkpoint"
 
             def write(self, run, checkpoint):
-                clock.pass_(30)
+                clock.advance(30)
                 return False
 
-        bus = RecordingBus([timer_on(clock, interval=4), Save()])
+        bus = RecordingBus([make_timer(clock, interval=4), Save()])
         with bus.run(iterations=4) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 4), clock)
 
-        assert (records(bus)[0][1]["time/iter"], records(bus)[0][1]["time/data"]) == (1.5, 0.5)
+        assert (get_records(bus)[0][1]["time/iter"], get_records(bus)[0][1]["time/data"]) == (1.5, 0.5)
 
-    def test_what_is_done_between_two_epochs(self, clock):
-        class Draw(Hook):
+    def test_work_between_two_epochs_is_excluded(self, clock):
+        class WorkAtEpochEnd(Hook):
             def after_train_epoch(self):
-                clock.pass_(50)
+                clock.advance(50)
 
             def after_epoch(self):
-                clock.pass_(70)
+                clock.advance(70)
 
-        bus = RecordingBus([timer_on(clock, interval=6), Draw()])
+        bus = RecordingBus([make_timer(clock, interval=6), WorkAtEpochEnd()])
         with bus.run(epochs=2) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 3), clock)
 
-        assert (records(bus)[0][1]["time/iter"], records(bus)[0][1]["time/data"]) == (1.5, 0.5)
+        assert (get_records(bus)[0][1]["time/iter"], get_records(bus)[0][1]["time/data"]) == (1.5, 0.5)
 
-    def test_the_validation_before_training_which_is_not_recorded_either(self, clock):
+    def test_sanity_check_validation_is_excluded_and_not_logged(self, clock):
         class ValidateFirst(Hook):
             def before_train(self, run):
                 run.request_validation()
 
-        bus = RecordingBus([timer_on(clock, interval=2), ValidateFirst()])
-        with bus.run(iterations=2, validate=lambda: clock.pass_(20)) as run:
+        bus = RecordingBus([make_timer(clock, interval=2), ValidateFirst()])
+        with bus.run(iterations=2, validate=lambda: clock.advance(20)) as run:
             train(bus, run, SizedLoader(clock, [0] * 2), clock)
 
-        assert records(bus)[0][1]["time/iter"] == 1.0
-        assert records(bus, "time/val") == []
+        assert get_records(bus)[0][1]["time/iter"] == 1.0
+        assert get_records(bus, "time/val") == []
 
 
 class TestDataTime:
-    def test_does_not_hold_the_time_in_which_a_logger_waits_for_the_device(self, clock):
+    def test_data_time_excludes_the_device_synchronization_of_a_logger(self, clock):
         class Log(Hook):
             def after_train_iter(self, run):
                 if run.iters_done == 5:
-                    run.request_record(run.metrics.window("log"), lambda metrics, step: clock.pass_(3))
+                    run.request_record(run.metrics.window("log"), lambda metrics, step: clock.advance(3))
 
-        bus = RecordingBus([Log(), timer_on(clock, interval=10)])
+        bus = RecordingBus([Log(), make_timer(clock, interval=10)])
         with bus.run(iterations=10) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 10), clock)
 
-        assert (records(bus)[0][1]["time/iter"], records(bus)[0][1]["time/data"]) == (1.8, 0.5)
+        assert (get_records(bus)[0][1]["time/iter"], get_records(bus)[0][1]["time/data"]) == (1.8, 0.5)
 
-    def test_is_left_out_where_a_logger_waits_after_every_iteration(self, clock):
+    def test_data_time_is_omitted_if_a_logger_synchronizes_every_iteration(self, clock):
         class Log(Hook):
             def after_train_iter(self, run):
-                run.request_record(run.metrics.window("log"), lambda metrics, step: clock.pass_(3))
+                run.request_record(run.metrics.window("log"), lambda metrics, step: clock.advance(3))
 
-        bus = RecordingBus([Log(), timer_on(clock, interval=2)])
+        bus = RecordingBus([Log(), make_timer(clock, interval=2)])
         with bus.run(iterations=6) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 6), clock)
 
-        assert ["time/data" in values for _, values in records(bus)] == [True, False, False]
+        assert ["time/data" in values for _, values in get_records(bus)] == [True, False, False]
 
-    def test_does_not_hold_the_time_that_writers_take_for_the_timers_own_records(self, clock):
+    def test_data_time_excludes_writers_of_the_values_of_the_timer(self, clock):
         class SlowWriter(Hook):
             def log_scalars(self):
-                clock.pass_(3)
+                clock.advance(3)
 
-        bus = RecordingBus([SlowWriter(), timer_on(clock, interval=1)])
+        bus = RecordingBus([SlowWriter(), make_timer(clock, interval=1)])
         with bus.run(iterations=3) as run:
             train(bus, run, SizedLoader(clock, [0.5] * 3), clock)
 
-        assert [(values["time/iter"], values["time/data"]) for _, values in records(bus)] == [
+        assert [(values["time/iter"], values["time/data"]) for _, values in get_records(bus)] == [
             (1.5, 0.5),
             (4.5, 0.5),
             (4.5, 0.5),
@@ -470,40 +476,40 @@ class TestDataTime:
 
 
 class TestRuns:
-    def test_a_second_one_on_the_same_bus_goes_on_without_the_time_in_between(self, clock):
-        bus = RecordingBus([timer_on(clock, interval=2)])
+    def test_second_run_on_the_same_bus_excludes_the_time_in_between(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=2)])
         for limit in (2, 4):
             with bus.run(iterations=limit) as run:
                 train(bus, run, SizedLoader(clock, [0] * 4), clock)
-            clock.pass_(1000)
+            clock.advance(1000)
 
-        assert [(step, values["time/iter"]) for step, values in records(bus)] == [(2, 1.0), (4, 1.0)]
+        assert [(step, values["time/iter"]) for step, values in get_records(bus)] == [(2, 1.0), (4, 1.0)]
 
-    def test_one_without_any_iteration_has_no_record(self, clock):
-        bus = RecordingBus([timer_on(clock)])
+    def test_run_without_iterations_logs_nothing(self, clock):
+        bus = RecordingBus([make_timer(clock)])
         with bus.run(epochs=1):
             bus.emit("before_train")
 
         assert bus.arguments("log_scalars") == []
 
-    def test_each_of_several_fresh_ones_has_its_last_record(self, clock):
-        bus = RecordingBus([timer_on(clock)])
+    def test_fresh_runs_log_their_last_iterations(self, clock):
+        bus = RecordingBus([make_timer(clock)])
         for _ in range(2):
             with bus.run(iterations=3, fresh=True) as run:
                 train(bus, run, SizedLoader(clock, [0] * 3), clock)
 
-        assert [step for step, _ in records(bus)] == [3, 3]
+        assert [step for step, _ in get_records(bus)] == [3, 3]
 
-    def test_a_fresh_one_on_the_same_bus_begins_anew(self, clock):
-        timer = timer_on(clock)
-        bus = HookBus([timer, look := Look(timer)])
+    def test_fresh_run_on_the_same_bus_resets_the_timer(self, clock):
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(epochs=1) as run:
             train(bus, run, Loader(clock, [0] * 3), clock, seconds=5)
         with bus.run(epochs=2, fresh=True) as run:
             train(bus, run, Loader(clock, [0] * 2), clock)
 
-        assert "time/eta" not in look.seen[1]
-        assert look.seen[3] == {
+        assert "time/eta" not in recorder.values[1]
+        assert recorder.values[3] == {
             "time/iter": 1.0,
             "time/data": 0.0,
             "time/eta": 1.0,
@@ -511,37 +517,37 @@ class TestRuns:
             "throughput/samples_per_second": 4.0,
         }
 
-    def test_one_that_is_resumed_in_the_middle_of_an_epoch_counts_down_to_its_end(self, clock, tmp_path):
+    def test_run_resumed_inside_an_epoch_counts_down_to_the_limit(self, clock, tmp_path):
         path = tmp_path / "iter_7.pth"
-        bus = HookBus([timer_on(clock)])
+        bus = HookBus([make_timer(clock)])
         with bus.run(epochs=3) as run:
             train(bus, run, SizedLoader(clock, [0] * 5), clock, until=7)
             state.write_checkpoint(path, state.collect(run), 1)
 
-        timer = timer_on(clock)
-        bus = HookBus([timer, look := Look(timer)])
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
         with bus.run(epochs=3, resume=path) as run:
             train(bus, run, SizedLoader(clock, [0] * 5), clock, seconds=2)
 
-        assert [(i, values["time/eta"]) for i, values in look.seen.items()][:2] == [(8, 14.0), (9, 12.0)]
+        assert [(i, values["time/eta"]) for i, values in recorder.values.items()][:2] == [(8, 14.0), (9, 12.0)]
 
-    def test_one_that_only_validates_has_the_time_of_the_validation_and_nothing_else(self, clock):
+    def test_validation_run_logs_only_the_validation_time(self, clock):
         trainer = Trainer(
             nn.Linear(2, 2),
             step_fn=lambda model, batch: model(batch).sum(),
             val_loader=Loader(clock, [2, 3]),
             work_dir=None,
             default_hooks=False,
-            hooks=[timer_on(clock), writer := Writer()],
+            hooks=[make_timer(clock), recorder := ScalarRecorder()],
         )
 
         trainer.validate()
 
-        assert writer.written == [(0, {"time/val": 5.0})]
+        assert recorder.records == [(0, {"time/val": 5.0})]
 
-    def test_the_trainers_with_accumulation_and_a_validation_per_epoch(self, clock):
+    def test_trainer_run_with_accumulation_and_validation_logs_all_values(self, clock):
         def step(model, batch):
-            clock.pass_(1 if model.training else 10)
+            clock.advance(1 if model.training else 10)
             return model(batch).sum()
 
         model = nn.Linear(2, 2)
@@ -556,47 +562,47 @@ class TestRuns:
             validate_first=True,
             work_dir=None,
             default_hooks=False,
-            hooks=[timer_on(clock, interval=5), writer := Writer()],
+            hooks=[make_timer(clock, interval=5), recorder := ScalarRecorder()],
         )
 
         trainer.fit()
 
-        assert [(step, values.get("time/val"), values.get("time/eta")) for step, values in writer.written] == [
-            (2, None, 12.0),  # the end of the first epoch, which has no record yet
+        assert [(step, values.get("time/val"), values.get("time/eta")) for step, values in recorder.records] == [
+            (2, None, 12.0),  # end of the first epoch, in which nothing was logged yet
             (2, 20.0, None),
-            (3, None, 9.0),  # due at iteration 5, written with the update of iteration 6
+            (3, None, 9.0),  # due at iteration 5, logged with the step of iteration 6
             (4, 20.0, None),
             (5, None, 3.0),
             (6, 20.0, None),
             (6, None, 0.0),
         ]
 
-    def test_one_that_fails_in_a_validation_is_forgotten_by_the_next(self, clock):
+    def test_run_after_a_failed_validation_starts_from_scratch(self, clock):
         class ValidateFirst(Hook):
             def after_train_iter(self, run):
                 if run.iters_done == 1:
                     run.request_validation()
 
-        timer = timer_on(clock)
-        bus = HookBus([timer, ValidateFirst(), look := Look(timer)])
+        timer = make_timer(clock)
+        bus = HookBus([timer, ValidateFirst(), recorder := ValueRecorder(timer)])
         with pytest.raises(ZeroDivisionError), bus.run(iterations=4, validate=lambda: 1 / 0) as run:
             train(bus, run, SizedLoader(clock, [0] * 4), clock)
-        clock.pass_(1000)
+        clock.advance(1000)
         with bus.run(iterations=4) as run:
             train(bus, run, SizedLoader(clock, [0] * 4), clock)
 
-        assert look.seen[2]["time/iter"] == 1.0
+        assert recorder.values[2]["time/iter"] == 1.0
 
 
 class TestConformance:
     @pytest.mark.parametrize("settings", [{}, {"interval": 1}, {"log_eta": False}])
-    def test_keeps_the_promises_of_hooks(self, settings):
+    def test_hook_passes_the_conformance_checks(self, settings):
         check_hook(IterTimerHook, **settings)
 
-    def test_is_found_under_its_short_name(self):
+    def test_hook_has_its_short_name(self):
         assert IterTimerHook().name == "iter_timer"
 
-    def test_only_warns_when_it_fails(self, clock):
+    def test_failure_of_the_timer_only_warns(self, clock):
         def broken():
             raise OSError("no clock")
 

@@ -3,14 +3,14 @@ from hypothesis import strategies as st
 
 from hookbus_timer.laps import Laps
 
-whole = st.integers(0, 1000)
-rounds = st.lists(st.tuples(whole, whole, whole), min_size=1, max_size=40)
+durations = st.integers(0, 1000)
+iterations = st.lists(st.tuples(durations, durations, durations), min_size=1, max_size=40)
 
 
-def timed(laps, rounds, now=0, samples=4):
-    """Go through rounds of (seconds of pause before it, of fetching, of computing)."""
+def time_iterations(laps, iterations, now=0, samples=4):
+    """Time iterations of (seconds of the pause before, of fetching, of computing), and return the end."""
     laps.begin(now)
-    for pause, fetch, compute in rounds:
+    for pause, fetch, compute in iterations:
         laps.pause(now)
         now += pause
         laps.go_on(now)
@@ -22,50 +22,50 @@ def timed(laps, rounds, now=0, samples=4):
 
 
 class TestLaps:
-    def test_times_an_iteration_from_the_end_of_the_one_before(self):
+    def test_iteration_is_timed_from_the_end_of_the_previous_one(self):
         laps = Laps(10)
 
-        timed(laps, [(0, 2, 3), (0, 4, 5)])
+        time_iterations(laps, [(0, 2, 3), (0, 4, 5)])
 
         assert (laps.rates.iteration, laps.rates.data) == (7.0, 3.0)
 
-    @given(rounds, st.integers(1, 50))
-    def test_means_are_over_the_last_iterations_without_the_pauses(self, rounds, size):
-        laps, last = Laps(size), rounds[-size:]
+    @given(iterations, st.integers(1, 50))
+    def test_means_are_over_the_window_without_the_pauses(self, iterations, size):
+        laps, last = Laps(size), iterations[-size:]
 
-        timed(laps, rounds)
+        time_iterations(laps, iterations)
 
         assert laps.rates.iteration == sum(fetch + compute for _, fetch, compute in last) / len(last)
         assert laps.rates.data == sum(fetch for _, fetch, _ in last) / len(last)
 
-    @given(rounds)
-    def test_waiting_for_data_is_a_part_of_the_iteration(self, rounds):
+    @given(iterations)
+    def test_data_time_is_included_in_the_iteration_time(self, iterations):
         laps = Laps(100)
 
-        timed(laps, rounds)
+        time_iterations(laps, iterations)
 
         assert 0 <= laps.rates.data <= laps.rates.iteration
 
-    @given(rounds, rounds)
-    def test_a_cleared_stopwatch_is_as_a_new_one(self, before, after):
+    @given(iterations, iterations)
+    def test_cleared_timer_equals_a_new_one(self, before, after):
         used, new = Laps(10), Laps(10)
-        now = timed(used, before)
+        now = time_iterations(used, before)
 
         used.clear()
-        timed(used, after, now)
-        timed(new, after)
+        time_iterations(used, after, now)
+        time_iterations(new, after)
 
         assert used.rates == new.rates
 
-    def test_is_true_once_an_iteration_was_timed(self):
+    def test_timer_is_true_after_the_first_iteration(self):
         laps = Laps(10)
         assert not laps
 
-        timed(laps, [(0, 1, 1)])
+        time_iterations(laps, [(0, 1, 1)])
 
         assert laps
 
-    def test_a_pause_inside_an_iteration_does_not_count(self):
+    def test_pause_inside_an_iteration_is_excluded(self):
         laps = Laps(10)
         laps.begin(0)
         laps.fetched(1)
@@ -75,7 +75,7 @@ class TestLaps:
         laps.end(23, 4, fetches_next=True)
         assert (laps.rates.iteration, laps.rates.data) == (3.0, 1.0)
 
-    def test_a_pause_that_was_left_open_ends_with_the_iteration(self):
+    def test_unfinished_pause_ends_with_the_iteration(self):
         laps = Laps(10)
         laps.begin(0)
         laps.fetched(1)
@@ -88,7 +88,7 @@ class TestLaps:
 
         assert laps.rates.iteration == (5 + 2) / 2
 
-    def test_other_work_before_fetching_belongs_to_the_iteration_and_is_no_waiting(self):
+    def test_work_before_fetching_is_iteration_time_but_not_data_time(self):
         laps = Laps(10)
         laps.begin(0)
         laps.fetched(1)
@@ -98,7 +98,7 @@ class TestLaps:
 
         assert (laps.rates.iteration, laps.rates.data) == (4.5, 1.0)
 
-    def test_fetching_may_begin_later(self):
+    def test_fetching_can_start_later(self):
         laps = Laps(10)
         laps.begin(0)
         laps.fetched(0)
@@ -109,7 +109,7 @@ class TestLaps:
 
         assert (laps.rates.iteration, laps.rates.data) == (4.0, 1.0)
 
-    def test_an_iteration_that_never_says_that_data_is_there_has_no_data_time(self):
+    def test_iteration_without_an_end_of_fetching_has_no_data_time(self):
         laps = Laps(1)
         laps.begin(0)
         laps.fetched(3)

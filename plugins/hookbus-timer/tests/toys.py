@@ -1,14 +1,14 @@
-"""What the tests of several hooks share."""
+"""Helpers that the tests of multiple hooks share."""
 
 from hookbus import Hook
 
 
-class Writer(Hook):
-    """Keeps every record of numbers, with its step."""
+class ScalarRecorder(Hook):
+    """Store all logged scalars with their step."""
 
     def __init__(self):
         super().__init__()
-        self.written = []
+        self.records = []
 
     def log_scalars(self, values, step):
-        self.written.append((step, dict(values)))
+        self.records.append((step, dict(values)))
