@@ -66,7 +66,7 @@ def custom_points(bus: HookBus) -> None:
     after_render = bus.declare(RenderPoints.after_render)
     after_render(torch.zeros(2, 2))
     after_render(image=torch.zeros(2, 2), tag="weights")
-    after_render("weights")  # mypy reports an error if one of these ignores is not needed
+    after_render("weights")  # type: ignore[arg-type] # mypy reports an error if an ignore is not needed
     after_render(torch.zeros(2, 2), tga="weights")  # type: ignore[call-arg]
     after_render()  # type: ignore[call-arg]
 
