@@ -25,11 +25,11 @@ OFFERS = [offer for offer in discovery.offers() if offer.package in {project["na
 
 
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
-    "dist_sampler_seed": ({}, r"give bus\.run a train_loader="),
+    "dist_sampler_seed": ({}, "Pass `train_loader` to"),
     "mean_teacher": ({}, "moves 'teacher' of the model towards 'student'"),
     "pipeline_switch": ({"switch_epoch": 1, "switch_pipeline": "math:sqrt"}, "The pipeline of list cannot be switched"),
     "set_epoch_info": ({}, r"has no method set_epoch\(epoch\)"),
-    "sync_random_size": ({}, "list cannot have another size"),
+    "sync_random_size": ({}, "list does not support a change of the image size"),
     "yolox_mode_switch": ({}, "list cannot be told to leave transforms out"),
 }
 """Hooks that require a model or data that the training of the check lacks: settings and the expected error."""

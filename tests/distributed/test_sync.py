@@ -181,4 +181,4 @@ def test_numbers_of_training_are_means_over_the_processes(launch: Launch) -> Non
         losses, outputs, error = done.answers[rank]
         assert losses == {"train/loss": 4.0}  # of 1 and 3, and 5 and 7
         assert outputs == {"train/loss": 4.0, "train/own": 2.0 * rank, "train/shared": 2.25}
-        assert error == ("hook 'sync_metrics': the iteration gave no 'acc'. It gave: loss. Name what the step returns.")
+        assert error == ("hook 'sync_metrics': the iteration returned no 'acc', got loss. Set `metrics` to names that the step returns.")

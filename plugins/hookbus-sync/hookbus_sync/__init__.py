@@ -1,4 +1,4 @@
-"""Hooks for hookbus about what must be the same on every process: sizes, sampler seeds, norms, buffers, numbers."""
+"""Hooks for hookbus that synchronize ranks: image sizes, sampler seeds, normalization layers, buffers, metrics."""
 
 from hookbus_sync.config import SyncMetricsConfig, SyncRandomSizeConfig
 from hookbus_sync.metrics import SyncMetricsHook

@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the synchronization hooks."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class SyncRandomSizeConfig(HookConfig):
-    """Which sizes there are, and how often there is a new one."""
+    """Range of image sizes, aspect ratio and interval."""
 
     ratio_range: tuple[Positive, Positive] = Field(
-        default=(14, 26), description="k is drawn from this range, both ends included; the height is 32 k."
+        default=(14, 26), description="Range of the random factor k, both ends included; the height is 32 k pixels."
     )
     img_scale: tuple[Positive, Positive] = Field(
-        default=(640, 640), description="Height and width of the plain size; only their proportion counts."
+        default=(640, 640), description="Height and width that define the aspect ratio."
     )
-    interval: int = Field(default=10, ge=1, description="A new size every this many iterations.")
+    interval: int = Field(default=10, ge=1, description="Change the size every N iterations.")
 
     @field_validator("ratio_range")
     @classmethod
     def _ascending(cls, value: tuple[int, int]) -> tuple[int, int]:
         if value[0] > value[1]:
-            raise ValueError(f"{value!r} is empty: write the smaller number first.")
+            raise ValueError(f"must be (minimum, maximum), got {value!r}. Set the smaller value first.")
         return value
 
 
 class SyncMetricsConfig(HookConfig):
-    """Which numbers are exchanged."""
+    """Metrics that are averaged over the ranks."""
 
     metrics: list[str] = Field(
-        default=["loss"], min_length=1, description="What the step returns and is to be the mean over all processes."
+        default=["loss"], min_length=1, description="Names of step outputs to average over all ranks."
     )

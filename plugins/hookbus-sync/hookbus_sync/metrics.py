@@ -1,4 +1,4 @@
-"""Numbers of training that are those of all processes."""
+"""Training metrics averaged over the ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["SyncMetricsHook"]
 
 
 class SyncMetricsHook(Hook):
-    """Puts the mean over the processes in the place of what each has found in an iteration.
+    """Replace step outputs of each iteration by their mean over the ranks.
 
-    Whoever records or reads means of training then has the same numbers everywhere. Nothing waits for the device.
+    All hooks that log or read training means then use the same values on every rank. Averaging does not
+    synchronize the device.
     """
 
     Config = SyncMetricsConfig
@@ -27,23 +28,24 @@ class SyncMetricsHook(Hook):
     config: SyncMetricsConfig
 
     def after_train_iter(self, run: Run, outputs: Any, loss: Any) -> None:
-        """Exchange the numbers of this iteration, unless it was left out.
+        """Average the metrics of the iteration over the ranks, unless the iteration was skipped.
 
         Raises:
-            MetricError: the iteration did not give a number of that name.
+            MetricError: If the iteration returned no value of a configured name.
         """
+        # A skipped iteration has neither outputs nor loss. Skips are synchronized, so no rank calls `reduce`.
         if run.ranks.world_size == 1 or (outputs is None and loss is None):
             return
-        given = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-        found = given if loss is None else {**given, "loss": loss}
-        values = torch.stack([self._number(found, name) for name in self.config.metrics])
-        means = run.ranks.reduce("sync: numbers of the iteration", values) / run.ranks.world_size
+        named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+        values = named if loss is None else {**named, "loss": loss}
+        stacked = torch.stack([self._number(values, name) for name in self.config.metrics])
+        means = run.ranks.reduce("sync: metrics of the iteration", stacked) / run.ranks.world_size
         run.log(dict(zip(self.config.metrics, means, strict=True)))
 
-    def _number(self, found: Mapping[str, Any], name: str) -> Tensor:
-        if name not in found:
+    def _number(self, values: Mapping[str, Any], name: str) -> Tensor:
+        if name not in values:
             raise MetricError(
-                f"hook {self.name!r}: the iteration gave no {name!r}. It gave: {', '.join(map(str, found))}. Name what "
-                "the step returns."
+                f"hook {self.name!r}: the iteration returned no {name!r}, got {', '.join(map(str, values))}. Set "
+                "`metrics` to names that the step returns."
             )
-        return wide(torch.as_tensor(found[name]).detach().reshape(()))
+        return wide(torch.as_tensor(values[name]).detach().reshape(()))

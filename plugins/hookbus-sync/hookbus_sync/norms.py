@@ -1,4 +1,4 @@
-"""Which layers normalise?"""
+"""State of normalization layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYERS = (
 
 
 def norm_states(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of all normalisation layers, by their names in the model's state dict."""
+    """Return the parameters and buffers of all normalization layers by their name in the state dict of the model."""
     return {
         f"{name}.{inner}" if name else inner: value
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""A new image size every so many iterations."""
+"""Random image sizes that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ METHOD = "update_dynamic_scale"
 
 
 class SyncRandomSizeHook(Hook):
-    """Lets the training data have a new size every so many iterations, the same on every process and after a resume."""
+    """Change the image size of the training data every N iterations.
+
+    The size is a function of seed and iteration, so it is the same on all ranks and after a resume.
+    """
 
     Config = SyncRandomSizeConfig
     makes_requests = False
@@ -28,21 +31,30 @@ class SyncRandomSizeHook(Hook):
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) in pixels of the iteration in progress."""
+        """Image size (height, width) of the current iteration, in pixels."""
         return self._sizes(self.run).at(self.run.iter)
 
     def check(self, run: Run) -> None:
-        """See that the data set has a method for this."""
+        """Check that the training dataset supports a change of the size.
+
+        Raises:
+            ConfigError: If no dataset has a method `update_dynamic_scale`.
+        """
         if run.train_loader is not None:
             targets_in(run.train_loader)
 
     def before_train(self, run: Run) -> None:
-        """Have the size changed while the data is read."""
+        """Register the change of the size in all processes that read the training data."""
         self._reads = False
         run.training_data.before_reading(Resize(self._sizes(run)))
 
     def before_train_iter(self, run: Run) -> None:
-        """See once that the data goes through the run."""
+        """Check once per training that the loop reads the training data through the run.
+
+        Raises:
+            LoopError: If it does not.
+        """
+        # Not in before_train: a custom loop passes its loader to `run.batches` only when the epoch starts.
         if not self._reads:
             run.training_data.see_that_it_reads(self.name)
             self._reads = True
@@ -53,10 +65,10 @@ class SyncRandomSizeHook(Hook):
 
 
 class Resize:
-    """Tells a data set the size of each iteration. Called in each process that reads.
+    """Set the image size of a dataset before the samples of an iteration are read, in each process that reads them.
 
     Args:
-        sizes: the sizes.
+        sizes: Image sizes by iteration.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -65,27 +77,31 @@ class Resize:
         self._told: Any = None
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
-        """Tell it, where the size or the data set is another one."""
+        """Set the size of the iteration, if the size or the dataset has changed."""
         size = self._sizes.at(iteration)
+        # The search for datasets inside wrappers is repeated only after a change, because this runs for every batch.
         if size != self._size or dataset is not self._told:
             self._size, self._told = size, dataset
-            for each in targets_in(dataset):
-                each.update_dynamic_scale(size)
+            for target in targets_in(dataset):
+                target.update_dynamic_scale(size)
 
 
 def targets_in(dataset: Any) -> list[Any]:
-    """The data sets, through wrappers, that can be told a size.
+    """Return the datasets, including those inside wrappers, that have a method `update_dynamic_scale`.
+
+    Args:
+        dataset: A dataset, a wrapper of datasets, or a loader.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: If there is none.
     """
-    inside = datasets_in(dataset)
-    found = [each for each in inside if hasattr(each, METHOD)]
-    if not found:
+    candidates = datasets_in(dataset)
+    targets = [candidate for candidate in candidates if hasattr(candidate, METHOD)]
+    if not targets:
         raise ConfigError(
             [
-                f"{type(inside[-1]).__name__} cannot have another size: neither it nor a wrapper around it has a "
-                f"method {METHOD}(size). Give it one that takes (height, width)."
+                f"{type(candidates[-1]).__name__} does not support a change of the image size: neither the dataset nor "
+                f"a wrapper has a method {METHOD}(size). Add the method; it receives (height, width) in pixels."
             ]
         )
-    return found
+    return targets

@@ -1,4 +1,4 @@
-"""Tells samplers the epoch, in loops that read their data by themselves."""
+"""Epoch numbers for the samplers of custom loops."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["DistSamplerSeedHook"]
 
 
 class DistSamplerSeedHook(Hook):
-    """Calls `set_epoch(epoch)` of the training loader's sampler before each epoch, with the index from 0.
+    """Call `set_epoch(epoch)` of the training sampler before each epoch, with the epoch index from 0.
 
-    The Trainer does so by itself, so there it has nothing to do.
+    The Trainer calls `set_epoch` automatically, so the hook is a no-op there.
     """
 
     makes_requests = False
@@ -26,28 +26,32 @@ class DistSamplerSeedHook(Hook):
         """Find the sampler.
 
         Raises:
-            ConfigError: a loop of one's own has not said what its loader is.
+            ConfigError: If a custom loop passed no `train_loader`.
         """
         self._sampler = None
         if run.trainer is not None:
-            run.logger.info("%s: the Trainer tells samplers the epoch by itself, so there is nothing to do.", self.name)
+            run.logger.info("%s: no-op, because the Trainer calls `set_epoch` of samplers automatically.", self.name)
             return
         if run.train_loader is None:
             raise ConfigError(
-                [f"hook {self.name!r} tells the training loader's sampler the epoch: give bus.run a train_loader=."]
+                [
+                    f"hook {self.name!r}: requires the training loader of the run, got None. Pass `train_loader` to "
+                    "`bus.run()`."
+                ]
             )
         self._sampler = _sampler_of(run.train_loader)
         if self._sampler is None:
-            run.logger.info("%s: no sampler wants to know the epoch, so there is nothing to do.", self.name)
+            run.logger.info("%s: no-op, because the training loader has no sampler with `set_epoch`.", self.name)
 
     def before_train_epoch(self, epoch: int) -> None:
-        """Tell it."""
+        """Set the epoch of the sampler."""
         if self._sampler is not None:
             self._sampler.set_epoch(epoch)
 
 
 def _sampler_of(loader: Any) -> Any:
-    """What wants to know the epoch: the loader's sampler, or that of its batch sampler, or the batch sampler itself."""
+    """Return the object with `set_epoch`: the sampler, the sampler of the batch sampler, or the batch sampler."""
     batches = getattr(loader, "batch_sampler", None)
+    # With a custom batch sampler, DataLoader.sampler is an unused default without `set_epoch`.
     candidates = (getattr(loader, "sampler", None), getattr(batches, "sampler", None), batches)
-    return next((each for each in candidates if hasattr(each, "set_epoch")), None)
+    return next((candidate for candidate in candidates if hasattr(candidate, "set_epoch")), None)

@@ -1,4 +1,4 @@
-"""Image sizes as a function of seed and iteration, so that every process has the same without asking another."""
+"""Image sizes as a function of seed and iteration."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hookbus.training.rng import mix
 __all__ = ["Sizes"]
 
 UNIT = 32
-"""Sizes are multiples of this many pixels, the stride of the usual detectors."""
+"""Divisor of all sizes, in pixels: the largest stride of common detectors."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a training.
+    """Image sizes of a training.
 
     Attributes:
-        seed: what they follow from, together with the iteration.
-        ratio_range: the least and the greatest k.
-        img_scale: height and width of the plain size, for their proportion.
-        interval: a new size every this many iterations.
+        seed: Seed of the random factors.
+        ratio_range: Smallest and largest factor k, both included.
+        img_scale: Height and width that define the aspect ratio.
+        interval: Number of iterations per size.
     """
 
     seed: int
@@ -29,8 +29,13 @@ class Sizes:
     interval: int = 10
 
     def at(self, iteration: int) -> tuple[int, int]:
-        """(height, width) in pixels of an iteration, by its index from 0: (32 k, 32 floor(k * width / height))."""
+        """Return (height, width) in pixels for an iteration: (32 k, 32 floor(k * width / height)).
+
+        Args:
+            iteration: Index of the iteration, from 0.
+        """
         least, greatest = self.ratio_range
+        # Derived instead of drawn from an RNG: ranks and workers compute the same size without communication.
         k = least + mix(self.seed, iteration // self.interval, UNIT) % (greatest - least + 1)
         height, width = self.img_scale
         return UNIT * k, UNIT * max(k * width // height, 1)

@@ -1,4 +1,4 @@
-"""Statistics and buffers that belong together on all processes; with one process there is nothing to synchronise."""
+"""Hooks that synchronize normalization layers and buffers; no-ops with a single process."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ __all__ = ["SyncBuffersHook", "SyncNormHook"]
 
 
 class SyncHook(Hook):
-    """Makes tensors of the model the same on all processes, after each training epoch and before they are judged."""
+    """Synchronize tensors of the model across ranks, after each training epoch and before each evaluation."""
 
     makes_requests = False
 
     def before_run(self, run: Run) -> None:
-        """Say so where there is nothing to do."""
+        """Log that the hook is a no-op with a single process."""
         if run.ranks.world_size == 1:
-            found = {} if run.model is None else self.tensors(unwrapped(run.model))
-            run.logger.info("%s: one process, so there is nothing to synchronise (%s tensors).", self.name, len(found))
+            tensors = {} if run.model is None else self.tensors(unwrapped(run.model))
+            run.logger.info("%s: no-op with a single process (%s tensors).", self.name, len(tensors))
 
     def after_train_epoch(self, run: Run) -> None:
-        """Synchronise what a checkpoint of the epoch's end will hold."""
+        """Synchronize the tensors, so that a checkpoint of the epoch contains the synchronized values."""
         self._synchronise(run)
 
     def before_val(self, run: Run) -> None:
-        """Synchronise what is about to be judged."""
+        """Synchronize the tensors before they are evaluated."""
         self._synchronise(run)
 
     def before_test(self, run: Run) -> None:
-        """Synchronise what is about to be judged."""
+        """Synchronize the tensors before they are evaluated."""
         self._synchronise(run)
 
     @abstractmethod
     def tensors(self, model: nn.Module) -> dict[str, Tensor]:
-        """What belongs together on all processes, by name."""
+        """Return the tensors to synchronize, by name."""
 
     def _synchronise(self, run: Run) -> None:
         if run.ranks.world_size > 1 and run.model is not None:
@@ -47,16 +47,19 @@ class SyncHook(Hook):
 
 
 class SyncNormHook(SyncHook):
-    """The state of normalisation layers: running means, variances by the law of total variance, parameters."""
+    """Synchronize the state of normalization layers: running means and variances, and parameters.
+
+    Means over the ranks; variances by the law of total variance.
+    """
 
     def tensors(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state of all normalisation layers, by name."""
+        """Return the state of all normalization layers, by name."""
         return norm_states(model)
 
 
 class SyncBuffersHook(SyncHook):
-    """All buffers of the model: means, and running variances by the law of total variance."""
+    """Synchronize all buffers of the model: means over the ranks; running variances by the law of total variance."""
 
     def tensors(self, model: nn.Module) -> dict[str, Tensor]:
-        """All buffers, by name."""
+        """Return all buffers, by name."""
         return dict(model.named_buffers())

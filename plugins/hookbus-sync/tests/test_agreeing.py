@@ -1,4 +1,4 @@
-"""The formula; what real processes make of it is in tests/distributed."""
+"""The formula of the variance. Multiple processes are tested in tests/distributed."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def tensor(*numbers: float) -> Tensor:
 
 
 @given(st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=5))
-def test_spreads_are_on_average_the_variance_of_all_samples(parts: list[list[float]]) -> None:
-    processes = torch.tensor(parts, dtype=torch.float64)
-    within, own = processes.var(1, correction=0), processes.mean(1)
+def test_mean_of_contributions_is_the_variance_of_all_samples(parts: list[list[float]]) -> None:
+    samples = torch.tensor(parts, dtype=torch.float64)
+    within, own = samples.var(1, correction=0), samples.mean(1)
 
-    found = spread(within, own, processes.mean()).mean()
+    variance = spread(within, own, samples.mean()).mean()
 
-    assert torch.allclose(found, processes.var(correction=0), rtol=1e-9, atol=1e-9)
+    assert torch.allclose(variance, samples.var(correction=0), rtol=1e-9, atol=1e-9)
 
 
-def test_the_mean_of_variances_would_miss_what_lies_between() -> None:
+def test_variance_includes_differences_between_means_of_ranks() -> None:
     within, own = tensor(1.0, 1.2), tensor(-5.0, 4.0)
 
-    # 1.1 within, and (4.5^2 + 4.5^2) / 2 = 20.25 between
+    # 1.1 within ranks, and (4.5^2 + 4.5^2) / 2 = 20.25 between ranks
     assert torch.allclose(spread(within, own, own.mean()).mean(), tensor(21.35))
 
 
-def test_with_one_process_nothing_changes() -> None:
+def test_single_process_does_not_modify_the_tensors() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), nn.LayerNorm(3))
     model(torch.randn(8, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -44,5 +44,5 @@ def test_with_one_process_nothing_changes() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_nothing_to_agree_on_is_no_error() -> None:
+def test_empty_mapping_is_valid() -> None:
     agree({}, Ranks())

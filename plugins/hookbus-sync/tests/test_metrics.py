@@ -1,4 +1,4 @@
-"""With one process; what several make of it is in tests/distributed."""
+"""Averaged metrics with a single process. Multiple processes are tested in tests/distributed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hookbus.testing import check_hook
 from hookbus_sync import SyncMetricsHook
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_checks() -> None:
     check_hook(SyncMetricsHook)
 
 
-def test_with_one_process_numbers_are_as_they_were_found() -> None:
+def test_single_process_does_not_modify_the_metrics() -> None:
     bus = HookBus([SyncMetricsHook()])
     with bus.run() as run:
         window = run.metrics.window("test")
@@ -25,6 +25,6 @@ def test_with_one_process_numbers_are_as_they_were_found() -> None:
         assert run.metrics.means(window) == {"train/loss": 3.0, "train/acc": 0.5}
 
 
-def test_nothing_to_exchange_is_refused() -> None:
+def test_empty_list_of_metrics_is_an_error() -> None:
     with pytest.raises(ConfigError, match="metrics: "):
         SyncMetricsHook(metrics=[])

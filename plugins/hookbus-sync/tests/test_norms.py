@@ -5,7 +5,7 @@ from torch import nn
 from hookbus_sync.norms import norm_states
 
 
-def test_it_is_the_state_of_normalising_layers_under_its_own_names() -> None:
+def test_state_of_normalization_layers_has_names_of_the_state_dict() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Sequential(nn.GroupNorm(1, 2)))
 
     assert list(norm_states(model)) == [
@@ -21,5 +21,5 @@ def test_it_is_the_state_of_normalising_layers_under_its_own_names() -> None:
     assert list(norm_states(nn.LayerNorm(2))) == ["weight", "bias"]
 
 
-def test_a_model_without_such_a_layer_has_none() -> None:
+def test_model_without_normalization_layers_has_an_empty_state() -> None:
     assert norm_states(nn.Linear(1, 1)) == {}

@@ -1,4 +1,4 @@
-"""What is delivered, with and without workers, in the Trainer and in a loop of one's own."""
+"""Image sizes of batches with and without workers, in the Trainer and in custom loops."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hookbus_sync.random_size import Resize
 from hookbus_sync.sizes import Sizes
 
 WORKERS = {
-    "here": {},
+    "main process": {},
     "2 workers": {"num_workers": 2},
-    "2 that stay": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
+    "2 persistent workers": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
 }
 
 
 class Images(Dataset[Any]):
-    """Six pictures of one channel, in the size that was told last."""
+    """Six images with one channel, in the current size."""
 
     def __init__(self) -> None:
         self.size = (1, 1)
@@ -41,18 +41,18 @@ class Images(Dataset[Any]):
         return torch.zeros(1, *self.size)
 
 
-class Watch(Hook):
-    """Notes the size of each batch, and the one that was announced."""
+class SizeRecorder(Hook):
+    """Record the size of each batch and the size that the hook reports."""
 
     def __init__(self, hook: SyncRandomSizeHook, path: Path | None = None, at: int = 0) -> None:
         super().__init__()
         self.hook, self.path, self.at = hook, path, at
-        self.delivered: list[tuple[int, int]] = []
-        self.announced: list[tuple[int, int]] = []
+        self.actual: list[tuple[int, int]] = []
+        self.expected: list[tuple[int, int]] = []
 
     def before_train_iter(self, batch: torch.Tensor) -> None:
-        self.delivered.append((batch.shape[-2], batch.shape[-1]))
-        self.announced.append(self.hook.size)
+        self.actual.append((batch.shape[-2], batch.shape[-1]))
+        self.expected.append(self.hook.size)
 
     def after_train_iter(self, run: Run) -> None:
         if self.path is not None and run.iters_done == self.at:
@@ -68,7 +68,7 @@ class Scale(nn.Module):
         return self.weight.sum() * batch.mean()
 
 
-def by_trainer(hooks: list[Any], loader: Any, **options: Any) -> None:
+def run_trainer(hooks: list[Any], loader: Any, **options: Any) -> None:
     model = Scale()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     Trainer(
@@ -76,7 +76,7 @@ def by_trainer(hooks: list[Any], loader: Any, **options: Any) -> None:
     ).fit()
 
 
-def by_hand(hooks: list[Any], loader: Any, **options: Any) -> None:
+def run_custom_loop(hooks: list[Any], loader: Any, **options: Any) -> None:
     bus = HookBus(hooks)
     with bus.run(model=Scale(), train_loader=loader, **options) as run:
         for _ in run.epochs():
@@ -88,65 +88,65 @@ def by_hand(hooks: list[Any], loader: Any, **options: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a loss of power would leave."""
+def _skip_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Durability after a power failure is not tested here, and fsync is slow on some file systems.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def train(loop: Any, *, workers: str = "here", dataset: Any = None, **options: Any) -> Watch:
+def train(loop: Any, *, workers: str = "main process", dataset: Any = None, **options: Any) -> SizeRecorder:
     hook = SyncRandomSizeHook(ratio_range=(1, 9), interval=2)
-    watch = Watch(hook, options.pop("path", None), options.pop("at", 0))
+    recorder = SizeRecorder(hook, options.pop("path", None), options.pop("at", 0))
     loader = DataLoader(dataset or Images(), batch_size=2, **WORKERS[workers])
-    loop([hook, watch], loader, **{"epochs": 4, "seed": 5, **options})
-    return watch
+    loop([hook, recorder], loader, **{"epochs": 4, "seed": 5, **options})
+    return recorder
 
 
-@pytest.mark.parametrize("loop", [by_trainer, by_hand])
+@pytest.mark.parametrize("loop", [run_trainer, run_custom_loop])
 class TestSizes:
     @pytest.mark.parametrize("workers", WORKERS)
-    def test_are_those_announced_in_every_batch(self, loop: Any, workers: str) -> None:
-        watch = train(loop, workers=workers)
+    def test_size_of_every_batch_is_the_size_of_the_hook(self, loop: Any, workers: str) -> None:
+        recorder = train(loop, workers=workers)
 
-        assert len(watch.delivered) == 12
-        assert watch.delivered == watch.announced
-        changes = [i + 1 for i in range(12) if i == 0 or watch.delivered[i] != watch.delivered[i - 1]]
+        assert len(recorder.actual) == 12
+        assert recorder.actual == recorder.expected
+        changes = [i + 1 for i in range(12) if i == 0 or recorder.actual[i] != recorder.actual[i - 1]]
         assert len(changes) > 3
         assert all(number % 2 for number in changes)
-        assert {side for size in watch.delivered for side in size} <= {32 * k for k in range(1, 10)}
+        assert {side for size in recorder.actual for side in size} <= {32 * k for k in range(1, 10)}
 
-    def test_are_the_same_for_the_same_seed(self, loop: Any) -> None:
-        first = train(loop).delivered
+    def test_sizes_depend_on_the_seed(self, loop: Any) -> None:
+        first = train(loop).actual
 
-        assert train(loop).delivered == first
-        assert train(loop, seed=6).delivered != first
+        assert train(loop).actual == first
+        assert train(loop, seed=6).actual != first
 
-    @pytest.mark.parametrize("workers", ["here", "2 that stay"])
+    @pytest.mark.parametrize("workers", ["main process", "2 persistent workers"])
     @pytest.mark.parametrize("at", [3, 4])
-    def test_are_the_same_after_a_resume(self, loop: Any, workers: str, at: int, tmp_path: Path) -> None:
+    def test_sizes_are_the_same_after_a_resume(self, loop: Any, workers: str, at: int, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"
-        whole = train(loop, path=path, at=at).delivered
+        whole = train(loop, path=path, at=at).actual
 
-        assert train(loop, workers=workers, resume=path).delivered == whole[at:]
+        assert train(loop, workers=workers, resume=path).actual == whole[at:]
 
-    def test_are_told_to_a_data_set_inside_another(self, loop: Any) -> None:
-        watch = train(loop, dataset=Subset(Images(), [0, 1]))
+    def test_size_is_set_on_a_dataset_inside_a_wrapper(self, loop: Any) -> None:
+        recorder = train(loop, dataset=Subset(Images(), [0, 1]))
 
-        assert watch.delivered == watch.announced
+        assert recorder.actual == recorder.expected
 
-    def test_that_nobody_can_be_told_are_an_error_at_the_start(self, loop: Any) -> None:
-        with pytest.raises(ConfigError, match=r"list cannot have another size: .* update_dynamic_scale\(size\)"):
+    def test_dataset_without_a_method_for_the_size_is_an_error(self, loop: Any) -> None:
+        with pytest.raises(ConfigError, match=r"list does not support .* update_dynamic_scale\(size\)"):
             train(loop, dataset=Subset([torch.zeros(1)], [0]))
 
 
-def test_a_loop_that_reads_its_data_by_itself_is_told() -> None:
+def test_custom_loop_without_run_batches_is_an_error() -> None:
     bus = HookBus([SyncRandomSizeHook()])
-    with pytest.raises(LoopError, match=r"take the batches from run\.batches\(loader\)"), bus.run():
+    with pytest.raises(LoopError, match=r"Iterate over run\.batches\(loader\)"), bus.run():
         bus.emit("before_train_iter")
 
 
-def test_other_data_of_the_same_iterations_is_told_as_well() -> None:
-    resize, data = Resize(Sizes(0, (14, 26), (640, 640), 10)), [Images(), Images()]
-    for each in data:
-        resize(each, 0, 0)
+def test_size_is_set_on_a_second_dataset_of_the_same_iteration() -> None:
+    resize, datasets = Resize(Sizes(0, (14, 26), (640, 640), 10)), [Images(), Images()]
+    for dataset in datasets:
+        resize(dataset, 0, 0)
 
-    assert data[0].size == data[1].size == Sizes(0, (14, 26), (640, 640), 10).at(0)
+    assert datasets[0].size == datasets[1].size == Sizes(0, (14, 26), (640, 640), 10).at(0)

@@ -14,11 +14,11 @@ from hookbus.errors import ConfigError
 from hookbus.testing import check_hook
 from hookbus_sync import DistSamplerSeedHook
 
-EXPECTED = [0, "begins", 1, "begins", 2, "begins"]
+EXPECTED = [0, "iter", 1, "iter", 2, "iter"]
 
 
-class Told(Sampler[int]):
-    """Notes the epochs that it is told, and when it is iterated."""
+class RecordingSampler(Sampler[int]):
+    """Record the epochs and the start of each iteration over the sampler."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -30,11 +30,11 @@ class Told(Sampler[int]):
         return 2
 
     def __iter__(self) -> Iterator[int]:
-        self.calls.append("begins")
+        self.calls.append("iter")
         return iter([0, 1])
 
 
-def loader(sampler: Told, batched: bool = False) -> DataLoader[Any]:
+def loader(sampler: RecordingSampler, batched: bool = False) -> DataLoader[Any]:
     data: Any = torch.zeros(2, 1)
     if batched:
         return DataLoader(data, batch_sampler=BatchSampler(sampler, 1, drop_last=False))
@@ -42,8 +42,8 @@ def loader(sampler: Told, batched: bool = False) -> DataLoader[Any]:
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_loop_of_ones_own_has_its_sampler_told_before_each_epoch(batched: bool) -> None:
-    sampler = Told()
+def test_sampler_of_a_custom_loop_receives_the_epoch_before_each_epoch(batched: bool) -> None:
+    sampler = RecordingSampler()
     batches, bus = loader(sampler, batched), HookBus([DistSamplerSeedHook()])
     with bus.run(epochs=3, train_loader=batches) as run:
         for _ in run.epochs():
@@ -56,9 +56,9 @@ def test_a_loop_of_ones_own_has_its_sampler_told_before_each_epoch(batched: bool
     assert sampler.calls == EXPECTED
 
 
-def test_the_trainer_tells_it_once_with_the_hook_as_without(caplog: pytest.LogCaptureFixture) -> None:
+def test_hook_is_a_no_op_in_the_trainer(caplog: pytest.LogCaptureFixture) -> None:
     for hooks in ([], [DistSamplerSeedHook()]):
-        sampler, model = Told(), nn.Linear(1, 1)
+        sampler, model = RecordingSampler(), nn.Linear(1, 1)
         with caplog.at_level(logging.INFO, "hookbus"):
             Trainer(
                 model,
@@ -74,28 +74,27 @@ def test_the_trainer_tells_it_once_with_the_hook_as_without(caplog: pytest.LogCa
         assert sampler.calls == EXPECTED
 
     assert (
-        "dist_sampler_seed: the Trainer tells samplers the epoch by itself, so there is nothing to do."
-        in caplog.messages
+        "dist_sampler_seed: no-op, because the Trainer calls `set_epoch` of samplers automatically." in caplog.messages
     )
 
 
-def test_a_loader_without_such_a_sampler_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_hook_is_a_no_op_without_a_sampler_with_set_epoch(caplog: pytest.LogCaptureFixture) -> None:
     bus = HookBus([DistSamplerSeedHook()])
     with caplog.at_level(logging.INFO, "hookbus"), bus.run(train_loader=[1, 2]):
         bus.emit("before_train_epoch")
 
-    assert "dist_sampler_seed: no sampler wants to know the epoch, so there is nothing to do." in caplog.messages
+    assert "dist_sampler_seed: no-op, because the training loader has no sampler with `set_epoch`." in caplog.messages
 
 
-def test_a_loader_that_nobody_named_is_an_error_at_the_start() -> None:
+def test_missing_train_loader_is_an_error() -> None:
     bus = HookBus([DistSamplerSeedHook()])
-    with pytest.raises(ConfigError, match="give bus.run a train_loader="), bus.run():
+    with pytest.raises(ConfigError, match="Pass `train_loader` to"), bus.run():
         bus.emit("before_train_epoch")
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_checks() -> None:
     class WithLoader(DistSamplerSeedHook):
         def before_run(self, run: Any) -> None:
-            run.train_loader = loader(Told())
+            run.train_loader = loader(RecordingSampler())
 
     check_hook(WithLoader)

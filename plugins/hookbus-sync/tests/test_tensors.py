@@ -14,7 +14,7 @@ HOOKS = [SyncNormHook, SyncBuffersHook]
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_they_keep_what_every_hook_promises(hook: Any) -> None:
+def test_hooks_pass_the_conformance_checks(hook: Any) -> None:
     check_hook(hook)
 
 
@@ -27,10 +27,10 @@ def test_they_keep_what_every_hook_promises(hook: Any) -> None:
         (SyncBuffersHook, nn.BatchNorm1d(2), 3),
     ],
 )
-def test_with_one_process_they_say_that_there_is_nothing_to_do(
+def test_hooks_are_no_ops_with_a_single_process(
     hook: Any, model: nn.Module | None, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "hookbus"), HookBus([hook()]).run(model=model):
         pass
 
-    assert f"{hook().name}: one process, so there is nothing to synchronise ({count} tensors)." in caplog.messages
+    assert f"{hook().name}: no-op with a single process ({count} tensors)." in caplog.messages
