@@ -103,7 +103,7 @@ class TestTrain:
         call("train", "run.yaml", "work_dir=runs/x")
         result = call("train", "run.yaml", "work_dir=runs/x")
         assert result.stdout.splitlines()[1] == "The files of this run are in runs/x-2"
-        assert result.stderr.startswith("warning: runs/x holds a run already, so this one goes into runs/x-2.")
+        assert result.stderr.startswith("warning: runs/x already contains a run, so this run uses runs/x-2.")
 
     @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
     def test_resume_and_overwrite_keep_the_directory(self, project: Project, option: str) -> None:

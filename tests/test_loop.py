@@ -209,7 +209,8 @@ class TestLimits:
         assert fingerprint(trainer.model.state_dict()) == weights
         assert run.outcome == "finished"
         assert caplog.messages == [
-            "Nothing to train: 0 epochs and 0 iterations are done already. Raise the limit, or begin afresh."
+            "Nothing to train: 0 epochs and 0 iterations are already complete. "
+            "Increase the limit, or start from scratch."
         ]
 
 
@@ -389,7 +390,7 @@ class TestValidations:
             toys.trainer(epochs=1, validate_first=True).fit()
 
         assert str(raised.value) == (
-            "This run has no way to validate: give val_loader= to the Trainer, or validate= to bus.run."
+            "The run has no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
         )
 
     def test_validate_and_test_return_results(self) -> None:
@@ -399,7 +400,7 @@ class TestValidations:
         assert set(trainer.test()) == {"test/loss"}
 
     def test_validate_requires_a_loader(self) -> None:
-        with pytest.raises(RequestError, match="This run has no way to validate: give val_loader= to the Trainer"):
+        with pytest.raises(RequestError, match="The run has no validation function. Pass val_loader= to the Trainer"):
             toys.trainer().validate()
 
 
@@ -460,7 +461,8 @@ class TestFitAgain:
 
         assert fingerprint(trainer.model.state_dict()) == weights
         assert caplog.messages == [
-            "Nothing to train: 2 epochs and 6 iterations are done already. Raise the limit, or begin afresh."
+            "Nothing to train: 2 epochs and 6 iterations are already complete. "
+            "Increase the limit, or start from scratch."
         ]
 
     def test_limit_in_another_unit_replaces_the_first(self) -> None:
@@ -776,13 +778,13 @@ class TestErrors:
             ({"epochs": 1, "iterations": 1}, "fit: exactly one limit is required. Pass either epochs= or iterations=."),
             (
                 {"train_loader": [], "epochs": 1},
-                "The training loader gave no batch. An iterator can be read only once: give a loader that can be "
-                "iterated in every epoch, with at least one batch (drop_last may have left none).",
+                "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
+                "is exhausted after one) and has at least one batch (check drop_last).",
             ),
             (
                 {"train_loader": iter(toys.pairs(2)), "epochs": 2},
-                "The training loader gave no batch. An iterator can be read only once: give a loader that can be "
-                "iterated in every epoch, with at least one batch (drop_last may have left none).",
+                "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
+                "is exhausted after one) and has at least one batch (check drop_last).",
             ),
             (
                 {"loss_fn": None, "epochs": 1},

@@ -78,8 +78,8 @@ def test_nested_run_is_an_error() -> None:
         trainer.fit()
 
     assert str(raised.value) == (
-        "This bus is in the middle of a run (train), so another one cannot begin on it. For a validation there, "
-        "ask the run for it: run.request_validation() or run.validate()."
+        "A run (train) is active on this bus, so a second run cannot start. To validate during the run, call "
+        "run.request_validation() or run.validate()."
     )
 
 
@@ -87,4 +87,4 @@ def test_resume_and_overwrite_are_mutually_exclusive(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         toys.trainer(epochs=1, work_dir=tmp_path, resume="auto", overwrite=True).fit()
 
-    assert str(raised.value) == "resume and overwrite contradict each other: the run either goes on or is removed."
+    assert str(raised.value) == "`resume` and `overwrite` are mutually exclusive. Set only one of them."
