@@ -1,4 +1,4 @@
-"""Demo models and data sets for hookbus run files."""
+"""Example models and datasets for hookbus run files."""
 
 from hookbus_zoo.data import cifar10, digits
 from hookbus_zoo.models import cnn, mlp

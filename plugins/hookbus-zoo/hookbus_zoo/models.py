@@ -1,4 +1,4 @@
-"""Small classifiers of pictures."""
+"""Small image classifiers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DIGITS_SHAPE = (1, 8, 8)
 
 
 def mlp(width: int = 64, input_shape: Sequence[int] = DIGITS_SHAPE, num_classes: int = 10) -> nn.Sequential:
-    """Two hidden layers with ReLU.
+    """Build an MLP with two hidden layers and ReLU.
 
     Args:
-        width: units of each hidden layer.
-        input_shape: of one picture, without the batch.
-        num_classes: outputs.
+        width: Number of units of each hidden layer.
+        input_shape: Shape of one image, without the batch dimension.
+        num_classes: Number of classes.
 
     Returns:
-        A module that makes scores of shape (batch, num_classes) of pictures of shape (batch, *input_shape).
+        A module that maps images of shape (N, *input_shape) to logits of shape (N, num_classes).
 
     Raises:
-        ConfigError: an argument does not hold.
+        ConfigError: If an argument is invalid.
     """
     _check(width=width, num_classes=num_classes)
     _require(len(input_shape) > 0 and min(input_shape) > 0, "input_shape", input_shape, "positive sizes")
@@ -43,24 +43,24 @@ def mlp(width: int = 64, input_shape: Sequence[int] = DIGITS_SHAPE, num_classes:
 def cnn(
     width: int = 16, dropout: float = 0.1, input_shape: Sequence[int] = DIGITS_SHAPE, num_classes: int = 10
 ) -> nn.Sequential:
-    """Two convolutions with batch norm, each followed by pooling that halves the picture.
+    """Build a CNN with two blocks of convolution, batch norm, ReLU and max pooling.
 
     Args:
-        width: channels of the first convolution; the second has twice as many.
-        dropout: the share of features that is dropped before the last layer; from 0 to below 1.
-        input_shape: (channels, height, width) of one picture; height and width at least 4.
-        num_classes: outputs.
+        width: Number of channels of the first convolution; the second has twice as many.
+        dropout: Dropout probability before the last layer, at least 0 and less than 1.
+        input_shape: Shape (C, H, W) of one image, with H and W at least 4.
+        num_classes: Number of classes.
 
     Returns:
-        A module that makes scores of shape (batch, num_classes) of pictures of shape (batch, *input_shape).
+        A module that maps images of shape (N, *input_shape) to logits of shape (N, num_classes).
 
     Raises:
-        ConfigError: an argument does not hold.
+        ConfigError: If an argument is invalid.
     """
     _check(width=width, num_classes=num_classes)
-    _require(isinstance(dropout, (int, float)) and 0 <= dropout < 1, "dropout", dropout, "a number from 0 to below 1")
-    fits = len(input_shape) == 3 and input_shape[0] > 0 and min(input_shape[1:]) >= 4
-    _require(fits, "input_shape", input_shape, "(channels, height, width), with height and width of at least 4")
+    _require(isinstance(dropout, (int, float)) and 0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)")
+    is_valid = len(input_shape) == 3 and input_shape[0] > 0 and min(input_shape[1:]) >= 4
+    _require(is_valid, "input_shape", input_shape, "(C, H, W) with H and W of at least 4")
     channels, height, breadth = input_shape
     features = 2 * width * (height // 4) * (breadth // 4)
     return nn.Sequential(
@@ -73,15 +73,16 @@ def cnn(
 
 
 def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    # Without a bias: the batch norm subtracts it again.
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     return convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
 
 
 def _check(**counts: int) -> None:
     for name, value in counts.items():
-        _require(isinstance(value, int) and value >= 1, name, value, "a whole number of at least 1")
+        _require(isinstance(value, int) and value >= 1, name, value, "an integer of at least 1")
 
 
-def _require(holds: bool, name: str, value: object, wanted: str) -> None:
-    if not holds:
-        raise ConfigError([f"{name}: should be {wanted}, but it is {value!r}."])
+def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
+    if not is_valid:
+        raise ConfigError([f"{name}: should be {expected}, got {value!r}."])

@@ -1,4 +1,4 @@
-"""CIFAR-10 in small, and a torchvision to read it with."""
+"""A small CIFAR-10, and a torchvision to read it."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ STAND_IN = Path(__file__).parent / "stand_in"
 
 @pytest.fixture
 def torchvision(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`torchvision.datasets`: the real one where it is installed and works, else a stand-in of the same behaviour."""
+    """Return `torchvision.datasets`, or a stand-in with the same behavior if torchvision cannot be imported."""
     try:
         yield importlib.import_module("torchvision.datasets")
     except Exception:
-        _forget_torchvision()
+        _unload_torchvision()
         monkeypatch.syspath_prepend(STAND_IN)
         yield importlib.import_module("torchvision.datasets")
-        _forget_torchvision()
+        _unload_torchvision()
 
 
-def _forget_torchvision() -> None:
+def _unload_torchvision() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
 
 
 class SmallCifar:
-    """The files of CIFAR-10 as they are published, with two pictures in each batch instead of 10,000.
+    """The files of CIFAR-10 in the published format, with two images in each batch instead of 10,000.
 
-    A batch is a pickled dictionary. Its `data` has a row of 3,072 bytes per picture: 1,024 red ones, row by row, then
-    the green and the blue ones.
+    A batch is a pickled dictionary. Its `data` has a row of 3,072 bytes per image: 1,024 red bytes in row-major order,
+    then the green and the blue ones.
 
     Attributes:
-        data: of each batch, uint8 of shape (2, 3072).
-        labels: of each batch.
+        data: Array of each batch, uint8 of shape (2, 3072).
+        labels: Labels of each batch.
     """
 
     def __init__(self, root: Path) -> None:
@@ -57,7 +57,7 @@ class SmallCifar:
         self.labels = {name: [i, i + 1] for i, name in enumerate(names)}
 
     def write(self) -> None:
-        """The unpacked archive."""
+        """Write the unpacked archive."""
         (self.root / FOLDER).mkdir(parents=True)
         for name in self.data:
             self._dump(name, {"data": self.data[name], "labels": self.labels[name]})
@@ -67,17 +67,17 @@ class SmallCifar:
         (self.root / FOLDER / name).write_bytes(pickle.dumps(content, protocol=2))
 
     def pack(self, path: Path) -> None:
-        """The archive."""
+        """Write the archive."""
         with tarfile.open(path, "w:gz") as archive:
             archive.add(self.root / FOLDER, FOLDER)
 
-    def expect(self, monkeypatch: pytest.MonkeyPatch, datasets: Any) -> None:
-        """Tell torchvision the sums of these files, in place of those of the full ones."""
-        known = datasets.CIFAR10
+    def patch_checksums(self, monkeypatch: pytest.MonkeyPatch, datasets: Any) -> None:
+        """Replace the checksums in torchvision by those of these files."""
+        dataset = datasets.CIFAR10
         sums = {path.name: md5(path) for path in (self.root / FOLDER).iterdir()}
-        monkeypatch.setattr(known, "train_list", [[name, sums[name]] for name, _ in known.train_list])
-        monkeypatch.setattr(known, "test_list", [[name, sums[name]] for name, _ in known.test_list])
-        monkeypatch.setattr(known, "meta", {**known.meta, "md5": sums["batches.meta"]})
+        monkeypatch.setattr(dataset, "train_list", [[name, sums[name]] for name, _ in dataset.train_list])
+        monkeypatch.setattr(dataset, "test_list", [[name, sums[name]] for name, _ in dataset.test_list])
+        monkeypatch.setattr(dataset, "meta", {**dataset.meta, "md5": sums["batches.meta"]})
 
 
 def md5(path: Path) -> str:
@@ -86,21 +86,21 @@ def md5(path: Path) -> str:
 
 @pytest.fixture
 def small_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchvision: Any) -> SmallCifar:
-    """CIFAR-10 in small, in `tmp_path/data`."""
-    made = SmallCifar(tmp_path / "data")
-    made.write()
-    made.expect(monkeypatch, torchvision)
-    return made
+    """Return a small CIFAR-10 in `tmp_path/data`."""
+    dataset = SmallCifar(tmp_path / "data")
+    dataset.write()
+    dataset.patch_checksums(monkeypatch, torchvision)
+    return dataset
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """The address of a server on this machine that gives the files in `tmp_path/published`."""
+    """Return the URL of a local server of the files in `tmp_path/published`."""
     (tmp_path / "published").mkdir()
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "published"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
-        thread = Thread(target=serving.serve_forever)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http_server:
+        thread = Thread(target=http_server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{serving.server_port}"
-        serving.shutdown()
+        yield f"http://127.0.0.1:{http_server.server_port}"
+        http_server.shutdown()
         thread.join()

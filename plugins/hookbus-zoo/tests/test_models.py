@@ -10,7 +10,7 @@ from hookbus.errors import ConfigError
 from hookbus_zoo import cnn, mlp
 
 
-def count(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -25,14 +25,14 @@ class TestMlp:
         ],
         ids=str,
     )
-    def test_has_two_hidden_layers_of_the_width(self, settings: dict[str, Any], parameters: int) -> None:
-        assert count(mlp(**settings)) == parameters
+    def test_mlp_has_two_hidden_layers_of_the_width(self, settings: dict[str, Any], parameters: int) -> None:
+        assert count_parameters(mlp(**settings)) == parameters
 
     @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (5,)])
-    def test_makes_a_score_per_class(self, shape: tuple[int, ...]) -> None:
+    def test_mlp_returns_a_logit_per_class(self, shape: tuple[int, ...]) -> None:
         assert mlp(input_shape=shape, num_classes=4)(torch.zeros(2, *shape)).shape == (2, 4)
 
-    def test_each_hidden_layer_is_followed_by_relu(self) -> None:
+    def test_hidden_layers_are_followed_by_relu(self) -> None:
         names = [type(layer).__name__ for layer in mlp()]
 
         assert names == ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear"]
@@ -42,7 +42,7 @@ class TestCnn:
     @pytest.mark.parametrize(
         ("settings", "parameters"),
         [
-            # 3 x 3 kernels without bias, two numbers per channel of batch norm, and (8 // 4) ** 2 places at the end
+            # 3 x 3 kernels without bias, batch norm with two parameters per channel, and (8 // 4) ** 2 output positions
             ({}, 9 * 1 * 16 + 2 * 16 + 9 * 16 * 32 + 2 * 32 + (32 * 4) * 10 + 10),
             ({"width": 2}, 9 * 1 * 2 + 2 * 2 + 9 * 2 * 4 + 2 * 4 + (4 * 4) * 10 + 10),
             (
@@ -53,22 +53,22 @@ class TestCnn:
         ],
         ids=str,
     )
-    def test_has_two_convolutions_of_the_width_and_of_twice_the_width(
+    def test_cnn_has_convolutions_of_the_width_and_of_twice_the_width(
         self, settings: dict[str, Any], parameters: int
     ) -> None:
-        assert count(cnn(**settings)) == parameters
+        assert count_parameters(cnn(**settings)) == parameters
 
     @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 4, 4), (1, 7, 13)])
-    def test_makes_a_score_per_class(self, shape: tuple[int, ...]) -> None:
+    def test_cnn_returns_a_logit_per_class(self, shape: tuple[int, ...]) -> None:
         assert cnn(input_shape=shape, num_classes=4)(torch.zeros(2, *shape)).shape == (2, 4)
 
-    def test_a_block_is_convolution_norm_relu_and_pooling(self) -> None:
+    def test_block_is_convolution_norm_relu_and_pooling(self) -> None:
         names = [type(layer).__name__ for layer in cnn()]
         block = ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"]
 
         assert names == [*block, *block, "Flatten", "Dropout", "Linear"]
 
-    def test_the_share_that_is_dropped_is_the_one_asked_for(self) -> None:
+    def test_dropout_has_the_configured_probability(self) -> None:
         (dropout,) = [layer for layer in cnn(dropout=0.25) if isinstance(layer, nn.Dropout)]
 
         assert dropout.p == 0.25
@@ -77,33 +77,33 @@ class TestCnn:
 @pytest.mark.parametrize("model", [mlp, cnn])
 @pytest.mark.parametrize("name", ["width", "num_classes"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "8", None])
-def test_a_count_that_is_none_is_refused(model: Any, name: str, value: Any) -> None:
+def test_invalid_count_raises(model: Any, name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         model(**{name: value})
 
-    assert str(caught.value) == f"{name}: should be a whole number of at least 1, but it is {value!r}."
+    assert str(caught.value) == f"{name}: should be an integer of at least 1, got {value!r}."
 
 
 @pytest.mark.parametrize("value", [-0.1, 1, 1.5, float("nan"), "0.1"])
-def test_a_dropout_that_is_no_share_is_refused(value: Any) -> None:
+def test_invalid_dropout_raises(value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         cnn(dropout=value)
 
-    assert str(caught.value) == f"dropout: should be a number from 0 to below 1, but it is {value!r}."
+    assert str(caught.value) == f"dropout: should be a number in [0, 1), got {value!r}."
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8, 8), (1, 3, 8), (1, 8, 3), (0, 8, 8)])
-def test_pictures_that_are_too_small_to_be_halved_twice_are_refused(shape: tuple[int, ...]) -> None:
+def test_invalid_or_too_small_image_shape_raises(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         cnn(input_shape=shape)
 
-    wanted = "(channels, height, width), with height and width of at least 4"
-    assert str(caught.value) == f"input_shape: should be {wanted}, but it is {shape!r}."
+    expected = "(C, H, W) with H and W of at least 4"
+    assert str(caught.value) == f"input_shape: should be {expected}, got {shape!r}."
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1, -8)])
-def test_inputs_without_numbers_are_refused(shape: tuple[int, ...]) -> None:
+def test_empty_input_shape_raises(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         mlp(input_shape=shape)
 
-    assert str(caught.value) == f"input_shape: should be positive sizes, but it is {shape!r}."
+    assert str(caught.value) == f"input_shape: should be positive sizes, got {shape!r}."

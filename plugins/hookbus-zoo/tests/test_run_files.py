@@ -1,4 +1,4 @@
-"""The names of this package in a run file."""
+"""Models and datasets of this package in a run file."""
 
 from __future__ import annotations
 
@@ -22,44 +22,46 @@ default_hooks: false
 """
 
 
-def trainer_of(directory: Path, model: str, dataset: str) -> Trainer:
+def make_trainer(directory: Path, model: str, dataset: str) -> Trainer:
     path = directory / "run.yaml"
     path.write_text(RUN_FILE.format(directory=directory, model=model, dataset=dataset))
     return Trainer.from_file(path)
 
 
-def test_a_cnn_is_trained_on_digits_by_their_names(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, "{type: cnn, width: 4, dropout: 0.0}", "{type: digits, batch_size: 500, seed: 1}")
+def test_cnn_is_trained_on_digits_by_name(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, "{type: cnn, width: 4, dropout: 0.0}", "{type: digits, batch_size: 500, seed: 1}")
     trainer.fit()
 
     assert trainer.bus.current.iters_done == 3  # 1,438 digits in batches of 500
     assert "val/accuracy" in trainer.bus.current.metrics.results
 
 
-def test_a_model_is_told_the_shape_of_the_data_and_the_number_of_classes(tmp_path: Path, small_cifar: Any) -> None:
-    trainer = trainer_of(tmp_path, "{type: mlp, width: 5}", f"{{type: cifar10, root: {small_cifar.root}}}")
+def test_model_receives_input_shape_and_num_classes_of_the_dataset(tmp_path: Path, small_cifar: Any) -> None:
+    trainer = make_trainer(tmp_path, "{type: mlp, width: 5}", f"{{type: cifar10, root: {small_cifar.root}}}")
 
-    sizes = [(each.in_features, each.out_features) for each in trainer.model.modules() if isinstance(each, nn.Linear)]
+    sizes = [
+        (layer.in_features, layer.out_features) for layer in trainer.model.modules() if isinstance(layer, nn.Linear)
+    ]
     assert sizes == [(3 * 32 * 32, 5), (5, 5), (5, 10)]
 
 
 @pytest.mark.parametrize(
     ("model", "dataset", "message"),
     [
-        ("{type: cnn, width: 0}", "{type: digits}", r"run\.yaml:2:.* model\.width: should be a whole number"),
+        ("{type: cnn, width: 0}", "{type: digits}", r"run\.yaml:2:.* model\.width: should be an integer"),
         ("{type: cnn}", "{type: digits, val_share: 2}", r"run\.yaml:3:.* dataset\.val_share: should be a number"),
         ("{type: cnn, widht: 3}", "{type: digits}", r"run\.yaml:2:.*unknown key\. Did you mean 'width'"),
         (
             "{type: cnn}",
             "{type: cifar10}",
-            r"run\.yaml:3:.* cifar10 needs torchvision, .* Run: pip install torchvision",
+            r"run\.yaml:3:.* cifar10 requires torchvision, .* Run: pip install torchvision",
         ),
     ],
 )
-def test_what_does_not_hold_is_told_with_its_line(
+def test_invalid_argument_raises_with_its_line(
     model: str, dataset: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
 
     with pytest.raises(ConfigError, match=message):
-        trainer_of(tmp_path, model, dataset)
+        make_trainer(tmp_path, model, dataset)

@@ -1,1 +1,1 @@
-"""What CIFAR-10 needs of torchvision, for machines where none is installed: the same names, files and errors."""
+"""Stand-in for the part of torchvision that CIFAR-10 requires, with the same names, files and errors."""
