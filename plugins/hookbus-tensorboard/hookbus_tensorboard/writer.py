@@ -114,7 +114,7 @@ class TensorBoardWriter(Writer):
         start = Event(session_log=SessionLog(status=SessionLog.START))
         self._events.add_event(start, step + 1)
         self._events.flush()
-        return frozenset((KINDS.get(kind, kind), _name(kind, tag), at) for kind, tag, at in values)
+        return frozenset((KINDS.get(kind, kind), _name(kind, tag), at_step) for kind, tag, at_step in values)
 
     def flush(self) -> None:
         """Write all pending events to the file."""
