@@ -26,7 +26,7 @@ OFFERS = [offer for offer in discovery.offers() if offer.package in {project["na
 
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "dist_sampler_seed": ({}, "Pass `train_loader` to"),
-    "mean_teacher": ({}, "moves 'teacher' of the model towards 'student'"),
+    "mean_teacher": ({}, "updates 'teacher' of the model from 'student'"),
     "pipeline_switch": ({"switch_epoch": 1, "switch_pipeline": "math:sqrt"}, "The pipeline of list cannot be switched"),
     "set_epoch_info": ({}, r"has no method set_epoch\(epoch\)"),
     "sync_random_size": ({}, "list does not support a change of the image size"),

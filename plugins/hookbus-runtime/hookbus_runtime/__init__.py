@@ -1,4 +1,4 @@
-"""Runtime hooks for hookbus: what runs where, memory, garbage, time limits, a mean teacher."""
+"""Runtime hooks for hookbus: environment, memory, garbage collection, time limits, mean teacher."""
 
 from hookbus_runtime.config import (
     EmptyCacheConfig,

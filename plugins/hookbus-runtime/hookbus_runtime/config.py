@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the runtime hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class EmptyCacheConfig(HookConfig):
-    """When cached memory is given back."""
+    """Points at which cached device memory is released."""
 
     before_epoch: bool = Field(default=False, description="Before each epoch of training, validation and test.")
     after_epoch: bool = Field(default=True, description="After each epoch of training, validation and test.")
@@ -27,42 +27,43 @@ class EmptyCacheConfig(HookConfig):
 
 
 class GarbageCollectionConfig(HookConfig):
-    """When garbage is collected."""
+    """Interval and generation of garbage collections."""
 
-    interval: int = Field(default=50, ge=1, description="Collect after every this many iterations, and not in between.")
-    generation: Literal[0, 1, 2] = Field(default=1, description="How much is looked through; 2 is everything.")
+    interval: int = Field(default=50, ge=1, description="Collect garbage every N iterations, and not in between.")
+    generation: Literal[0, 1, 2] = Field(
+        default=1, description="Oldest generation to collect, see `gc.collect`; 2 is a full collection."
+    )
 
 
 class MeanTeacherConfig(HookConfig):
-    """How the teacher follows."""
+    """Momentum, update interval and module names of the mean teacher."""
 
     momentum: float = Field(
-        default=0.001, gt=0, le=1, description="Share of the student in each update of the teacher."
+        default=0.001, gt=0, le=1, description="Weight of the student in each update of the teacher."
     )
-    interval: int = Field(default=1, ge=1, description="Update the teacher every this many optimizer steps.")
-    skip_buffer: bool = Field(
-        default=True, description="Whether buffers are left alone; otherwise they follow as well."
-    )
-    teacher: str = Field(default="teacher", min_length=1, description="The name of the teacher in the model.")
-    student: str = Field(default="student", min_length=1, description="The name of the student in the model.")
+    interval: int = Field(default=1, ge=1, description="Update the teacher every N optimizer steps.")
+    skip_buffer: bool = Field(default=True, description="Leave buffers of the teacher unchanged, instead of updating.")
+    teacher: str = Field(default="teacher", min_length=1, description="Name of the teacher module in the model.")
+    student: str = Field(default="student", min_length=1, description="Name of the student module in the model.")
 
     @model_validator(mode="before")
     @classmethod
     def _other_spelling(cls, data: Any) -> Any:
+        # MMEngine names the option `skip_buffers`.
         if isinstance(data, dict) and "skip_buffers" in data:
             if "skip_buffer" in data:
-                raise ValueError("skip_buffers: it is another spelling of skip_buffer: give one of them.")
+                raise ValueError("skip_buffers: alias of skip_buffer, got both. Remove one of them.")
             return {**{k: v for k, v in data.items() if k != "skip_buffers"}, "skip_buffer": data["skip_buffers"]}
         return data
 
 
 class TimeLimitConfig(HookConfig):
-    """How long a training may take."""
+    """Maximum training time."""
 
     max_time: str | int | float = Field(default="24h", description='"4h", "1h30m", "2d", "04:30:00", or seconds.')
     per_run: bool = Field(
         default=False,
-        description="Count from the start of this process's run, not the whole training with its resumes.",
+        description="Count from the start of the current run, instead of the training time including resumed runs.",
     )
 
     @field_validator("max_time")
@@ -73,11 +74,11 @@ class TimeLimitConfig(HookConfig):
 
 
 class OutOfMemoryConfig(HookConfig):
-    """What is done about a batch that does not fit into the memory of the device."""
+    """Retry of batches that exceed the device memory."""
 
     retry: bool = Field(
-        default=False, description="Train on the batch again in smaller parts, and on later ones so too."
+        default=False, description="Repeat the batch in smaller parts, and split later batches in the same way."
     )
     reduction: Literal["mean", "sum"] = Field(
-        default="mean", description="What the loss is over the samples; parts are weighted so that gradients add up."
+        default="mean", description="Reduction of the loss over samples; determines the weight of each part."
     )

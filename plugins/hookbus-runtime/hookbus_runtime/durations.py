@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Parsing of human-readable durations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 def seconds_of(duration: str | float) -> float:
-    """The seconds of a duration.
+    """Return a duration in seconds.
 
     Args:
-        duration: "4h", "1h30m", "2d 12h", "90s"; "04:30:00" or "1-04:30:00" as in batch queues; or seconds.
+        duration: "4h", "1h30m", "2d 12h", "90s"; "04:30:00" or "1-04:30:00" as in SLURM; or seconds.
 
     Raises:
-        ValueError: it is none of these, or not more than nothing.
+        ValueError: If the duration has another format or is not positive and finite.
     """
     seconds = _of_text(duration.strip().lower()) if isinstance(duration, str) else float(duration)
+    # A bool is an int: `max_time: true` would be a limit of one second.
     if isinstance(duration, bool) or not (seconds > 0 and math.isfinite(seconds)):
-        raise ValueError(f"{duration!r} is no duration: write it as '4h', '1h30m', '04:30:00', or in seconds.")
+        raise ValueError(f"must be a positive duration, got {duration!r}. Set '4h', '1h30m', '04:30:00', or seconds.")
     return seconds
 
 
@@ -32,6 +33,7 @@ def _of_text(text: str) -> float:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     parts = PARTS.findall(text)
+    # NaN is rejected by the caller. A repeated unit, as in "1h2h", is more likely a typo than a sum.
     if PARTS.sub("", text) or len({unit for _, unit in parts}) < len(parts):
         return math.nan
     return sum(float(number) * SECONDS[unit] for number, unit in parts)

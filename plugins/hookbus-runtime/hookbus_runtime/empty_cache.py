@@ -1,4 +1,4 @@
-"""Gives the cached memory of the device back."""
+"""Release of cached device memory."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["EmptyCacheHook", "empty_cache"]
 
 
 def empty_cache() -> None:
-    """Give back what the allocator of the accelerator keeps; nothing where there is no accelerator."""
+    """Release the cached memory of the accelerator; a no-op without an accelerator."""
     if torch.accelerator.is_available():
         torch.accelerator.memory.empty_cache()
 
 
 class EmptyCacheHook(Hook):
-    """Gives the cached memory of the device back, at epochs and iterations of training, validation and test.
+    """Release cached device memory at epochs and iterations of training, validation and test.
 
-    It makes room for other processes and against fragmentation; the next allocation is slower. Without an accelerator
-    it does nothing.
+    Other processes can then use the memory, and fragmentation is reduced; the next allocations are slower. Without an
+    accelerator the hook is a no-op.
     """
 
     Config = EmptyCacheConfig
@@ -28,21 +28,21 @@ class EmptyCacheHook(Hook):
     config: EmptyCacheConfig
 
     def before_train_epoch(self) -> None:
-        """Give it back, where that is wanted."""
+        """Release the cache, if configured."""
         if self.config.before_epoch:
             empty_cache()
 
     before_val_epoch = before_test_epoch = before_train_epoch
 
     def after_train_epoch(self) -> None:
-        """Give it back, where that is wanted."""
+        """Release the cache, if configured."""
         if self.config.after_epoch:
             empty_cache()
 
     after_val_epoch = after_test_epoch = after_train_epoch
 
     def after_train_iter(self) -> None:
-        """Give it back, where that is wanted."""
+        """Release the cache, if configured."""
         if self.config.after_iter:
             empty_cache()
 

@@ -1,4 +1,4 @@
-"""Facts about a process: what runs, in which versions, where."""
+"""Environment of the process: versions, git commit, host and device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import hookbus
 __all__ = ["device_name", "facts", "git_revision"]
 
 WAIT = 5
-"""Seconds that git gets for an answer."""
+"""Timeout of a git command, in seconds."""
 
 
 def facts(device: Any = None) -> dict[str, Any]:
-    """What can be known of this process, as plain values; what is not known is None.
+    """Return the environment of the process as JSON-serializable values; unknown values are None.
 
     Args:
-        device: where the model is.
+        device: Device of the model, default None.
     """
     return {
         "versions": _versions(),
@@ -40,23 +40,27 @@ def facts(device: Any = None) -> dict[str, Any]:
 
 
 def git_revision(directory: Path | None = None) -> str | None:
-    """The commit that is checked out, with "-dirty" where files differ from it; None where there is none.
+    """Return the hash of the checked-out commit, with the suffix "-dirty" if tracked files are modified.
 
     Args:
-        directory: inside the repository; default the current directory.
+        directory: Directory inside the repository; default: the current directory.
+
+    Returns:
+        Hash, or None outside a repository or without git.
     """
     commit = _git(directory, "rev-parse", "HEAD")
     if not commit:
         return None
+    # Listing untracked files is slow in a directory of checkpoints and does not affect the tracked code.
     return f"{commit}-dirty" if _git(directory, "status", "--porcelain", "--untracked-files=no") else commit
 
 
 def device_name(device: Any) -> str | None:
-    """The device as people know it: "cuda:0 (NVIDIA H100)"."""
+    """Return the device with its product name, such as "cuda:0 (NVIDIA H100)"; None for None."""
     if device is None:
         return None
-    kind = torch.device(device)
-    return f"{kind} ({torch.cuda.get_device_name(kind)})" if kind.type == "cuda" else str(kind)
+    device = torch.device(device)
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def _versions() -> Mapping[str, str | None]:
@@ -69,10 +73,11 @@ def _versions() -> Mapping[str, str | None]:
 
 
 def _git(directory: Path | None, *arguments: str) -> str | None:
+    # The timeout: git can block on a network file system, and a run must not depend on its commit hash.
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", *arguments], cwd=directory, capture_output=True, text=True, check=True, timeout=WAIT
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()

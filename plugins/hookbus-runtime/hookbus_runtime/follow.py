@@ -1,4 +1,4 @@
-"""One module follows another: the arithmetic of a mean teacher (Tarvainen and Valpola 2017)."""
+"""Update of a mean teacher (Tarvainen and Valpola, 2017)."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ __all__ = ["follow", "pairs"]
 
 
 def pairs(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:
-    """The tensors of a teacher and of its student, matched by name.
+    """Return the pairs (teacher tensor, student tensor) of equal names.
 
     Args:
-        teacher, student: modules of the same make.
-        buffers: whether buffers belong to it.
+        teacher: Teacher module.
+        student: Student module of the same architecture.
+        buffers: Whether to include buffers.
 
     Raises:
-        ValueError: their names or shapes differ.
+        ValueError: If names or shapes differ.
     """
-    mine, theirs = _tensors(teacher, buffers), _tensors(student, buffers)
-    lacking = sorted(mine.keys() ^ theirs.keys())
-    lacking += [name for name in mine.keys() & theirs.keys() if mine[name].shape != theirs[name].shape]
-    if lacking:
-        raise ValueError(f"teacher and student are not of the same make: {', '.join(lacking)} differ")
-    return [(mine[name], theirs[name]) for name in mine]
+    teachers, students = _tensors(teacher, buffers), _tensors(student, buffers)
+    different = sorted(teachers.keys() ^ students.keys())
+    different += [name for name in teachers.keys() & students.keys() if teachers[name].shape != students[name].shape]
+    if different:
+        raise ValueError(f"teacher and student must have the same architecture, but {', '.join(different)} differ")
+    return [(teachers[name], students[name]) for name in teachers]
 
 
 @torch.no_grad()
-def follow(found: list[tuple[Tensor, Tensor]], share: float) -> None:
-    """`teacher = (1 - share) * teacher + share * student`; whole numbers are copied, and so is everything at 1."""
-    for mine, theirs in found:
-        if share < 1 and mine.is_floating_point():
-            mine.lerp_(theirs.to(mine.dtype), share)
+def follow(tensor_pairs: list[tuple[Tensor, Tensor]], share: float) -> None:
+    """Update the teacher in place: `teacher = (1 - share) * teacher + share * student`.
+
+    Args:
+        tensor_pairs: Pairs returned by `pairs`.
+        share: Weight of the student, between 0 and 1. Integer tensors are copied, and all tensors if `share` is 1.
+    """
+    for teacher, student in tensor_pairs:
+        if share < 1 and teacher.is_floating_point():
+            teacher.lerp_(student.to(teacher.dtype), share)
         else:
-            mine.copy_(theirs)
+            teacher.copy_(student)
 
 
 def _tensors(module: nn.Module, buffers: bool) -> dict[str, Tensor]:

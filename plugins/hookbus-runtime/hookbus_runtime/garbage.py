@@ -1,4 +1,4 @@
-"""Garbage is collected at moments of its own, so that it interrupts no iteration by surprise."""
+"""Garbage collection at fixed iterations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["GarbageCollectionHook"]
 
 
 class GarbageCollectionHook(Hook):
-    """Switches automatic collection off while a training runs, and collects every so many iterations.
+    """Disable automatic garbage collection during training, and collect garbage every N iterations instead.
 
-    With several processes, all collect at the same iteration, instead of each making the others wait in turn.
+    In distributed training all ranks then collect at the same iteration. Collections at different iterations delay
+    every collective call.
     """
 
     Config = GarbageCollectionConfig
@@ -26,18 +27,19 @@ class GarbageCollectionHook(Hook):
         self._was_on = False
 
     def before_train(self) -> None:
-        """Collect everything once, then only when it is due."""
+        """Run a full collection and disable automatic collection."""
+        # `or`: a second training may start before `cleanup` of the first, with collection disabled by this hook.
         self._was_on = self._was_on or gc.isenabled()
         gc.collect()
         gc.disable()
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self) -> None:
-        """Collect."""
+        """Collect garbage."""
         gc.collect(self.config.generation)
 
     def cleanup(self) -> None:
-        """Leave automatic collection as it was."""
+        """Enable automatic collection again, if it was enabled before the training."""
         if self._was_on:
             gc.enable()
         self._was_on = False

@@ -1,4 +1,4 @@
-"""A teacher inside the model follows its student."""
+"""Mean teacher: a module of the model that is a moving average of another one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["MeanTeacherHook"]
 
 
 class MeanTeacherHook(Hook):
-    """Moves the teacher towards the student after each step that made an update.
+    """Update the teacher module as a moving average of the student module after each optimizer step.
 
-    It wraps the action `train_step`, so that everything after the step sees the teacher that belongs to it. A training
-    that begins at zero begins with an exact copy. The teacher is part of the model, so checkpoints keep it.
+    The hook wraps the action `train_step`, so that all events after the step use the updated teacher. A training from
+    scratch starts with a copy of the student. The teacher is part of the model and therefore of its checkpoints.
     """
 
     Config = MeanTeacherConfig
@@ -30,55 +30,57 @@ class MeanTeacherHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._wrapped = -1  # the index of the iteration whose step was wrapped
+        self._wrapped = -1  # index of the last iteration whose step was wrapped
 
     def check(self, run: Run) -> None:
-        """See that the model has both, and that they are of the same make.
+        """Check that the model contains a teacher and a student of the same architecture.
 
         Raises:
-            HookError: it does not, or they are not.
+            HookError: If it does not.
         """
         try:
             pairs(*self._both(run), buffers=True)
         except (AttributeError, ValueError) as error:
             raise HookError(
-                f"it moves {self.config.teacher!r} of the model towards {self.config.student!r}: {error}. Give the "
-                "model both as modules of the same make, or say teacher and student."
+                f"updates {self.config.teacher!r} of the model from {self.config.student!r}: {error}. Add both modules "
+                "with the same architecture, or set `teacher` and `student` to their names."
             ) from None
 
     def before_train(self, run: Run) -> None:
-        """Find both in the model, and copy the student where the training begins."""
+        """Find both modules, and initialize the teacher if the training starts from scratch."""
         self._wrapped = -1
         self._pairs = pairs(*self._both(run), buffers=not self.config.skip_buffer)
         if run.iters_done == 0:
+            # Buffers included, whatever `skip_buffer` is: statistics of other weights would be invalid.
             follow(pairs(*self._both(run), buffers=True), 1)
 
     @hookimpl(wrapper=True)
     def train_step(self, run: Run) -> Generator[None, Any, Any]:
-        """Let the step be made, then let the teacher follow."""
+        """Update the teacher after the training step."""
         before = run.steps_done
         outputs = yield
         self._wrapped = run.iter
+        # Without a known optimizer every iteration counts as a step, but only after `after_train_iter`.
         counts = run.steps_done > before or run.clock.counts_iterations
-        number = run.steps_done + run.clock.counts_iterations  # without an optimizer this iteration is counted later
+        number = run.steps_done + run.clock.counts_iterations
         if counts and number % self.config.interval == 0:
             follow(self._pairs, self.config.momentum)
         return outputs
 
     def after_train_iter(self, run: Run) -> None:
-        """See that the step was wrapped.
+        """Check that the training step of the iteration was wrapped.
 
         Raises:
-            HookError: a loop of one's own makes its steps past the bus.
+            HookError: If a custom loop calls its step directly instead of through the bus.
         """
         if self._wrapped != run.iter and not run.should_skip_iter:
             raise HookError(
-                f"hook {self.name!r} wraps the training step, and this loop makes it by itself: call "
-                'step = bus.action("train_step", my_step), and step(batch) in the loop.'
+                f"hook {self.name!r} wraps the training step, but the loop calls its step directly. Create "
+                'step = bus.action("train_step", my_step), and call step(batch) in the loop.'
             )
 
     def _both(self, run: Run) -> tuple[nn.Module, nn.Module]:
         if run.model is None:
-            raise ValueError("there is no model")
+            raise ValueError("the run has no model")
         model = unwrapped(run.model)
         return model.get_submodule(self.config.teacher), model.get_submodule(self.config.student)

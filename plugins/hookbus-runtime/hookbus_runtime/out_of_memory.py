@@ -1,4 +1,4 @@
-"""A batch that does not fit into memory: a report that helps, and a retry in smaller parts."""
+"""Handling of out-of-memory errors: report, and retry in smaller parts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ GIB = 2**30
 
 
 class OutOfMemoryHook(Hook):
-    """Reports where the memory went, and with `retry` trains on the batch in parts whose gradients add up to the whole.
+    """Report out-of-memory errors, and with `retry` repeat the training step with the batch split into parts.
 
-    Parts are halved until they fit; later batches are cut in the same way from the start, after a resume as well.
+    The gradients of the parts are accumulated to those of the whole batch. The number of parts is doubled until they
+    fit; later batches are split in the same way, also after a resume.
 
     Attributes:
-        parts: into how many parts batches are cut.
+        parts: Number of parts per batch.
     """
 
     Config = OutOfMemoryConfig
@@ -36,29 +37,30 @@ class OutOfMemoryHook(Hook):
         self._has_gradients = self._updates = False
 
     def before_run(self, run: Run) -> None:
-        """A training that begins at zero begins with whole batches.
+        """Reset the number of parts if the training starts from scratch.
 
         Raises:
-            ConfigError: a retry was asked for in a loop of one's own, whose step cannot be cut, or in one of several
-                processes.
+            ConfigError: If `retry` is set in a custom loop or in distributed training.
         """
         if run.mode == "train" and run.iters_done == 0:
             self.parts = 1
         if self.config.retry and run.trainer is None:
             raise ConfigError(
-                [f"hook {self.name!r}: retry cuts the Trainer's own step. In a loop of your own say retry: false."]
+                [f"hook {self.name!r}: `retry` splits the step of the Trainer, got a custom loop. Set `retry: false`."]
             )
+        # The backward pass of DDP and FSDP is a collective operation: a repeated step on one rank would deadlock.
         if self.config.retry and run.ranks.world_size > 1:
             raise ConfigError(
                 [
-                    f"hook {self.name!r}: a process that makes its step again would let the others wait for ever. With "
-                    "several processes say retry: false, and take smaller batches with accumulation."
+                    f"hook {self.name!r}: `retry` requires a single process, got {run.ranks.world_size} ranks: a rank "
+                    "that repeats its step would block the others. Set `retry: false`, and use smaller batches with "
+                    "accumulation."
                 ]
             )
 
     @hookimpl(trylast=True)
     def train_step(self, run: Run, batch: Any) -> Any:
-        """Train on the batch, in parts where that is needed; None leaves the step to the loop."""
+        """Train on the batch, in parts if necessary; without `retry`, return None to use the step of the loop."""
         if not self.config.retry:
             return None
         while True:
@@ -71,36 +73,37 @@ class OutOfMemoryHook(Hook):
                 if reason:
                     error.add_note(f"{self.report(run, batch)} {reason}")
                     raise
+            # Outside the except clause: the traceback of the error references the tensors of the failed step.
             self.parts = min(2 * self.parts, size_of(batch))
             empty_cache()
-            run.logger.warning("%s Trying again in %s parts.", self.report(run, batch), self.parts)
+            run.logger.warning("%s The step is repeated in %s parts.", self.report(run, batch), self.parts)
 
     def after_backward(self) -> None:
-        """Gradients of this step are there."""
+        """Record that the step has computed gradients."""
         self._has_gradients = True
 
     def before_optimizer_step(self) -> None:
-        """Weights are about to change, so the step cannot be made again."""
+        """Record that the optimizer step has started, after which the training step cannot be repeated."""
         self._updates = True
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
-        """Report, where a run has failed for want of memory."""
+        """Log the report if the run failed with an out-of-memory error."""
         if isinstance(exception, torch.OutOfMemoryError):
             run.logger.error("%s", self.report(run))
 
     def report(self, run: Run, batch: Any = None) -> str:
-        """Where the memory went, and what can be done."""
+        """Return a message with the memory statistics of the device and possible fixes."""
         text = f"The device is out of memory at iteration {run.clock.number('iter')}, epoch {run.clock.number('epoch')}"
         text += "" if batch is None else f", with a batch of {shapes_of(batch)}"
-        advice = "Use smaller batches with accumulation, a lower precision, or retry: true of the out_of_memory hook."
+        advice = "Use smaller batches with accumulation or a lower precision, or set `retry: true` of out_of_memory."
         return f"{text}. {_memory()}{advice}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Into how many parts batches are cut."""
+        """Return the number of parts per batch."""
         return {"parts": self.parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self.parts = state["parts"]
 
     # -- inside ----------------------------------------------------------------------------------
@@ -115,21 +118,22 @@ class OutOfMemoryHook(Hook):
         return joined(steps.train_parts(run, split(batch, sizes), weights), weights, sizes)
 
     def _why_not_again(self, in_group: bool, batch: Any) -> str:
-        """Why another try would not be right, or no help; "" where it is."""
+        """Return why the step cannot be repeated; "" if it can."""
         if self._updates:
-            return "The update itself did not fit, so smaller batches do not help."
+            return "The optimizer step itself exceeded the memory, so smaller batches do not help."
         if self.parts >= size_of(batch):
-            return "The batch cannot be cut any smaller."
+            return "The batch cannot be split further."
+        # The failed step has added to gradients of earlier micro-batches; otherwise the repeated step clears them.
         if in_group and self._has_gradients:
-            return "It came in the middle of an accumulation, whose gradients are spoilt."
+            return "The error occurred during an accumulation, whose gradients are corrupted."
         return ""
 
 
 def _memory() -> str:
-    """What the allocator of the accelerator says; "" where there is none."""
+    """Return the allocator statistics of the accelerator as text; "" without an accelerator."""
     if not torch.accelerator.is_available():
         return ""
     stats = torch.accelerator.memory.memory_stats()
-    parts = {"allocated": "allocated_bytes.all.current", "at most": "allocated_bytes.all.peak"}
+    parts = {"allocated": "allocated_bytes.all.current", "peak": "allocated_bytes.all.peak"}
     parts["reserved"] = "reserved_bytes.all.current"
     return f"{', '.join(f'{name} {stats.get(key, 0) / GIB:.2f} GiB' for name, key in parts.items())}. "

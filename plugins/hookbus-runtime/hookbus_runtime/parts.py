@@ -1,4 +1,4 @@
-"""A batch in parts, and what is made of them put together again."""
+"""Splitting of a batch into micro-batches and merging of their outputs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ __all__ = ["joined", "shapes_of", "size_of", "split"]
 
 
 def size_of(batch: Any) -> int:
-    """The number of samples: the length of the first tensor with a dimension, 0 where there is none."""
+    """Return the number of samples: the length of the first tensor that is not a scalar, 0 if there is none."""
     return next((len(tensor) for tensor in _tensors(batch) if tensor.dim()), 0)
 
 
 def split(batch: Any, sizes: Sequence[int]) -> list[Any]:
-    """A batch in parts of these sizes: tensors and lists that have one entry per sample are cut, all else is repeated.
+    """Split a batch into parts.
+
+    Tensors and lists with one element per sample are split; all other values are repeated in each part.
 
     Args:
-        batch: a tensor of shape (N, ...), or a nest of tuples, lists and mappings with such tensors in it.
-        sizes: how many samples each part has; together all of them.
+        batch: A tensor of shape (N, ...), or nested tuples, lists and mappings of such tensors.
+        sizes: Number of samples of each part, with the sum N.
     """
     count = sum(sizes)
     if isinstance(batch, Tensor):
@@ -29,31 +31,33 @@ def split(batch: Any, sizes: Sequence[int]) -> list[Any]:
     if isinstance(batch, Mapping):
         columns = {key: split(value, sizes) for key, value in batch.items()}
         return [{key: values[i] for key, values in columns.items()} for i in range(len(sizes))]
-    if isinstance(batch, list) and len(batch) == count and not any(size_of(each) == count for each in batch):
+    # A list of N items is per sample, unless an item is itself a batch of N: then the list is a tuple of N fields.
+    if isinstance(batch, list) and len(batch) == count and not any(size_of(item) == count for item in batch):
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         return [batch[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     if isinstance(batch, (tuple, list)):
-        rows = list(zip(*(split(each, sizes) for each in batch), strict=True))
+        rows = list(zip(*(split(item, sizes) for item in batch), strict=True))
+        # The constructor of a named tuple has a parameter per field.
         return [type(batch)(*row) if hasattr(batch, "_fields") else type(batch)(row) for row in rows]
     return [batch] * len(sizes)
 
 
 def joined(outputs: Sequence[Mapping[str, Any]], weights: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
-    """What the parts returned, as the whole would have returned it.
+    """Merge the outputs of the parts into the outputs of the whole batch.
 
-    Single numbers are added up by weight, tensors with one entry per sample put end to end; of anything else the last
-    one is taken.
+    Scalars are summed by weight, tensors with one element per sample are concatenated. Of all other values, the value
+    of the last part is used.
 
     Args:
-        outputs: of each part, by name.
-        weights: what each part counts for.
-        sizes: samples of each part.
+        outputs: Outputs of each part, by name.
+        weights: Weight of each part.
+        sizes: Number of samples of each part.
     """
-    return {name: _joined([each[name] for each in outputs], weights, sizes) for name in outputs[-1]}
+    return {name: _joined([output[name] for output in outputs], weights, sizes) for name in outputs[-1]}
 
 
 def shapes_of(batch: Any) -> str:
-    """The shapes of the tensors of a batch, for people."""
+    """Return the shapes and dtypes of the tensors of a batch as text."""
     return ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in _tensors(batch))
 
 
@@ -64,6 +68,7 @@ def _joined(values: list[Any], weights: Sequence[float], sizes: Sequence[int]) -
         return sum(v * w for v, w in zip(values, weights, strict=True)) if numeric else values[-1]
     if all(tensor.dim() and len(tensor) == size for tensor, size in zip(tensors, sizes, strict=True)):
         return torch.cat(tensors)
+    # Integer scalars, such as counters, have no meaningful weighted sum.
     if all(not tensor.dim() and tensor.is_floating_point() for tensor in tensors):
         return sum(tensor * weight for tensor, weight in zip(tensors, weights, strict=True))
     return tensors[-1]
@@ -73,4 +78,4 @@ def _tensors(batch: Any) -> list[Tensor]:
     if isinstance(batch, Tensor):
         return [batch]
     items = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return [tensor for each in items for tensor in _tensors(each)]
+    return [tensor for item in items for tensor in _tensors(item)]

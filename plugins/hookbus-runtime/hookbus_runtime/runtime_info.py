@@ -1,4 +1,4 @@
-"""What ran, in which versions, where, with which seed and settings: in the log, the status file and the writers."""
+"""Environment, seed and configuration of a run, in the log, the status file and the writers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ __all__ = ["RuntimeInfoHook"]
 
 
 class RuntimeInfoHook(Hook):
-    """Tells what runs where: the log and `status.json` when a run begins, every writer when training begins."""
+    """Log the environment of a run: to the log and `status.json` at its start, to all writers before training."""
 
     priority = Priority.VERY_HIGH
     observer = True
     ranks = "main"
 
     def before_run(self, run: Run) -> None:
-        """Find out, log it, and have it in the status file."""
+        """Collect and log the environment, and write it to the status file."""
         run.about.update(facts(run.device), seed=run.seed)
         for name, value in {**run.about, **flattened({"config": recordable(run.config)})}.items():
             run.logger.info("%s: %s", name, _as_text(value))
+        # Written now, so that the file describes the run even if the process is killed later.
         write_status(run)
 
     def before_train(self, run: Run) -> None:
-        """Give it to the writers; a resumed run has its own seed by now."""
+        """Log the environment to the writers."""
+        # A resumed run restores the seed of the checkpoint after `before_run`.
         run.about["seed"] = run.seed
         lines = [f"{name}: {_as_text(value)}" for name, value in run.about.items()]
         run.bus.emit("log_text", tag="runtime_info", text="\n".join(lines))

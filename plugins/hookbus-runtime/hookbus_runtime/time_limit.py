@@ -1,4 +1,4 @@
-"""Ends a training in time."""
+"""Time limit of a training."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["TimeLimitHook"]
 
 
 class TimeLimitHook(Hook):
-    """Asks for the end of the run at the first iteration that ends after the time is up.
+    """Request to stop the run at the end of the first iteration that exceeds the time limit.
 
-    Time is that of training, validations included: the whole of it, with what came before a resume, which the clock of
-    the run keeps; or with `per_run` that since this run began.
+    The time is the training time including validations. By default it includes the time before a resume, which
+    checkpoints contain; with `per_run` it starts with the current run.
 
     Attributes:
-        timer: returns seconds; only differences are used. For `per_run`.
+        timer: Callable that returns seconds, of which only differences are used. Used with `per_run`.
     """
 
     Config = TimeLimitConfig
@@ -28,23 +28,24 @@ class TimeLimitHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        # Not time.time: a clock adjustment would change the measured duration.
         self.timer: Callable[[], float] = time.monotonic
         self._limit = seconds_of(self.config.max_time)
         self._began = 0.0
 
     def before_run(self) -> None:
-        """The time of this run begins."""
+        """Record the start time of the run."""
         self._began = self.timer()
 
     def before_train(self, run: Run) -> None:
-        """A training whose time is up does not go on."""
+        """Request to stop if the time before a resume exceeds the limit."""
         self._ask(run)
 
     def after_train_iter(self, run: Run) -> None:
-        """Look at the time."""
+        """Request to stop if the limit is exceeded."""
         self._ask(run)
 
     def _ask(self, run: Run) -> None:
-        spent = self.timer() - self._began if self.config.per_run else run.clock.seconds
-        if spent >= self._limit and not run.stops:
+        elapsed = self.timer() - self._began if self.config.per_run else run.clock.seconds
+        if elapsed >= self._limit and not run.stops:
             run.request_stop(f"the time limit of {self.config.max_time} is reached")

@@ -17,28 +17,28 @@ from hookbus_runtime import (
 )
 
 
-def test_the_cache_is_emptied_after_epochs() -> None:
+def test_cache_is_released_after_epochs_by_default() -> None:
     config = EmptyCacheConfig()
 
     assert (config.before_epoch, config.after_epoch, config.after_iter) == (False, True, False)
 
 
-def test_the_teacher_takes_a_thousandth_at_each_step() -> None:
+def test_teacher_is_updated_at_each_step_by_default() -> None:
     config = MeanTeacherConfig()
 
     assert (config.momentum, config.interval, config.skip_buffer) == (0.001, 1, True)
 
 
-def test_buffers_have_two_spellings_of_which_one_is_used() -> None:
-    given = {"skip_buffers": False}
+def test_skip_buffers_is_an_alias_of_skip_buffer() -> None:
+    settings = {"skip_buffers": False}
 
-    assert MeanTeacherHook(given).config.skip_buffer is False
-    assert given == {"skip_buffers": False}
-    with pytest.raises(ConfigError, match="another spelling of skip_buffer: give one of them"):
+    assert MeanTeacherHook(settings).config.skip_buffer is False
+    assert settings == {"skip_buffers": False}
+    with pytest.raises(ConfigError, match="alias of skip_buffer, got both"):
         MeanTeacherHook(skip_buffers=False, skip_buffer=False)
 
 
-def test_memory_is_only_reported_unless_a_retry_is_wanted() -> None:
+def test_retry_is_disabled_by_default() -> None:
     assert (OutOfMemoryConfig().retry, OutOfMemoryConfig().reduction) == (False, "mean")
 
 
@@ -56,6 +56,6 @@ def test_memory_is_only_reported_unless_a_retry_is_wanted() -> None:
         (TimeLimitHook, {"max_time": 0}),
     ],
 )
-def test_what_does_not_hold_is_refused(hook: Any, settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_errors(hook: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{hook.__name__}: {next(iter(settings))}"):
         hook(settings)

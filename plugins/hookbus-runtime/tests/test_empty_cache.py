@@ -12,16 +12,16 @@ from hookbus_runtime import EmptyCacheHook
 
 
 @pytest.fixture
-def emptied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An accelerator that notes when its cache is emptied."""
-    found: list[int] = []
+def released(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list with an item per release of the cache of a simulated accelerator."""
+    calls: list[int] = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator.memory, "empty_cache", lambda: found.append(1))
-    return found
+    monkeypatch.setattr(torch.accelerator.memory, "empty_cache", lambda: calls.append(1))
+    return calls
 
 
 def train(hook: EmptyCacheHook) -> None:
-    """Two epochs of three batches with a validation of two after each, and a test of one."""
+    """Train two epochs of three batches with a validation of two batches after each, and test one batch."""
     model, data = nn.Linear(1, 1), [torch.zeros(1, 1)] * 3
     trainer = Trainer(
         model,
@@ -41,7 +41,7 @@ def train(hook: EmptyCacheHook) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"before_epoch": True, "after_iter": True}])
-def test_it_keeps_what_every_hook_promises(settings: dict[str, Any]) -> None:
+def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(EmptyCacheHook, **settings)
 
 
@@ -55,16 +55,16 @@ def test_it_keeps_what_every_hook_promises(settings: dict[str, Any]) -> None:
         ({"after_epoch": False}, 0),
     ],
 )
-def test_the_cache_is_emptied_in_every_mode_where_that_is_wanted(
-    emptied: list[int], settings: dict[str, Any], times: int
+def test_the_cache_is_released_in_every_mode_where_that_is_wanted(
+    released: list[int], settings: dict[str, Any], times: int
 ) -> None:
     train(EmptyCacheHook(settings))
 
-    assert len(emptied) == times
+    assert len(released) == times
 
 
-def test_without_an_accelerator_nothing_is_done(emptied: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_accelerator_nothing_is_done(released: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     train(EmptyCacheHook())
 
-    assert emptied == []
+    assert released == []

@@ -19,19 +19,19 @@ def git(directory: Path, *arguments: str) -> str:
 
 
 class TestRevision:
-    def test_is_the_commit_and_tells_of_changed_files(self, tmp_path: Path) -> None:
+    def test_revision_is_the_commit_with_a_suffix_for_modified_files(self, tmp_path: Path) -> None:
         git(tmp_path, "init")
         (tmp_path / "file").write_text("1")
         git(tmp_path, "add", "file")
         git(tmp_path, "commit", "--message", "first")
         commit = git(tmp_path, "rev-parse", "HEAD")
-        (tmp_path / "new").write_text("not part of it")
+        (tmp_path / "new").write_text("untracked")
 
         assert git_revision(tmp_path) == commit
         (tmp_path / "file").write_text("2")
         assert git_revision(tmp_path) == f"{commit}-dirty"
 
-    def test_is_none_outside_of_a_repository_and_without_git(
+    def test_revision_is_none_outside_a_repository_and_without_git(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -41,16 +41,16 @@ class TestRevision:
 
 
 class TestFacts:
-    def test_are_plain_values(self) -> None:
-        found = facts("cpu")
+    def test_environment_is_json_serializable(self) -> None:
+        environment = facts("cpu")
 
-        assert json.loads(json.dumps(found)) == found
-        assert found["versions"]["torch"] == str(torch.__version__)
-        assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-        assert (found["pid"], found["device"]) == (os.getpid(), "cpu")
+        assert json.loads(json.dumps(environment)) == environment
+        assert environment["versions"]["torch"] == str(torch.__version__)
+        assert environment["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+        assert (environment["pid"], environment["device"]) == (os.getpid(), "cpu")
 
-    def test_a_device_has_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card of {device}")
+    def test_device_name_contains_the_product_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
 
-        assert device_name(torch.device("cuda", 1)) == "cuda:1 (card of cuda:1)"
+        assert device_name(torch.device("cuda", 1)) == "cuda:1 (name of cuda:1)"
         assert device_name(None) is None

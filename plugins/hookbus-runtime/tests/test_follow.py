@@ -14,17 +14,17 @@ def constant(value: float) -> nn.BatchNorm1d:
     return module
 
 
-def test_weights_move_by_a_share() -> None:
+def test_weights_are_averaged() -> None:
     teacher, student = constant(0.0), constant(4.0)
-    found = pairs(teacher, student, buffers=False)
-    follow(found, 0.25)
-    follow(found, 0.25)
+    matched = pairs(teacher, student, buffers=False)
+    follow(matched, 0.25)
+    follow(matched, 0.25)
 
     assert teacher.weight.item() == 1.75  # 0.75 * 1 + 0.25 * 4
     assert teacher.running_mean.item() == 0.0  # type: ignore[union-attr]
 
 
-def test_buffers_move_where_that_is_wanted_and_whole_numbers_are_copied() -> None:
+def test_buffers_are_averaged_and_integer_buffers_copied() -> None:
     teacher, student = constant(0.0), constant(4.0)
     follow(pairs(teacher, student, buffers=True), 0.25)
 
@@ -32,7 +32,7 @@ def test_buffers_move_where_that_is_wanted_and_whole_numbers_are_copied() -> Non
     assert teacher.num_batches_tracked.item() == 4  # type: ignore[union-attr]
 
 
-def test_the_whole_is_a_copy() -> None:
+def test_share_of_one_copies_the_student() -> None:
     teacher, student = nn.Linear(2, 2), nn.Linear(2, 2)
     follow(pairs(teacher, student, buffers=True), 1)
 
@@ -40,6 +40,6 @@ def test_the_whole_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("student", [nn.Linear(3, 2), nn.Linear(2, 2, bias=False)])
-def test_modules_of_another_make_are_refused(student: nn.Module) -> None:
-    with pytest.raises(ValueError, match="not of the same make: (weight|bias) differ"):
+def test_modules_of_different_architectures_are_an_error(student: nn.Module) -> None:
+    with pytest.raises(ValueError, match="must have the same architecture, but (weight|bias) differ"):
         pairs(nn.Linear(2, 2), student, buffers=False)

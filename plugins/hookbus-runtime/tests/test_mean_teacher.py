@@ -14,7 +14,7 @@ from hookbus_runtime import MeanTeacherHook
 
 
 class Pair(nn.Module):
-    """A student that grows by 1 at each update, and a teacher that starts elsewhere."""
+    """A student whose weight increases by 1 at each optimizer step, and a teacher with a different weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Pair(nn.Module):
         return -self.student(batch).mean()  # type: ignore[no-any-return]
 
 
-class Watch(Hook):
+class TeacherRecorder(Hook):
     def __init__(self, path: Path | None = None, at: int = 0) -> None:
         super().__init__()
         self.teachers: list[float] = []
@@ -39,40 +39,42 @@ class Watch(Hook):
             write_checkpoint(self.path, collect(run), 1)
 
 
-def train(hook: MeanTeacherHook, watch: Watch | None = None, count: int = 4, **options: Any) -> list[float]:
-    model, watch = Pair(), watch or Watch()
+def train(
+    hook: MeanTeacherHook, recorder: TeacherRecorder | None = None, count: int = 4, **options: Any
+) -> list[float]:
+    model, recorder = Pair(), recorder or TeacherRecorder()
     Trainer(
         model,
         torch.optim.SGD(model.student.parameters(), lr=1.0),
         train_loader=[torch.ones(1, 1)] * count,
         epochs=1,
         work_dir=None,
-        hooks=[hook, watch],
+        hooks=[hook, recorder],
         default_hooks=False,
         device="cpu",
         **options,
     ).fit()
-    return watch.teachers
+    return recorder.teachers
 
 
 class TestTeacher:
-    def test_begins_as_the_student_and_follows_each_update(self) -> None:
-        # student 1, 2, 3, 4; half of the way each time
+    def test_teacher_is_initialized_and_updated_at_each_step(self) -> None:
+        # The student is 1, 2, 3, 4; the teacher is the mean of old teacher and student.
         assert train(MeanTeacherHook(momentum=0.5)) == [0.5, 1.25, 2.125, 3.0625]
 
-    def test_follows_every_so_many_updates(self) -> None:
+    def test_teacher_is_updated_at_the_interval(self) -> None:
         assert train(MeanTeacherHook(momentum=0.5, interval=2)) == [0.0, 1.0, 1.0, 2.5]
 
-    def test_follows_updates_not_micro_batches(self) -> None:
+    def test_teacher_is_updated_per_step_and_not_per_micro_batch(self) -> None:
         assert train(MeanTeacherHook(momentum=0.5), accumulate=2) == [0.0, 0.5, 0.5, 1.25]
 
-    def test_goes_on_after_a_resume(self, tmp_path: Path) -> None:
+    def test_teacher_is_the_same_after_a_resume(self, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"
-        whole = train(MeanTeacherHook(momentum=0.5, interval=2), Watch(path, at=3))
+        whole = train(MeanTeacherHook(momentum=0.5, interval=2), TeacherRecorder(path, at=3))
 
         assert train(MeanTeacherHook(momentum=0.5, interval=2), resume=path) == whole[3:]
 
-    def test_may_have_another_name(self) -> None:
+    def test_teacher_and_student_names_can_be_configured(self) -> None:
         model = nn.ModuleDict({"slow": nn.Linear(1, 1), "fast": nn.Linear(1, 1)})
         bus = HookBus([MeanTeacherHook(teacher="slow", student="fast")])
         with bus.run(model=model):
@@ -85,10 +87,10 @@ class TestTeacher:
 
 
 class TestLoops:
-    def test_of_ones_own_make_their_step_through_the_bus(self) -> None:
-        model, watch = Pair(), Watch()
+    def test_teacher_is_updated_in_a_custom_loop_with_the_action(self) -> None:
+        model, recorder = Pair(), TeacherRecorder()
         optimizer = torch.optim.SGD(model.student.parameters(), lr=1.0)
-        bus = HookBus([MeanTeacherHook(momentum=0.5), watch])
+        bus = HookBus([MeanTeacherHook(momentum=0.5), recorder])
 
         def step(batch: torch.Tensor) -> None:
             optimizer.zero_grad()
@@ -96,17 +98,17 @@ class TestLoops:
             optimizer.step()
 
         with bus.run(model=model, optimizer=optimizer):
-            carry_out = bus.action("train_step", step)
+            train_step = bus.action("train_step", step)
             for i in range(3):
                 bus.emit("before_train_iter", batch_idx=i)
-                carry_out(torch.ones(1, 1))
+                train_step(torch.ones(1, 1))
                 bus.emit("after_train_iter", batch_idx=i)
 
-        assert watch.teachers == [0.5, 1.25, 2.125]
+        assert recorder.teachers == [0.5, 1.25, 2.125]
 
-    def test_without_an_optimizer_follow_each_iteration(self) -> None:
-        model, watch = Pair(), Watch()
-        bus = HookBus([MeanTeacherHook(momentum=0.5, interval=2), watch])
+    def test_teacher_is_updated_per_iteration_without_an_optimizer(self) -> None:
+        model, recorder = Pair(), TeacherRecorder()
+        bus = HookBus([MeanTeacherHook(momentum=0.5, interval=2), recorder])
         with bus.run(model=model):
             step = bus.action("train_step", lambda batch: nn.init.constant_(model.student.weight, batch))
             for i in range(3):
@@ -114,13 +116,13 @@ class TestLoops:
                 step(float(i + 1))
                 bus.emit("after_train_iter", batch_idx=i)
 
-        assert watch.teachers == [0.0, 1.0, 1.0]
+        assert recorder.teachers == [0.0, 1.0, 1.0]
 
-    def test_that_make_it_past_the_bus_are_told(self) -> None:
+    def test_custom_loop_without_the_action_is_an_error(self) -> None:
         bus = HookBus([MeanTeacherHook()])
         with bus.run(model=Pair()):
             bus.emit("before_train_iter")
-            with pytest.raises(HookError, match=r'step = bus\.action\("train_step", my_step\), and step\(batch\)'):
+            with pytest.raises(HookError, match=r'step = bus\.action\("train_step", my_step\), and call step\(batch\)'):
                 bus.emit("after_train_iter")
 
 
@@ -129,13 +131,13 @@ class TestLoops:
     [
         (nn.Linear(1, 1), "has no attribute `teacher`"),
         (nn.ModuleDict({"teacher": nn.Linear(2, 1), "student": nn.Linear(1, 1)}), "weight differ"),
-        (None, "there is no model"),
+        (None, "the run has no model"),
     ],
 )
-def test_a_model_without_both_is_an_error_at_the_start(model: Any, reason: str) -> None:
+def test_model_without_teacher_and_student_is_an_error(model: Any, reason: str) -> None:
     bus = HookBus([MeanTeacherHook()])
     with (
-        pytest.raises(HookError, match=f"moves 'teacher' of the model towards 'student': .*{reason}"),
+        pytest.raises(HookError, match=f"updates 'teacher' of the model from 'student': .*{reason}"),
         bus.run(model=model),
     ):
         bus.emit("before_train_iter")

@@ -12,15 +12,15 @@ Item = namedtuple("Item", ["image", "scale"])
 NUMBERS = torch.arange(5.0)
 
 
-def plain(value: Any) -> Any:
-    """Tensors as lists, so that nests can be compared."""
+def to_lists(value: Any) -> Any:
+    """Convert tensors to lists, so that nested values can be compared."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: to_lists(item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(plain, value))
-    return type(value)(map(plain, value)) if isinstance(value, (tuple, list)) else value
+        return type(value)(*map(to_lists, value))
+    return type(value)(map(to_lists, value)) if isinstance(value, (tuple, list)) else value
 
 
 class TestSplit:
@@ -35,28 +35,28 @@ class TestSplit:
             ((NUMBERS, torch.ones(2)), [([0, 1], [1, 1]), ([2, 3, 4], [1, 1])]),
         ],
     )
-    def test_cuts_what_has_an_entry_per_sample(self, batch: Any, parts: list[Any]) -> None:
-        assert [plain(part) for part in split(batch, [2, 3])] == parts
+    def test_values_with_an_element_per_sample_are_split(self, batch: Any, parts: list[Any]) -> None:
+        assert [to_lists(part) for part in split(batch, [2, 3])] == parts
 
 
 class TestSize:
-    def test_is_that_of_the_first_tensor_with_a_dimension(self) -> None:
+    def test_size_is_the_length_of_the_first_tensor_that_is_no_scalar(self) -> None:
         assert size_of((torch.tensor(1.0), {"x": NUMBERS})) == 5
         assert size_of("text") == 0
 
-    def test_shapes_are_told_to_people(self) -> None:
+    def test_shapes_are_formatted_as_text(self) -> None:
         assert shapes_of((torch.ones(2, 3), {"y": torch.zeros(2, dtype=torch.long)})) == "(2, 3) float32, (2,) int64"
 
 
 class TestJoined:
-    def test_numbers_are_added_up_and_samples_put_end_to_end(self) -> None:
+    def test_scalars_are_summed_and_samples_concatenated(self) -> None:
         outputs = [
             {"loss": torch.tensor(1.0), "output": torch.ones(1, 2), "acc": 1.0, "count": torch.tensor(3), "tag": "a"},
             {"loss": torch.tensor(4.0), "output": torch.zeros(2, 2), "acc": 0.25, "count": torch.tensor(5), "tag": "b"},
         ]
-        found = joined(outputs, [1 / 3, 2 / 3], [1, 2])
+        merged = joined(outputs, [1 / 3, 2 / 3], [1, 2])
 
-        assert found["loss"].item() == pytest.approx(3.0)
-        assert found["acc"] == pytest.approx(0.5)
-        assert found["output"].tolist() == [[1, 1], [0, 0], [0, 0]]
-        assert (found["count"].item(), found["tag"]) == (5, "b")
+        assert merged["loss"].item() == pytest.approx(3.0)
+        assert merged["acc"] == pytest.approx(0.5)
+        assert merged["output"].tolist() == [[1, 1], [0, 0], [0, 0]]
+        assert (merged["count"].item(), merged["tag"]) == (5, "b")

@@ -14,11 +14,11 @@ from hookbus.testing import RecordingBus, check_hook, fake_training
 from hookbus_runtime import RuntimeInfoHook
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_checks() -> None:
     check_hook(RuntimeInfoHook)
 
 
-def test_what_runs_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_environment_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hookbus"):
         fake_training([RuntimeInfoHook()], seed=7)
 
@@ -26,7 +26,7 @@ def test_what_runs_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert "seed: 7" in caplog.messages
 
 
-def test_each_setting_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_setting_is_logged_on_its_own_line(caplog: pytest.LogCaptureFixture) -> None:
     settings = {"optimizer": {"type": "SGD", "lr": 0.1}, "metrics": ["accuracy"], "loss": None}
     with caplog.at_level(logging.INFO, "hookbus"):
         fake_training([RuntimeInfoHook()], config=settings)
@@ -39,31 +39,31 @@ def test_each_setting_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
-def test_secrets_of_the_configuration_are_hidden_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_of_the_configuration_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="hookbus"):
         fake_training([RuntimeInfoHook()], config={"hub": {"hf_token": "abc"}})
 
     assert "config.hub.hf_token: ***" in caplog.messages
 
 
-def test_what_runs_is_in_the_status_from_the_start_to_the_end(tmp_path: Path) -> None:
-    status = tmp_path / "run" / "status.json"
-    seen: list[Any] = []
+def test_environment_is_in_the_status_file_during_and_after_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "status.json"
+    statuses: list[Any] = []
 
-    class Looks(Hook):
+    class StatusReader(Hook):
         def before_train(self, run: Run) -> None:
-            seen.append(json.loads(status.read_text()))
+            statuses.append(json.loads(path.read_text()))
 
-    fake_training([RuntimeInfoHook(), Looks()], seed=7, work_dir=tmp_path / "run")
-    seen.append(json.loads(status.read_text()))
+    fake_training([RuntimeInfoHook(), StatusReader()], seed=7, work_dir=tmp_path / "run")
+    statuses.append(json.loads(path.read_text()))
 
-    assert [each["outcome"] for each in seen] == ["running", "finished"]
-    for each in seen:
-        assert each["about"]["seed"] == 7
-        assert each["about"]["versions"]["torch"] == str(torch.__version__)
+    assert [status["outcome"] for status in statuses] == ["running", "finished"]
+    for status in statuses:
+        assert status["about"]["seed"] == 7
+        assert status["about"]["versions"]["torch"] == str(torch.__version__)
 
 
-def test_what_runs_goes_to_every_writer_once() -> None:
+def test_environment_is_logged_to_the_writers_once() -> None:
     bus = RecordingBus([RuntimeInfoHook()])
     fake_training(bus=bus, seed=7)
     (text,) = bus.arguments("log_text")

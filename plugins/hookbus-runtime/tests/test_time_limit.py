@@ -27,14 +27,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     return FakeTime()
 
 
-def limit(clock: FakeTime, **settings: Any) -> TimeLimitHook:
+def make_hook(clock: FakeTime, **settings: Any) -> TimeLimitHook:
     hook = TimeLimitHook(settings)
     hook.timer = clock
     return hook
 
 
 def train(run: Run, clock: FakeTime, seconds: float = 3600) -> Iterator[int]:
-    """Iterations of an hour each, until the run is to stop."""
+    """Yield the number of completed iterations, each of which takes an hour, until the run stops."""
     for epoch in run.epochs():
         run.bus.emit("before_train_epoch")
         for i, batch in run.batches([0, 1, 2]):
@@ -46,7 +46,7 @@ def train(run: Run, clock: FakeTime, seconds: float = 3600) -> Iterator[int]:
         del epoch
 
 
-def run_with(clock: FakeTime, hook: TimeLimitHook, **options: Any) -> Any:
+def start_run(clock: FakeTime, hook: TimeLimitHook, **options: Any) -> Any:
     bus = HookBus([hook])
     options = {"epochs": 10, **options}
     context = bus.run(**options)
@@ -55,22 +55,22 @@ def run_with(clock: FakeTime, hook: TimeLimitHook, **options: Any) -> Any:
     return context, run
 
 
-def test_it_keeps_what_every_hook_promises() -> None:
+def test_hook_passes_the_conformance_checks() -> None:
     check_hook(TimeLimitHook, max_time="4h")
 
 
 class TestLimit:
     @pytest.mark.parametrize("per_run", [False, True])
-    def test_ends_the_run_at_the_first_iteration_after_it(self, clock: FakeTime, per_run: bool) -> None:
-        context, run = run_with(clock, limit(clock, max_time="4h", per_run=per_run))
+    def test_run_stops_at_the_first_iteration_after_the_limit(self, clock: FakeTime, per_run: bool) -> None:
+        context, run = start_run(clock, make_hook(clock, max_time="4h", per_run=per_run))
         iterations = list(train(run, clock))
         context.__exit__(None, None, None)
 
         assert iterations == [1, 2, 3, 4]
         assert (run.outcome, run.stop_reasons) == ("stopped", ["time_limit: the time limit of 4h is reached"])
 
-    def test_that_is_not_reached_changes_nothing(self, clock: FakeTime) -> None:
-        context, run = run_with(clock, limit(clock, max_time="7h"), epochs=2)
+    def test_run_within_the_limit_finishes(self, clock: FakeTime) -> None:
+        context, run = start_run(clock, make_hook(clock, max_time="7h"), epochs=2)
         assert len(list(train(run, clock))) == 6
         context.__exit__(None, None, None)
 
@@ -79,26 +79,26 @@ class TestLimit:
 
 class TestResume:
     @pytest.mark.parametrize(("per_run", "iterations"), [(False, 2), (True, 4)])
-    def test_goes_on_with_what_was_left_or_begins_anew(
+    def test_limit_includes_earlier_runs_unless_per_run_is_set(
         self, clock: FakeTime, tmp_path: Path, per_run: bool, iterations: int
     ) -> None:
         path, model = tmp_path / "saved.pth", nn.Linear(1, 1)
-        context, run = run_with(clock, limit(clock, max_time="4h"), model=model)
+        context, run = start_run(clock, make_hook(clock, max_time="4h"), model=model)
         for done in train(run, clock):
             if done == 2:
                 break
         write_checkpoint(path, collect(run), 1)
         context.__exit__(None, None, None)
         clock.now += 86400
-        context, run = run_with(clock, limit(clock, max_time="4h", per_run=per_run), model=model, resume=path)
+        context, run = start_run(clock, make_hook(clock, max_time="4h", per_run=per_run), model=model, resume=path)
         assert len(list(train(run, clock))) == iterations
         context.__exit__(None, None, None)
 
-    def test_of_a_training_whose_time_is_up_does_nothing(self, clock: FakeTime) -> None:
-        hook = limit(clock, max_time="1h")
-        context, run = run_with(clock, hook)
+    def test_resumed_run_beyond_the_limit_performs_no_iterations(self, clock: FakeTime) -> None:
+        hook = make_hook(clock, max_time="1h")
+        context, run = start_run(clock, hook)
         assert len(list(train(run, clock))) == 1
         context.__exit__(None, None, None)
-        with hook.run.bus.run(epochs=10) as again:
-            again.clock.timer = clock
-            assert list(train(again, clock)) == []
+        with hook.run.bus.run(epochs=10) as resumed:
+            resumed.clock.timer = clock
+            assert list(train(resumed, clock)) == []
