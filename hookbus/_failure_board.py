@@ -1,4 +1,4 @@
-"""Where a rank that fails leaves word for the others, so that they can say why they end with it."""
+"""Share the first error of a rank with the other ranks through the store of the process group."""
 
 from __future__ import annotations
 
@@ -13,54 +13,61 @@ if TYPE_CHECKING:
 __all__ = ["FailureBoard"]
 
 FAILED = "hookbus/failed"
-"""Where the first rank that fails says why."""
+"""Prefix of the store key of the first error."""
 
 
 class FailureBoard:
-    """What one rank says of its failure, and reads of the others'.
+    """Errors of ranks in a store.
 
     Args:
-        store: where ranks leave word for each other; None for none.
-        rank: the number of this process.
-        attempt: how many runs of these processes have failed before.
+        store: Store of the process group; None if the script has initialized the group itself.
+        rank: Rank of this process.
+        attempt: Number of runs of these processes that have failed.
     """
 
     def __init__(self, store: Store | None, rank: int, attempt: int = 0) -> None:
         self._store, self._rank, self._attempt = store, rank, attempt
-        self._place = f"{FAILED}/{attempt}"
+        self._key = f"{FAILED}/{attempt}"
 
     def cleared(self) -> FailureBoard:
-        """The board for what comes after a failure, on which nothing stands yet. Asked for on every rank."""
+        """Return an empty store for the run after a failed one. Called on every rank."""
         return FailureBoard(self._store, self._rank, self._attempt + 1)
 
     def announce(self, error: BaseException) -> None:
-        """Tell the others why this rank ends. The first one that does so is the one that is believed."""
-        if self._store is not None and not isinstance(error, RankError):
-            with suppress(RuntimeError):  # whoever keeps the store may be gone
-                self._store.compare_set(self._place, "", f"rank {self._rank} has failed: {first_line(error)}")
-
-    def explained(self, error: BaseException) -> BaseException:
-        """An error that says which rank has failed, in the place of torch's about a lost connection.
+        """Publish the error of this rank, unless another rank has published one.
 
         Args:
-            error: what was raised; where it is no such error of torch's, it comes back as it is.
+            error: Error of this rank; an error that was caused by another rank is not published.
+        """
+        if self._store is not None and not isinstance(error, RankError):
+            with suppress(RuntimeError):  # the process of the store may have ended
+                # Atomic: the first error wins, later ones are consequences.
+                self._store.compare_set(self._key, "", f"rank {self._rank} failed: {first_line(error)}")
+
+    def explained(self, error: BaseException) -> BaseException:
+        """Return an error that names the failed rank if an error is torch's about a lost connection.
+
+        Args:
+            error: Raised exception; any other exception is returned unchanged.
         """
         if not _is_of_torch(error):
             return error
-        word = self._word_of_others() or "another rank has gone without a word, or does not answer"
-        found = RankError(f"rank {self._rank} ends with the others: {word}")
-        found.add_note(f"torch says: {first_line(error)}")
-        return found
+        reason = self._word_of_others() or "another rank exited without reporting an error, or timed out"
+        translated = RankError(f"rank {self._rank} ends because of another rank: {reason}")
+        translated.add_note(f"torch: {first_line(error)}")
+        return translated
 
     def _word_of_others(self) -> str:
+        """Return the published error; "" if there is none."""
         with suppress(RuntimeError):
-            if self._store is not None and self._store.check([self._place]):
-                return self._store.get(self._place).decode()
+            if self._store is not None and self._store.check([self._key]):
+                return self._store.get(self._key).decode()
         return ""
 
 
 def _is_of_torch(error: BaseException) -> bool:
-    """Whether an error says that the ranks have lost each other."""
+    """Return whether an error is one of communication between ranks."""
     import torch.distributed as dist
 
+    # The gloo backend raises a plain RuntimeError, as of torch 2.13, which only its text identifies.
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -1,4 +1,4 @@
-"""The gateway to the processes of a run: what can be asked of it, and how it answers where there is one process."""
+"""Collective operations of a run, and their single-process implementation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Op = Literal["sum", "max", "min"]
 
 
 class Ranks:
-    """The processes of a run, where there is one: what is given comes back.
+    """Single-process implementation: every collective returns its input.
 
     Attributes:
-        rank: the number of this process, from 0.
-        world_size: the number of processes.
-        group: torch's group that this gateway has to itself, where it was made by `apart`; None elsewhere.
+        rank: Rank of this process, from 0.
+        world_size: Number of processes.
+        group: Process group of its own if the object was returned by `apart`; otherwise None.
     """
 
     def __init__(self) -> None:
@@ -36,142 +36,154 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and prints."""
+        """Whether this process has rank 0, which writes files and prints."""
         return self.rank == 0
 
     def gather(self, name: str, value: T) -> list[T]:
-        """The values of every rank.
+        """Gather the values of all ranks on every rank.
 
         Args:
-            name: what it is called, the same on every rank.
-            value: this rank's, which has to pickle.
+            name: Name of the call for error messages; equal on every rank.
+            value: Value of this rank; must be picklable.
 
         Returns:
-            One value per rank, by rank; of this one the very object, of the others a copy.
+            One value per rank, in the order of the ranks. The value of this rank is the original object, the others are
+            copies.
 
         Raises:
-            RankError: another rank has failed, or does something else.
-            RequestError: a hook of the main rank alone has called this.
+            RankError: If another rank has failed, or executes another call.
+            RequestError: If a hook that is active on rank 0 only made the call.
         """
         self._enter(name, "gather")
         return self._gather(name, value)
 
     def reduce(self, name: str, tensor: Tensor, op: Op = "sum") -> Tensor:
-        """Element by element, the sum, greatest or least of the tensors of every rank.
+        """Reduce the tensors of all ranks elementwise.
 
         Args:
-            name: what it is called, the same on every rank.
-            tensor: this rank's; of the same shape and type everywhere. It stays as it is.
+            name: Name of the call for error messages; equal on every rank.
+            tensor: Tensor of this rank, of the same shape and dtype on every rank. It is not modified.
             op: "sum", "max" or "min".
 
         Returns:
-            A new tensor, the same on every rank.
+            A new tensor, equal on every rank.
 
         Raises:
-            RankError, RequestError: as `gather`.
+            RankError: As in `gather`.
+            RequestError: As in `gather`.
         """
+        # Shape and dtype are part of the description: a mismatch between ranks would corrupt the result silently.
         self._enter(name, f"reduce by {op} a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}")
         return self._reduce(name, tensor.detach().clone(), op)
 
     def broadcast(self, name: str, value: T) -> T:
-        """The value of rank 0.
+        """Return the value of rank 0 on every rank.
 
         Args:
-            name: what it is called, the same on every rank.
-            value: this rank's; that of rank 0 has to pickle.
+            name: Name of the call for error messages; equal on every rank.
+            value: Value of this rank; that of rank 0 must be picklable.
 
         Raises:
-            RankError, RequestError: as `gather`.
+            RankError: As in `gather`.
+            RequestError: As in `gather`.
         """
         self._enter(name, "broadcast")
         return self._broadcast(name, value)
 
     def barrier(self, name: str) -> None:
-        """Return once every rank is here.
+        """Block until every rank has called it.
 
         Args:
-            name: what it is called, the same on every rank.
+            name: Name of the call for error messages; equal on every rank.
 
         Raises:
-            RankError, RequestError: as `gather`.
+            RankError: As in `gather`.
+            RequestError: As in `gather`.
         """
         self._enter(name, "barrier")
         self._barrier(name)
 
     def everywhere(self, name: str, work: Callable[[], T]) -> list[T]:
-        """Work that is done on every rank. Where it fails on one, it fails on all, so that none waits for it.
+        """Call a function on every rank and gather the results. An error on one rank is raised on all ranks.
 
         Args:
-            name: what it is, for messages; the same on every rank.
-            work: what it returns has to pickle.
+            name: Name of the call for error messages; equal on every rank.
+            work: Function whose result is picklable.
 
         Returns:
-            What each rank has found, by rank; of this one the very object, of the others a copy.
+            The result of each rank, in the order of the ranks. That of this rank is the original object, the others are
+            copies.
 
         Raises:
-            Exception: what the work has raised here.
-            CheckpointError: it has raised one on another rank.
-            RankError: it has raised something else there.
+            Exception: If the function raised it on this rank.
+            CheckpointError: If the function raised a CheckpointError on another rank.
+            RankError: If the function raised any other exception on another rank.
         """
-        found, failure = None, None
+        result, failure = None, None
         try:
-            found = work()
+            result = work()
         except Exception as error:
-            failure = error
-        told = self.gather(name, (found, None if failure is None else self._for_others(name, failure)))
-        failures = [each for each in (failure, *(failed for _, failed in told)) if each is not None]
+            failure = error  # raised after the gather, which every rank must reach
+        gathered = self.gather(name, (result, None if failure is None else self._for_others(name, failure)))
+        # The own error first: it has the traceback.
+        failures = [error for error in (failure, *(other for _, other in gathered)) if error is not None]
         if failures:
             raise failures[0]
-        return [each for each, _ in told]  # type: ignore[misc]
+        return [value for value, _ in gathered]  # type: ignore[misc]
 
     def by_main(self, name: str, work: Callable[[], T]) -> T:
-        """What the main rank finds: it alone does the work.
+        """Call a function on rank 0 and broadcast its result or error.
 
         Args:
-            name: what it is called, the same on every rank.
-            work: done on rank 0; what it returns has to pickle.
+            name: Name of the call for error messages; equal on every rank.
+            work: Function that is called on rank 0 and whose result is picklable.
 
         Returns:
-            What it returned, on every rank. None in a process that is not the main one and knows no others.
+            The result of rank 0. None in a process that is not rank 0 and has not joined a process group.
 
         Raises:
-            Exception: what the work has raised, on rank 0.
-            CheckpointError, RankError: the same on the other ranks, see `everywhere`.
+            Exception: If the function raised it, on rank 0.
+            CheckpointError: As in `everywhere`, on the other ranks.
+            RankError: As in `everywhere`, on the other ranks.
         """
         return self.everywhere(name, lambda: work() if self.is_main else None)[0]  # type: ignore[return-value]
 
     def apart(self) -> Ranks:
-        """A gateway for work on another thread, whose calls do not meet those of this one. Called on every rank.
+        """Return collectives with a process group of their own, for calls on another thread. A collective call.
 
-        It works on when this one has parted, and ends with `close`.
+        They remain usable after a failure of this object, until `close`.
         """
         return self
 
     def close(self) -> None:
-        """End a gateway that was made by `apart`. Nobody is asked."""
+        """Destroy the process group of an object returned by `apart`. Not a collective call."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """While this lasts, a rank that fails tells the others, and those that it lets wait fail with it.
+        """Context manager that propagates the failure of a rank, so that ranks blocked on it fail as well.
 
         Raises:
-            RankError: another rank has failed; what torch says of that, a lost connection, does not tell which.
+            RankError: If another rank has failed. It replaces torch's error about a lost connection, which does not
+                name the rank.
         """
         yield
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _enter(self, name: str, what: str) -> None:
+    def _enter(self, name: str, operation: str) -> None:
+        """Check a collective call before it is executed."""
         hook = _of_main_rank_alone(sys._getframe(2))
         if hook is not None:
             raise RequestError(
-                f"{hook} works on the main rank alone and asked all ranks for {name!r} ({what}), which the others "
-                'would never answer. Let it work on every rank: ranks = "all".'
+                f"{hook} runs on rank 0 only and made the collective call {name!r} ({operation}), so the other ranks "
+                'never join the call. Run the hook on every rank: ranks = "all".'
             )
 
     def _for_others(self, name: str, error: Exception) -> CheckpointError | RankError:
-        kind = CheckpointError if isinstance(error, CheckpointError) else RankError
-        return kind(f"rank {self.rank} has failed at {name!r}: {first_line(error)}")
+        """Return an error that another rank can unpickle and raise."""
+        # The original exception may not be picklable.
+        error_type = CheckpointError if isinstance(error, CheckpointError) else RankError
+        return error_type(f"rank {self.rank} failed in {name!r}: {first_line(error)}")
 
     def _gather(self, name: str, value: T) -> list[T]:
         return [value]
@@ -187,9 +199,10 @@ class Ranks:
 
 
 def _of_main_rank_alone(frame: FrameType | None) -> str | None:
-    """The hook of the main rank alone in whose method a frame, or one of its callers, is running."""
+    """Return the hook that runs on rank 0 only and whose method is in the call stack; None if there is none."""
+    # By the call stack and not by the current listener: the call may be made between two events.
     while frame is not None:
-        if frame.f_code.co_varnames[:1] == ("self",):  # reading the locals of a frame is slow
+        if frame.f_code.co_varnames[:1] == ("self",):  # checked first: reading the locals of a frame is slow
             owner = frame.f_locals.get("self")
             if getattr(type(owner), "ranks", None) == "main":
                 return f"hook {getattr(owner, 'name', type(owner).__name__)!r}"

@@ -1,6 +1,7 @@
-"""Which process is this, and how does it meet the others? hookbus starts no processes: torchrun does.
+"""Rank of this process, and the process group of torch.distributed.
 
-What torchrun says in the environment is read here, and the process group that it has prepared is started and ended.
+torchrun starts the processes and sets their environment variables; hookbus only initializes and destroys the process
+group.
 """
 
 from __future__ import annotations
@@ -34,55 +35,56 @@ __all__ = [
 ]
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What the environment has to say for processes to find each other."""
+"""Environment variables that are required to initialize a process group."""
 
 MEETING = "hookbus/meeting"
-"""Where the first process says under which name the others find it."""
+"""Store key under which rank 0 publishes the prefix of the current process group."""
 
 SAID = "hookbus/said"
-"""Where the first process leaves word of what it says."""
+"""Prefix of the store keys of messages that rank 0 has reported."""
 
 WORD_LIMIT = 10.0
-"""Seconds that the others wait for that word."""
+"""Time in seconds that other ranks wait for rank 0 to report a message."""
 
 THREADS = Path("/proc/self/task")
-"""Where Linux tells what the threads of this process do."""
+"""Directory in which Linux lists the threads of this process."""
 
 GLOO_THREAD = "pt_gloo_runloop"
-"""What torch calls the threads that do the work of a group."""
+"""Name of the worker threads of a gloo group."""
 
 PATIENCE = 5.0
-"""Seconds that a process waits, at its end, for these threads: one may be waiting for a process that has died."""
+"""Time in seconds to wait for these threads at exit; a thread may be blocked on a process that has died."""
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the rank of this process, from 0."""
     group = _group()
     return group.get_rank() if group is not None else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """The number of processes."""
+    """Return the number of processes."""
     group = _group()
     return group.get_world_size() if group is not None else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes and prints."""
+    """Return whether this process has rank 0, which writes files and prints."""
     return rank() == 0
 
 
 def is_one_of_several() -> bool:
-    """Whether there are other processes to be met, or met already."""
-    met = _group() is not None
-    return world_size() > 1 and (met or all(name in os.environ for name in NEEDED))
+    """Return whether this process is one of multiple processes, with or without an initialized process group."""
+    # `WORLD_SIZE` alone is not sufficient: without an address there is no process group to join.
+    is_initialized = _group() is not None
+    return world_size() > 1 and (is_initialized or all(name in os.environ for name in NEEDED))
 
 
 def local_device(device: torch.device) -> torch.device:
-    """The device of this process: of several on one host, each has the one of its own number.
+    """Return the device of this process: on a host with multiple processes, the index is `LOCAL_RANK`.
 
     Args:
-        device: a device; one with an index stays.
+        device: A device. A device with an index is returned unchanged.
     """
     import torch
 
@@ -92,16 +94,16 @@ def local_device(device: torch.device) -> torch.device:
 
 
 def start_group(device: torch.device | str | None = None) -> Store:
-    """Meet the other processes that torchrun has started; the group ends with this process.
+    """Initialize the process group of the processes that torchrun has started; it is destroyed at exit.
 
     Args:
-        device: what tensors on it are sent through, besides the CPU's own; None for the CPU alone.
+        device: Device whose tensors are communicated in addition to CPU tensors; None for the CPU only.
 
     Returns:
-        Where the processes leave word for each other.
+        The store of the process group.
 
     Raises:
-        RankError: the others do not come.
+        RankError: If the other processes do not join.
     """
     import torch
     import torch.distributed as dist
@@ -110,6 +112,7 @@ def start_group(device: torch.device | str | None = None) -> Store:
 
     backend, device = "gloo", torch.device(device or "cpu")
     if device.type != "cpu":
+        # Before the group is initialized: NCCL otherwise creates a context on device 0 in every process.
         torch.accelerator.set_device_index(device)
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
@@ -118,17 +121,19 @@ def start_group(device: torch.device | str | None = None) -> Store:
         dist.init_process_group(backend, store=store, rank=number, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise RankError(
-            f"rank {rank()} cannot meet the {world_size() - 1} other processes: {error}. Start all of them by torchrun."
+            f"rank {rank()}: cannot join the process group with the {world_size() - 1} other processes: {error}. Start "
+            "all processes with torchrun."
         ) from error
     atexit.register(_end_group)
     return store
 
 
 def _meeting(store: Store, number: int, size: int) -> str:
-    """A name that the processes which are alive have in common, and those before them had not.
+    """Return a store prefix that the running processes share and that no terminated process has used.
 
-    torchrun keeps its store when it starts processes again, and in it the addresses of those that have died. So the
-    first process makes up a name, the others put theirs beside it, and wait until the first has answered to that.
+    torchrun keeps its store, with the addresses of terminated processes, when it restarts processes. Rank 0 therefore
+    publishes a random prefix, each other rank adds a random ID under it, and waits until rank 0 has acknowledged the
+    ID.
     """
     own = uuid.uuid4().hex
     if number == 0:
@@ -136,22 +141,24 @@ def _meeting(store: Store, number: int, size: int) -> str:
         for other in range(1, size):
             store.set(f"{own}/{store.get(f'{own}/{other}').decode()}", "")
         return own
-    place = ""
-    while not (place and store.check([f"{place}/{own}"])):
+    prefix = ""
+    # A prefix without acknowledgment may be that of a terminated rank 0: read it again until rank 0 replies.
+    while not (prefix and store.check([f"{prefix}/{own}"])):
         time.sleep(0.02)
-        place = store.get(MEETING).decode()
-        store.set(f"{place}/{number}", own)
-    return place
+        prefix = store.get(MEETING).decode()
+        store.set(f"{prefix}/{number}", own)
+    return prefix
 
 
 def said_by_main(message: str) -> bool:
-    """Whether the main process says the same, so that this one need not: a mistake of the user is one of all processes.
+    """Return whether rank 0 reports the same message, so that this rank can omit it.
 
-    The main one leaves word of what it says, and the others wait for that for a while. Where torchrun does not keep
-    what processes leave for each other, every one speaks for itself.
+    Avoids one report per rank of an error that all ranks have, such as an invalid configuration. Rank 0 publishes a
+    hash of its message in torchrun's store, and the other ranks wait for it for up to `WORD_LIMIT` seconds. Without
+    that store, every rank reports its own messages.
 
     Args:
-        message: what this process has to say.
+        message: Message of this process.
     """
     if not is_one_of_several() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False
@@ -172,11 +179,11 @@ def said_by_main(message: str) -> bool:
 
 
 def rest() -> None:
-    """Return once the threads through which processes talk have put away what they worked on.
+    """Block until the worker threads of torch.distributed are idle. Called at exit, before finalization.
 
-    They do so a moment after the work is done, and need Python for it: one of them that comes when the interpreter is
-    being taken down aborts the process ("terminate called without an active exception", Python before 3.14), and
-    torchrun then says that the training has failed. So this is called at the end of a process, while Python is there.
+    A thread releases its Python objects shortly after its work is done and needs the interpreter to do so. In Python
+    before 3.14, a thread that requests the interpreter during finalization aborts the process ("terminate called
+    without an active exception"), and torchrun reports a failure.
     """
     end, before = time.monotonic() + PATIENCE, None
     while time.monotonic() < end:
@@ -184,47 +191,49 @@ def rest() -> None:
         if now is not None and now == before:
             return
         before = now
-        time.sleep(0.01)  # whoever waits for the interpreter gets it now
+        time.sleep(0.01)  # releases the interpreter to these threads
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, one of several: what is to happen at its end happens, and then it is gone.
+    """Run the exit handlers and end this process, one of multiple processes, without finalizing the interpreter.
 
-    For a process whose exit code is known. Where a run has failed, a thread may still be waiting for another process,
-    and wake while the interpreter is being taken down, see `rest`.
+    After a failed run, a worker thread may still be blocked on another process and wake up during finalization, see
+    `rest`.
 
     Args:
-        code: the exit code.
+        code: Exit code.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(code)
+    os._exit(code)  # flushes no stream and runs no handler: done above
 
 
 def _threads_asleep() -> dict[str, str] | None:
-    """How often each of the threads has slept, by its number; None while one is awake.
+    """Return the number of context switches of each worker thread, by thread ID; None while a thread is awake.
 
-    Two answers that are alike say that all of them have slept in between.
+    Two equal results in succession mean that all threads slept in between.
     """
-    found = {}
+    switches = {}
     for thread in THREADS.glob("*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             if (thread / "comm").read_text().strip() == GLOO_THREAD:
-                facts = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines())
-                found[thread.name] = facts["voluntary_ctxt_switches"]
-                if not facts["State"].startswith("S"):
+                status = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines())
+                switches[thread.name] = status["voluntary_ctxt_switches"]
+                if not status["State"].startswith("S"):
                     return None
-    return found
+    return switches
 
 
 def _end_group() -> None:
+    """Destroy the process group if one is initialized."""
     group = _group()
     if group is not None:
         group.destroy_process_group()
 
 
 def _group() -> Any:
-    """torch.distributed where its processes have met; None elsewhere."""
-    found = sys.modules.get("torch.distributed")
-    return found if found is not None and found.is_available() and found.is_initialized() else None
+    """Return `torch.distributed` if a process group is initialized, otherwise None."""
+    # No import: a process group can only be initialized if the module is imported, which takes long.
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() and module.is_initialized() else None

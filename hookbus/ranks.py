@@ -1,8 +1,8 @@
-"""The one gateway through which the processes of a run talk to each other.
+"""Collective communication between the processes of a run, through torch.distributed.
 
-Only the bus and hooks of all ranks go through it, at moments that every rank reaches: a call that one rank leaves out
-lets the others wait. With `HOOKBUS_DEBUG_RANKS=1` the ranks first tell each other what they are about to do, and where;
-a difference is then an error that shows both sides.
+Only the bus and hooks that are active on all ranks call it, at points that every rank reaches: a collective call that
+one rank omits blocks the other ranks. With `HOOKBUS_DEBUG_RANKS=1` the ranks first compare the next call and its
+location in the source code; a mismatch raises an error that contains both.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ __all__ = ["DEBUG", "Op", "ProcessRanks", "Ranks", "join"]
 T = TypeVar("T")
 
 DEBUG = "HOOKBUS_DEBUG_RANKS"
-"""The variable of the environment that has ranks compare what they are about to do."""
+"""Environment variable that enables the comparison of collective calls across ranks."""
 
 DEBUG_TIMEOUT = timedelta(seconds=20)
-"""How long a rank waits, with `DEBUG`, for the others to come to the same place."""
+"""Time to wait, with `DEBUG`, for the other ranks to reach the same call."""
 
 
 class ProcessRanks(Ranks):
-    """The processes of a run, where there are several.
-
-    Made on every rank: none goes on from there before all have come.
+    """Collective communication in distributed training. Creating it is a collective call.
 
     Args:
-        board: where ranks leave word of their failures.
+        board: Store for the errors of ranks.
 
     Attributes:
-        world: torch's group of all processes.
-        parted: whether a run has failed, so that no other rank can be asked any more.
+        world: Process group of all processes.
+        parted: Whether a run has failed, after which no collective call is possible.
     """
 
     def __init__(self, board: FailureBoard) -> None:
@@ -55,19 +53,21 @@ class ProcessRanks(Ranks):
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.world = dist.group.WORLD
+        # Separate from the world group, whose backend may be NCCL: objects are exchanged on the CPU, and destroying
+        # this group does not affect the group of the caller.
         self._group: ProcessGroup = dist.new_group(backend="gloo")
         self.group = None
         self._board = board
         self.parted = False
         if not self.is_main:
-            logging.getLogger("hookbus").setLevel(logging.ERROR)  # the main rank tells what all of them do
+            logging.getLogger("hookbus").setLevel(logging.ERROR)  # rank 0 logs for all ranks
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
 
     def apart(self) -> ProcessRanks:
         """See `Ranks`."""
-        made = ProcessRanks(self._board)
-        made.group = made._group
-        return made
+        ranks = ProcessRanks(self._board)
+        ranks.group = ranks._group
+        return ranks
 
     def close(self) -> None:
         """See `Ranks`."""
@@ -84,86 +84,93 @@ class ProcessRanks(Ranks):
             yield
         except BaseException as error:
             self.parted = True
-            found = self._board.explained(error)
-            self._board.announce(found)
+            translated = self._board.explained(error)
+            # Published before the group is destroyed, which raises in the other ranks: they then find the cause.
+            self._board.announce(translated)
             self._hang_up()
-            if found is not error:
-                raise found from None
+            if translated is not error:
+                raise translated from None
             raise
 
     def again(self) -> ProcessRanks:
-        """The gateway for what comes after a run that has failed: returns once every rank has left that run.
+        """Return collective communication for the next run after a failed run. A collective call.
 
         Raises:
-            RankError: the others do not come.
+            RankError: If another rank does not continue.
         """
         try:
             return ProcessRanks(self._board.cleared())
         except RuntimeError as error:
             raise RankError(
-                f"rank {self.rank} goes on after a run that has failed, and the others do not: {first_line(error)}. An "
-                "error that a script catches has to be caught on every rank; otherwise let the process end."
+                f"rank {self.rank}: the previous run failed, and the other ranks did not continue: "
+                f"{first_line(error)}. Catch the error of a failed run on every rank, or on none."
             ) from error
 
     def _hang_up(self) -> None:
-        """Let go of the others: those that wait for this rank, which may go on by itself, see that it has left."""
+        """Destroy the gloo group, so that ranks blocked on this rank fail instead of hanging."""
         import torch.distributed as dist
 
-        with suppress(ValueError):  # the loop has ended all groups
+        with suppress(ValueError):  # the loop has destroyed all groups already
             dist.destroy_process_group(self._group)
-        del self._group  # it is closed when nobody knows it any more
+        del self._group  # gloo closes the connections with the last reference
 
-    def _enter(self, name: str, what: str) -> None:
-        super()._enter(name, what)
+    def _enter(self, name: str, operation: str) -> None:
+        super()._enter(name, operation)
         if self.parted:
-            raise RankError(f"rank {self.rank} cannot ask the others for {name!r}: the run has failed.")
+            raise RankError(
+                f"rank {self.rank}: the collective call {name!r} is not possible, because the run has failed."
+            )
         if self._compares:
-            self._compare(f"{what}, {name!r}, at {_place(sys._getframe(2))}")
+            # Frame 2 is the caller of the public method that called `_enter`.
+            self._compare(f"{operation}, {name!r}, at {_place(sys._getframe(2))}")
 
     def _compare(self, own: str) -> None:
-        """See that every rank is about to do the same."""
+        """Check that every rank is about to execute the same call."""
         import torch.distributed as dist
 
         with self._talking(own):
+            # Names the missing ranks after a short timeout; `all_gather_object` would block for that of the group.
             dist.monitored_barrier(self._group, DEBUG_TIMEOUT, wait_all_ranks=True)
-        said = self._gather(own, own)
-        if len(set(said)) > 1:
-            shown = "\n".join(f"  rank {rank}: {each}" for rank, each in enumerate(said))
-            raise RankError(f"The ranks are about to do different things, and would wait for each other:\n{shown}")
+        calls = self._gather(own, own)
+        if len(set(calls)) > 1:
+            shown = "\n".join(f"  rank {rank}: {call}" for rank, call in enumerate(calls))
+            raise RankError(f"Mismatched collective calls across ranks (this would deadlock):\n{shown}")
 
     @contextmanager
     def _talking(self, name: str) -> Iterator[None]:
+        """Translate errors of torch.distributed into the error of the rank that caused them."""
         try:
             yield
         except RuntimeError as error:
-            found = self._board.explained(error)
-            found.add_note(f"while the ranks were at {name!r}")
-            raise found from None
+            translated = self._board.explained(error)
+            translated.add_note(f"during the collective call {name!r}")
+            raise translated from None
 
     def _gather(self, name: str, value: T) -> list[T]:
         import torch.distributed as dist
 
-        found: list[Any] = [None] * self.world_size
+        gathered: list[Any] = [None] * self.world_size
         with self._talking(name):
-            dist.all_gather_object(found, value, group=self._group)
-        found[self.rank] = value  # the very object: it may hold what does not pickle with it, such as a lock
-        return found
+            dist.all_gather_object(gathered, value, group=self._group)
+        gathered[self.rank] = value  # the original object, not a copy: attributes such as a lock are not pickled
+        return gathered
 
     def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
         import torch.distributed as dist
 
-        how = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op]
+        reduce_op = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op]
+        # gloo reduces on the CPU; the world group has a backend for the device of the tensor.
         with self._talking(name):
-            dist.all_reduce(tensor, op=how, group=self._group if tensor.device.type == "cpu" else None)
+            dist.all_reduce(tensor, op=reduce_op, group=self._group if tensor.device.type == "cpu" else None)
         return tensor
 
     def _broadcast(self, name: str, value: T) -> T:
         import torch.distributed as dist
 
-        held: list[Any] = [value if self.is_main else None]
+        values: list[Any] = [value if self.is_main else None]
         with self._talking(name):
-            dist.broadcast_object_list(held, src=0, group=self._group)
-        return held[0]  # type: ignore[no-any-return]
+            dist.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]  # type: ignore[no-any-return]
 
     def _barrier(self, name: str) -> None:
         import torch.distributed as dist
@@ -173,19 +180,22 @@ class ProcessRanks(Ranks):
 
 
 _joined: list[ProcessRanks] = []
-"""The gateway of this process, once there is one."""
+"""Collectives of this process, in a list of at most one item."""
 
 
 def join(device: device | str | None = None) -> Ranks:
-    """The processes of this run. Where torchrun has started several, this one meets the others, once.
+    """Return the collective communication of this process, and join the process group on the first call.
 
-    A group that the loop has started by itself is used as it is.
+    A process group that the script has initialized is used as it is.
 
     Args:
-        device: what tensors on it are sent through, besides the CPU's own; None for the CPU alone.
+        device: Device whose tensors are communicated in addition to CPU tensors; None for the CPU only.
+
+    Returns:
+        A `ProcessRanks` in distributed training, a `Ranks` otherwise.
 
     Raises:
-        RankError: the others do not come.
+        RankError: If the other processes do not join.
     """
     if not distributed.is_one_of_several():
         return Ranks()
@@ -194,6 +204,7 @@ def join(device: device | str | None = None) -> Ranks:
     store = None if dist.is_initialized() else distributed.start_group(device)
     if not _joined:
         atexit.register(distributed.rest)
+    # A script may destroy the process group and initialize another one between two runs.
     if not _joined or _joined[0].world is not dist.group.WORLD:
         _joined[:] = [ProcessRanks(FailureBoard(store, distributed.rank()))]
     elif _joined[0].parted:
@@ -205,7 +216,7 @@ def join(device: device | str | None = None) -> Ranks:
 
 
 def _place(frame: FrameType) -> str:
-    """Where the gateway was called."""
+    """Return the location of the first frame outside the collectives."""
     while frame.f_code.co_filename in (__file__, _gateway.__file__) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,8 +1,7 @@
-"""What hooks ask for, and the queue in which their requests wait.
+"""Requests of hooks, and the queue in which they are pending.
 
-Listeners ask, the bus acts: nothing is done where it was asked for. After the outermost event the queue is
-settled, in one order, whatever the order of the hooks was: records, validations, saves, stops. That is why
-results do not depend on the order in which hooks are listed.
+Listeners request actions, and the bus executes them after the outermost event, in a fixed order: records, validations,
+saves, stops. The result therefore does not depend on the order of the hooks.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", 
 BOUNDARIES = frozenset(
     {"after_train_iter", "after_epoch", "before_epoch", "before_train_epoch", "after_train", "after_run"}
 )
-"""Points after which everything that waits is settled: records, validations, saves, stops."""
+"""Points after which all pending requests are processed: records, validations, saves and stops."""
 
 SETTLING = BOUNDARIES | {"before_train", "after_train_epoch"}
-"""Points after which validations are settled; saves and stops only at boundaries."""
+"""Points after which validations are processed; saves and stops only at boundaries."""
 
 ENDS_OF_EPOCH = ("after_train_epoch", "after_epoch")
 
 
 class Kind(Enum):
-    """What can be asked for, in the order in which it is settled."""
+    """Type of a request. The values are processed in the order of the definition."""
 
     VALIDATE = "validation"
     SAVE = "save"
@@ -61,14 +60,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One wish of one hook.
+    """Request of a hook.
 
     Attributes:
-        kind: what is asked for.
-        by: the instance name of the hook, "loop" where no hook asked.
-        reason: why, for people.
-        epoch, iteration, step: when, by the clock at that moment.
-        details: what the one who carries it out needs besides.
+        kind: Type of the request.
+        by: Instance name of the hook; "loop" if no hook made the request.
+        reason: Reason for the log.
+        epoch, iteration, step: Counts of the clock at the time of the request.
+        details: Further arguments of the request, such as the saver.
     """
 
     kind: Kind
@@ -84,29 +83,49 @@ class Request:
 
 
 class Saver(Protocol):
-    """Something that writes checkpoints; the checkpoint hook is one."""
+    """Protocol of objects that write checkpoints, such as the checkpoint hook."""
 
     def plan(self, run: Run, requests: list[Request]) -> Path | None:
-        """Decide what one checkpoint for all these requests will be called, before it is collected.
+        """Determine the file of one checkpoint for all requests, before the checkpoint is collected.
 
-        What the saver keeps in its own state (files, best scores) is what the checkpoint is to hold.
-        Returns None if nothing has to be written.
+        The checkpoint contains the state of the saver (files, best values), which must be up to date after this call.
+
+        Args:
+            run: Run to save.
+            requests: Pending save requests for this saver.
+
+        Returns:
+            Path of the checkpoint; None if nothing has to be written.
         """
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool | None:
-        """Write what was planned. Returns whether it is a best one; None if it could not be written."""
+        """Write the planned checkpoint.
+
+        Returns:
+            Whether the checkpoint is the best one; None if it could not be written.
+        """
 
 
 @dataclass(slots=True)
 class Record:
-    """A writer's wish to be given the means of a window once the iteration is complete."""
+    """Request of a writer for the means of a window at the end of the iteration.
+
+    Attributes:
+        window: Window of logged values.
+        deliver: Function that is called with the means and the step.
+    """
 
     window: Window
     deliver: Callable[[Metrics, int], None]
 
 
 class Queue:
-    """The requests of a run: those that wait, and the history of all."""
+    """Pending requests of a run, and the history of processed requests.
+
+    Attributes:
+        waiting: Pending requests.
+        history: Last 1,000 processed requests.
+    """
 
     def __init__(self) -> None:
         self.waiting: list[Request] = []
@@ -116,35 +135,36 @@ class Queue:
         return bool(self.waiting)
 
     def add(self, request: Request) -> None:
-        """Let a request wait for the next settlement."""
+        """Add a request to the pending requests."""
         self.waiting.append(request)
 
     def take(self, kind: Kind) -> list[Request]:
-        """Take the waiting requests of one kind out, sorted by who asked."""
+        """Remove and return the pending requests of one type, sorted by the name of the hook."""
         if not self.waiting:
             return []
         taken = sorted((r for r in self.waiting if r.kind is kind), key=lambda r: r.by)
         if taken:
-            for request in taken:  # one by one: Ctrl-C may add a request at any moment
+            for request in taken:  # one by one: the handler of Ctrl-C may add a request at any time
                 self.waiting.remove(request)
             self.history += taken
         return taken
 
     def drop(self) -> list[Request]:
-        """Forget what waits, and return it so that it can be reported."""
+        """Remove and return all pending requests, for a warning."""
         dropped, self.waiting = self.waiting, []
         return sorted(dropped, key=lambda r: (r.by, r.kind.value))
 
 
 def settle(run: Run, point: str) -> None:
-    """Carry out what waits, if this is the moment: called after every event that may be one.
+    """Process the pending requests, unless the event is nested in another event. Called after events of `SETTLING`.
 
     Args:
-        run: the run whose queue is settled.
-        point: the event that has just ended. Inside another event nothing is done: its end will come.
+        run: Run whose queue is processed.
+        point: Point of the event that has just ended.
     """
-    if nested(run):
+    if nested(run):  # processed at the end of the outer event
         return
+    # Reset first: a request that a signal handler adds from here on sets it again.
     queue, run.pending = run.queue, False
     run.bus.pm.release()
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
@@ -152,73 +172,82 @@ def settle(run: Run, point: str) -> None:
         _drop_if_aborted(run)
         if queue.take(Kind.VALIDATE) and not _is_cut_off(run, point):
             _validate(run, sanity=point == "before_train")
-            run.decisions.reach(point)  # hooks may have asked in it
+            run.decisions.reach(point)  # hooks of one rank may have made requests during the validation
         if point in BOUNDARIES:
             _save_and_stop(run, queue)
     run.pending = run.pending or bool(queue or run.records)
 
 
 def _is_cut_off(run: Run, point: str) -> bool:
-    """Whether this is the end of an epoch that a stop has cut: what goes on from there validates it when it is whole.
+    """Return whether this is the end of an epoch that a stop request has truncated.
 
-    A stop that came with the last batch leaves a whole epoch, its validation included.
+    Its validation is left to the run that resumes and completes the epoch. A stop request in the last iteration
+    truncates nothing: the epoch is complete and is validated.
     """
     return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_cut
 
 
 def _drop_if_aborted(run: Run) -> None:
-    """Drop the pending validations and saves of an aborted run, whose weights are broken."""
+    """Drop the pending validations and saves of an aborted run, whose weights are corrupted."""
     if run.aborted:
         for request in [*run.queue.take(Kind.VALIDATE), *run.queue.take(Kind.SAVE)]:
             run.report_dropped(request)
 
 
 def _save_and_stop(run: Run, queue: Queue) -> None:
+    """Process the pending saves and stops."""
     _drop_if_aborted(run)
     saves = queue.take(Kind.SAVE)
-    if run.weights.exchanged:  # a file would hold other weights than the state beside them belongs to
+    # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
+    if run.weights.exchanged:
         for request in saves:
             run.report_dropped(request)
     elif saves:
         _save(run, saves)
+    # After the saves: a checkpoint is taken before the run or the epoch stops.
     if queue.take(Kind.STOP_EPOCH):
         run.leave_epoch()
     run.agree_to_stop(queue.take(Kind.STOP))
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:
-    """Give writers the means they asked for; without an update they wait for the next one, or for the end.
+    """Deliver the requested means to writers; without an optimizer step, the records remain pending.
 
-    What is left at the end without an update makes no second record on the step of the one before.
+    Args:
+        run: The run.
+        everything: Whether to deliver the records without an optimizer step as well, at the end of the run.
     """
     if not run.records or not (everything or run.clock.stepped):
         return
     records, run.records = run.records, {}
     step = run.clock.steps_done
     due = []
-    for (asker, _), record in sorted(records.items()):
+    for (requester, _), record in sorted(records.items()):
+        # The last record at the end of the run would otherwise repeat the step of the previous record.
         if record.window.recorded_at != step:
             record.window.recorded_at = step
-            due.append((asker, record))
+            due.append((requester, record))
+    # One transfer from the device for all windows.
     means = run.metrics.means_of([record.window for _, record in due])
     for _, record in due:
         record.window.reset()
-    for (asker, record), values in zip(due, means, strict=True):
-        _for(run, asker, "the record it asked for", partial(record.deliver, values, step))
+    for (requester, record), values in zip(due, means, strict=True):
+        _for(run, requester, "the requested record", partial(record.deliver, values, step))
 
 
 def _validate(run: Run, *, sanity: bool) -> None:
-    """One validation for all who asked, unless nothing has changed since the last one."""
+    """Validate once for all requests, unless the weights are unchanged since the last validation."""
     if sanity or run.validations.validated_at != run.clock.steps_done:
         try:
             run.validate(sanity=sanity)
         except Exception as error:
+            # Data workers that a signal ended fail the validation: the run ends by the signal, not by this error.
             if not run.signals.explains(error):
                 raise
 
 
 def _save(run: Run, saves: list[Request]) -> None:
-    """One checkpoint per saver, for all who asked it."""
+    """Save one checkpoint per saver for all of its requests."""
     groups: dict[int, tuple[Saver, list[Request]]] = {}
     for request in saves:
         saver = request.details["saver"]
@@ -228,17 +257,19 @@ def _save(run: Run, saves: list[Request]) -> None:
 
 
 def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
+    """Save one checkpoint: plan the file, collect the state, emit the checkpoint events and write."""
     from hookbus.checkpoints.plain import check_plain
     from hookbus.state import collect
 
     name = run.bus.pm.get_name(saver) or ""
-    best = dict(run.best)
+    best = dict(run.best)  # `plan` updates the best results
+    # Planned before the state is collected, which contains the updated state of the saver.
     path = _for(run, name, "a save", lambda: saver.plan(run, requests))
     if path is None:
         return
     checkpoint = collect(run)
     if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
-        check_plain(checkpoint, "checkpoint")
+        check_plain(checkpoint, "checkpoint")  # only if there is a listener, which may have modified the checkpoint
     if run.aborted:  # by a hook that has inspected the checkpoint
         run.best.clear()
         run.best.update(best)
@@ -250,11 +281,12 @@ def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
         run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
 
 
-def _for(run: Run, name: str, what: str, work: Callable[[], T]) -> T | None:
-    """Do what a hook has asked for, under its policy; for someone who is no hook, just do it."""
+def _for(run: Run, name: str, description: str, work: Callable[[], T]) -> T | None:
+    """Execute requested work under the error policy of the hook, or directly if no hook made the request."""
     plugin, table = run.bus.pm.get_plugin(name), run.bus.table
     if plugin is None:
         return work()
+    # Wrapped first: instrumentation also measures work that fails.
     if table.around_work is not None:
-        work = partial(table.around_work, name, what, work)
-    return table.failures.guarded(work, name, plugin, what, run.clock)
+        work = partial(table.around_work, name, description, work)
+    return table.failures.guarded(work, name, plugin, description, run.clock)

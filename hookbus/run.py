@@ -1,4 +1,4 @@
-"""What hooks receive: one object with the clock, the model, services, metrics and requests of a run."""
+"""The run object that hooks receive: clock, model, services, metrics and requests of one run."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ __all__ = ["Best", "Run"]
 
 
 class Run(Counts, RequestMethods):
-    """One run: everything a hook may look at or ask for.
+    """State of one run, and the operations that hooks can request from it.
 
     Attributes:
-        bus: the bus whose events these are.
-        id: tells this run, and those that go on from its checkpoints, from all others.
+        bus: Bus that emits the events of the run.
+        id: Unique ID of the run; a run that resumes from a checkpoint keeps it.
         mode: "train", "val" or "test".
-        clock: counts and units.
-        metrics: the numbers; `run.log` writes into it.
-        weights: raw and averaged weights.
-        best: by metric, the best result so far.
-        ranks: the processes of this run, and the one way to talk to the others.
-        decisions: what hooks ask for, made the same on all of them.
-        training_data: the place in the training data; hooks change that data through `training_data.before_reading`.
-        model, optimizer, scheduler, scaler: what is trained, and how; None where the loop has none.
-        trainer: the Trainer, None in a custom loop.
-        config: the resolved configuration, {} where there is none.
-        seed: what data order and augmentation follow from.
-        device: where the model is.
-        outcome: "running", then how it ended.
-        alive: whether the run is going on: from `before_run` to `cleanup`.
-        validating: whether a validation or test is going on.
-        sanity_checking: whether it is the one before training, which counts for nothing.
-        exception: what ended a failed run.
-        about: facts that hooks have found out about this process, as plain values, for `status.json`.
-        accumulated: micro-batches that went into the gradients since the last update.
-        unclaimed: hook states of the checkpoint that no active hook claims; written back as they are.
-        counts_steps: whether the loop emits the optimizer points itself, and updates are counted by them.
-        keeps_brackets: whether brackets that the loop leaves out are opened and closed for it.
+        clock: Counts of epochs, iterations and steps.
+        metrics: Store of logged values; `run.log` writes into it.
+        weights: Raw and averaged weights.
+        best: Best result of each metric so far, by name.
+        ranks: Collective communication between the processes of the run.
+        decisions: Synchronization of requests across ranks.
+        training_data: Position in the training data. Hooks modify the data with `training_data.before_reading`.
+        model, optimizer, scheduler, scaler: Objects of the training; None if the loop has none.
+        trainer: Trainer that executes the run; None in a custom loop.
+        config: Resolved configuration; {} if there is none.
+        seed: Seed of data order and augmentation.
+        device: Device of the model.
+        outcome: "running", or the outcome after the end of the run.
+        alive: Whether the run is in progress, from `before_run` to `cleanup`.
+        validating: Whether a validation or test is in progress.
+        sanity_checking: Whether it is the sanity check before training, whose results are discarded.
+        exception: Exception that ended a failed run.
+        about: Metadata of the process that hooks collect for `status.json`, as built-in Python types.
+        accumulated: Number of micro-batches whose gradients are accumulated since the last optimizer step.
+        unclaimed: Hook states of the checkpoint that no active hook restores; saved unchanged in the next checkpoint.
+        counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
+        keeps_brackets: Whether nested points that the loop omits are emitted automatically.
     """
 
     __slots__ = (
         "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps",
         "decisions", "device", "exception", "held", "id", "keeps_brackets", "metrics", "mode", "model",
         "optimizer", "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler",
-        "scheduler", "seed", "services", "signals", "test_loader", "train_loader", "trainer", "training_data", "unclaimed",
-        "val_loader", "validating", "validations", "weights", "work_dir",
+        "scheduler", "seed", "services", "signals", "test_loader", "train_loader", "trainer", "training_data",
+        "unclaimed", "val_loader", "validating", "validations", "weights", "work_dir",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,7 @@ class Run(Counts, RequestMethods):
         self.test_loader: Any = None
         self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
         self.ranks = ranks or Ranks()
+        # The parts below read the clock and the ID: both are inherited first.
         self._take_over(continues, seed)
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
         self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
@@ -123,7 +124,7 @@ class Run(Counts, RequestMethods):
         self._begin_afresh()
 
     def _take_over(self, continues: Run | None, seed: int | None) -> None:
-        """What the run has from the one that it goes on from; without one, the beginnings of it."""
+        """Take the state of the previous run that this run continues, or initialize it."""
         bus = self.bus
         self.clock: Clock = continues.clock if continues else Clock()
         self.metrics: MetricStore = continues.metrics if continues else MetricStore()
@@ -135,7 +136,7 @@ class Run(Counts, RequestMethods):
         self.seed: int = continues.seed if continues and seed is None else _seed(seed)
 
     def _begin_afresh(self) -> None:
-        """What every run has for itself."""
+        """Initialize the state that no run takes from a previous one."""
         self.queue = Queue()
         self.signals = Signals(self)
         self.stops: list[Request] = []
@@ -146,63 +147,83 @@ class Run(Counts, RequestMethods):
         self.exception: BaseException | None = None
         self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.alive = False
 
-    # -- updates -----------------------------------------------------------------------------
+    # -- optimizer steps ---------------------------------------------------------------------
 
     @property
     def mid_accumulation(self) -> bool:
-        """Whether gradients wait for an update that has not been made yet."""
+        """Whether gradients are accumulated for an optimizer step that is still pending."""
         if self.trainer is not None:
             return self.accumulated > 0
+        # A custom loop does not report its micro-batches: count the iterations since the last step instead.
         return self.optimizer is not None and self.clock.iters_since_step > 0
 
     # -- services ----------------------------------------------------------------------------
 
     def provide(self, name: str, service: Any) -> None:
-        """Offer an object to hooks under a name; it replaces what is there under this name."""
+        """Register an object as a service, replacing any previous service of the same name.
+
+        Args:
+            name: Name of the service.
+            service: Object that hooks receive from `run.get(name)`.
+        """
         self.services.provide(name, service)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The service of this name, or `default` where nobody provides it."""
+        """Return a service.
+
+        Args:
+            name: Name of the service.
+            default: Value to return if no service of this name is registered.
+        """
         return self.services.get(name, default)
 
     def require(self, name: str) -> Any:
-        """The service of this name.
+        """Return a service, or raise if no service of this name is registered.
+
+        Args:
+            name: Name of the service.
 
         Raises:
-            ServiceError: nobody provides it; the message lists what there is.
+            ServiceError: If no service of this name is registered. The message lists similar names.
         """
         return self.services.require(name)
 
     @property
     def logger(self) -> logging.Logger:
-        """Where messages for people go."""
+        """Logger of the run."""
         return self.services.logger
 
     # -- files -------------------------------------------------------------------------------
 
     def own(self, path: Path | str) -> bool:
-        """Say that the run is about to make a file or directory in its work directory, which `overwrite` may remove.
+        """Register a file or directory before the run creates it, so that `overwrite` may remove it.
 
         Args:
-            path: the file; of a directory, all that will be in it is the run's own.
+            path: Path inside the work directory. A directory is removed with its content.
 
         Returns:
-            Whether it is the run's own: False where something is there that no run has made, or outside.
+            True if the path belongs to the run; False if it already exists and was not created by a run, if it is
+            outside the work directory, or if the run has no work directory.
         """
         return self.work_dir is not None and self.work_dir.own(Path(path))
 
     def hold(self, directory: Path) -> None:
-        """Lock a directory for the files of this run until it ends, so that no other live run writes into it.
+        """Lock a directory for the files of this run until the run ends, so that no other active run writes into it.
 
         A directory inside the work directory is locked already. Temporary files that killed processes of this run
         left in the directory are removed, as are the files of a run that this one overwrites.
 
+        Args:
+            directory: Directory; created if it is missing.
+
         Raises:
-            WorkDirError: If a live run has locked it.
+            WorkDirError: If an active run has locked the directory.
         """
         if not is_main() or directory in self.held:
             return
         from hookbus.runs.workdir import hold
+
+        # The lock of the work directory covers its subdirectories.
 
         inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
         removed = self.work_dir.removed if self.work_dir is not None else ""
@@ -211,101 +232,104 @@ class Run(Counts, RequestMethods):
     # -- metrics -----------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
-        """Note values of this iteration, or of this validation batch. Does not wait for the device.
+        """Log values of this iteration or validation batch, without a device synchronization.
 
         Args:
-            values: numbers or zero-dimensional tensors by name; a name without slash gets the prefix `train/`.
-            more: the same as keywords.
+            values: Numbers or zero-dimensional tensors by name. A name without a slash gets the prefix `train/`.
+            more: Further values as keyword arguments.
 
         Raises:
-            MetricError: a value is not a single number.
+            MetricError: If a value is not a single number.
         """
         self.metrics.log({**values, **more} if values else more)
 
     def request_record(self, window: Window, deliver: Callable[[Metrics, int], None]) -> None:
-        """Ask for the means of a window once the iteration is complete; the window is reset.
+        """Request the means of a window at the end of the iteration; the window is reset.
 
         Args:
-            window: of `run.metrics.window(name)`.
-            deliver: called with the means and the step. In an iteration without an update this waits for the next
-                one, so that records stand on steps that were made, and a step has one record of a window.
+            window: Window returned by `run.metrics.window(name)`.
+            deliver: Function that is called with the means and the step. In an iteration without an optimizer step, the
+                record is delayed until the next step: a window then has one record per step.
         """
         self.records[self._asker(), window.name] = Record(window, deliver)
         self.pending = True
 
     def plain_config(self) -> Mapping[str, Any]:
-        """The resolved configuration as plain values, {} where there is none."""
+        """Return the resolved configuration as built-in Python types; {} if there is none."""
         plain: Mapping[str, Any] = plain_settings(self.config)
         return plain
 
     # -- validation --------------------------------------------------------------------------
 
     def around_validation(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Surround every validation and test by a context: entered before `before_val`, left after `after_val`.
+        """Wrap every validation and test in a context, entered before `before_val` and exited after `after_val`.
 
         Args:
-            context: returns a fresh context manager each time it is called.
+            context: Function that returns a new context manager at each call.
         """
         self.validations.surround(context)
 
     def validate(self, *, sanity: bool = False) -> Metrics:
-        """Validate now. Module modes, gradient mode and random streams are as before afterwards.
+        """Validate now. Training modes, gradient mode and RNG states are restored afterwards.
 
         Args:
-            sanity: this pass counts for nothing: no best score, no patience, no record.
+            sanity: Whether to discard the results: no best value is updated, no patience counted, nothing logged.
 
         Returns:
-            The results, `val/...`.
+            Metrics with names `val/...`.
 
         Raises:
-            RequestError: the run has no way to validate.
+            RequestError: If the run has no validation function.
         """
         return self.validations.make("val", sanity=sanity)
 
     def all_metrics(self) -> Metrics:
-        """The means of the epoch and the latest results of validations: what hooks get as `metrics` in training.
+        """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
 
-        A run without any hook keeps no means, which costs it nothing; there, the results of validations are all.
+        A run without hooks collects no means, to save time; it returns the validation results only.
         """
         return self.metrics.means(self.metrics.epoch) | self.metrics.results
 
     # -- the loop ----------------------------------------------------------------------------
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left, as indices from 0; ends when the run is to stop.
+        """Yield the remaining epochs, as indices from 0, until the run stops.
 
         Raises:
-            LoopError: the run has no limit, so this would never end.
+            LoopError: If the run has no limit, since the iteration would never end.
         """
         return self.training_data.epochs()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """The batches that are left of this epoch, with their indices; ends when epoch or run is to stop.
+        """Yield the remaining batches of the epoch with their indices, until the epoch or the run stops.
 
-        A resumed run goes on at its place. The order follows from the seed and the epoch.
+        A resumed run continues at its position. The order is determined by the seed and the epoch.
+
+        Args:
+            loader: Training data.
 
         Raises:
-            LoopError: the loader gives no batch at all.
+            LoopError: If the loader is empty.
         """
         return self.training_data.batches(loader)
 
     def members_changed(self) -> None:
-        """Hooks came or went: from now on somebody may watch the updates and the numbers."""
+        """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
         self.optimizer_events.members_changed()
         self.metrics.watched = self.metrics.watched or bool(self.bus.pm.members)
 
     def serves(self, plugin: object) -> bool:
-        """Whether a hook takes part on this rank."""
+        """Return whether a hook is active on this rank."""
         return getattr(plugin, "ranks", "all") == "all" or is_main()
 
     # -- checkpoints -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The loop's own part of a checkpoint."""
+        """Return the state of the run itself for a checkpoint."""
         return {
             "clock": self.clock.state_dict(),
             "metrics": self.metrics.state_dict(),
-            "best": {name: each.state_dict() for name, each in self.best.items()},
+            "best": {name: best.state_dict() for name, best in self.best.items()},
             "accumulated": self.accumulated,
             "id": self.id,
             "validated_at": self.validations.validated_at,
@@ -314,21 +338,22 @@ class Run(Counts, RequestMethods):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self.clock.load_state_dict(state["clock"])
         self.clock.limit_reached = self.max_iters is not None and self.iters_done >= self.max_iters
         self.metrics.load_state_dict(state["metrics"])
         self.best.clear()
-        self.best.update({name: Best.from_state(each) for name, each in state["best"].items()})
+        self.best.update({name: Best.from_state(best) for name, best in state["best"].items()})
         self.accumulated, self.seed = state["accumulated"], state["seed"]
         self.validations.validated_at = state["validated_at"]
-        self.id = state.get("id", "")  # the first checkpoints had none
+        self.id = state.get("id", "")  # checkpoints of the first format version have no ID
         self.training_data.load_state_dict(state["data"])
+        # Compiled schedules store the next due iteration, which the restored counts change.
         self.bus.changed()
 
 
 def _seed(seed: int | None) -> int:
-    """The given seed, else the one torch was seeded with, else 0 where there is no torch in the process."""
+    """Return the given seed, or the initial seed of torch, or 0 if torch is not imported."""
     if seed is not None:
         return seed
     torch = sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""The life of one run: work directory, before_run, resume, the loop, and its end, which always comes."""
+"""Context managers of a run: work directory, setup, resume, error handling and teardown."""
 
 from __future__ import annotations
 
@@ -55,42 +55,43 @@ def custom_run(
     overwrite: bool = False,
     fresh: bool = False,
 ) -> Iterator[Run]:
-    """The run of a loop of one's own.
+    """Execute a custom loop as a run.
 
-    Emits before_run on entry, after_run and cleanup on exit; opens and closes the brackets that the loop leaves out.
+    Emits `before_run` on entry, `after_run` and `cleanup` on exit, and the nested points that the loop omits.
 
     Args:
-        bus: the bus whose hooks take part.
-        model, optimizer, scheduler, scaler: what is trained; checkpoints hold them.
-        epochs, iterations: the limit, for `run.epochs()`, `run.batches()` and schedules.
-        work_dir: where files go; None for a run that writes none.
-        validate: makes a validation when one is asked for: `validate()` or `validate(run)`; returns the metrics.
-        train_loader, val_loader: offered as services.
-        config: recorded, and hashed into checkpoints.
-        device: where the model is.
-        seed: what the order of `run.batches()` follows from; default the one torch was seeded with.
-        counts_steps: the loop emits the optimizer points itself, and updates are counted by them.
-        resume: "never", "auto" (the newest checkpoint of the work directory, if any), or a file.
-        overwrite: a run that is in the work directory is removed.
-        fresh: begin at zero, where this bus has already made a run; otherwise that run goes on.
+        bus: Bus with the hooks of the run.
+        model, optimizer, scheduler, scaler: Objects of the training; saved in checkpoints.
+        epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
+        work_dir: Directory for the files of the run; None for a run without files.
+        validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
+            metrics by name.
+        train_loader, val_loader: Loaders to register as services.
+        config: Configuration to log; its hash is saved in checkpoints.
+        device: Device of the model.
+        seed: Seed of the data order of `run.batches()`; default: the initial seed of torch.
+        counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
+        resume: "never", "auto" (the newest checkpoint in the work directory, if any), or the path of a checkpoint.
+        overwrite: Whether to remove a run that exists in the work directory.
+        fresh: Whether to start from zero after a previous run of this bus; default: continue that run.
 
     Yields:
         The run.
 
     Raises:
-        ConfigError: an argument cannot be what it is meant to be.
-        WorkDirError: the work directory is in use, or cannot be written.
-        RequestError: a hook will ask for validations, and there is no `validate`.
-        CheckpointError: what should be resumed cannot be.
-        KeyboardInterrupt: Ctrl-C; a last checkpoint was written, where a hook writes any. A loop that goes on after
-            its iteration all the same is left at its next one.
+        ConfigError: If an argument is invalid.
+        WorkDirError: If the work directory is in use or cannot be written.
+        RequestError: If a hook will request validations and `validate` is None.
+        CheckpointError: If the checkpoint cannot be resumed from.
+        KeyboardInterrupt: If the run was interrupted by Ctrl-C. A final checkpoint is saved if a hook saves
+            checkpoints. A loop that does not stop at the end of its iteration is left in the next one.
     """
     refuse_second(bus)
     flags = {"counts_steps": counts_steps, "overwrite": overwrite, "fresh": fresh}
     _arguments.refuse(
         [
-            *(_arguments.truth(*each) for each in flags.items()),
-            _arguments.function("validate", validate, "a function of nothing, or of the run"),
+            *(_arguments.truth(*flag) for flag in flags.items()),
+            _arguments.function("validate", validate, "a function without arguments, or of the run"),
             _arguments.path("work_dir", work_dir),
             _arguments.seed("seed", seed),
         ]
@@ -121,30 +122,34 @@ def custom_run(
     run.train_loader, run.val_loader = train_loader, val_loader
     run.clock.epoch_length = length
     with living(run, resume), graceful_interrupts(run):
+        # `LoopLeft` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
         with suppress(LoopLeft), ends_by_signal(run):
             yield run
         run.brackets.close_all()
+    # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
     if run.outcome == "interrupted":
         raise KeyboardInterrupt
 
 
 @contextmanager
 def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") -> Iterator[Run]:
-    """Everything that happens around the loop of a run.
+    """Context manager for a run: setup, resume, error handling and teardown.
 
     Args:
-        run: the run that begins.
-        resume: as for `custom_run`.
+        run: Run to start.
+        resume: As in `custom_run`.
 
     Yields:
         The run.
 
     Raises:
         ConfigError: If the work directory records a run whose checkpoints are not found.
-        HookbusError: it cannot begin: a hook cannot do its work in it, or there is nothing to resume from.
-        BaseException: what has ended the loop, or a hook at the end of the run.
+        HookbusError: If the run cannot start: a precondition of a hook is not met, or the checkpoint to resume from is
+            missing.
+        BaseException: If the loop raised it, or a hook at the end of the run.
     """
     try:
+        # Before `before_run`: hooks that open files need the ID of the run that they continue.
         if resume == "auto":
             take_up_recorded_run(run)
     except BaseException:
@@ -165,54 +170,69 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
 
 
 def _begin(run: Run) -> None:
+    """Start a run: synchronize the ranks, check preconditions and emit `before_run`."""
     run.alive = True
     begin_together(run)
     run.bus.begin(run)
+    # Before `before_run`: no hook acquires resources in a run that another hook cannot join.
     check_hooks(run)
     run.optimizer_events.attach()
     write_status(run)
     _say_where(run)
     run.bus.fire("before_run", mode=run.mode)
     _record_config(run)
+    # After `before_run`, in which hooks may still register other hooks.
     run.decisions.begin()
 
 
 def refuse_second(bus: HookBus) -> None:
-    """See that a bus is in no run: its hooks could not tell one from the other.
+    """Raise if a bus is in use by an active run, since its hooks keep the state of one run at a time.
 
     Raises:
-        RequestError: it is in one.
+        RequestError: If the bus has an active run.
     """
     if bus.current.alive:
         raise RequestError(
-            f"This bus is in the middle of a run ({bus.current.mode}), so another one cannot begin on it. For a "
-            "validation there, ask the run for it: run.request_validation() or run.validate()."
+            f"A run ({bus.current.mode}) is active on this bus, so a second run cannot start. To validate during the "
+            "run, call run.request_validation() or run.validate()."
         )
 
 
-def resume_from(given: object) -> str | Path:
-    """Whether and from where a run goes on, as the user said it.
+def resume_from(resume: object) -> str | Path:
+    """Validate the argument `resume`.
+
+    Returns:
+        "auto", "never" or the path of a checkpoint.
 
     Raises:
-        ConfigError: it is neither "auto" nor "never" nor a path.
+        ConfigError: If `resume` is none of these.
     """
     try:
-        return checked_resume(given)
+        return checked_resume(resume)
     except ValueError as error:
         raise ConfigError([f"resume: {error}"]) from None
 
 
 def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Ranks) -> WorkDir | None:
-    """The work directory of a run, which the main rank takes for all; None where it writes nothing.
+    """Claim the work directory of a run on rank 0, for all ranks.
+
+    Args:
+        work_dir: Directory for the files of the run; None for a run without files.
+        resume: Validated argument `resume`.
+        overwrite: Whether to remove a run that exists in the directory.
+        ranks: Collective communication between the processes of the run.
+
+    Returns:
+        The work directory; None if `work_dir` is None.
 
     Raises:
-        ConfigError: resume and overwrite were both asked for.
-        WorkDirError: it is in use, or cannot be written.
+        ConfigError: If both `resume` and `overwrite` are set, or `work_dir` is empty.
+        WorkDirError: If the directory is in use or cannot be written.
     """
     if resume != "never" and overwrite:
-        raise ConfigError(["resume and overwrite contradict each other: the run either goes on or is removed."])
+        raise ConfigError(["`resume` and `overwrite` are mutually exclusive. Set only one of them."])
     if work_dir == "":
-        raise ConfigError(["work_dir is empty: name a directory for the files of the run, or say None for none."])
+        raise ConfigError(["work_dir: the path is empty. Set a directory, or None for a run without files."])
     if work_dir is None:
         return None
     take = partial(claim, Path(work_dir), resume=resume == "auto", overwrite=overwrite)
@@ -223,41 +243,45 @@ def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool, rank
 
 
 def _of_the_run(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:
+    """Return a validation function that takes the run, also if `validate` takes no argument."""
     if validate is None:
         return None
     try:
         parameters = inspect.signature(validate).parameters.values()
-    except ValueError:  # a built-in that does not tell
+    except ValueError:  # a built-in function without a signature
         return lambda _: validate()
     takes_run = any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
     return validate if takes_run else lambda _: validate()
 
 
 def _length_of(loader: Any) -> int | None:
+    """Return the number of batches of a loader; None if it is unknown."""
     if loader is None:
         return None
+    # Imports torch, which a run without a loader does not need.
     from hookbus.training.loaders import length_of
 
     return length_of(loader)
 
 
 def _say_where(run: Run) -> None:
-    """A run that had to go elsewhere says so, and one that could not remove all that was there."""
+    """Warn if the run uses another directory than requested, or if `overwrite` did not remove all files."""
     if run.work_dir is not None and run.work_dir.left:
         run.logger.warning(
-            "overwrite: not written by the run that was here, so left alone: %s.",
+            "overwrite: files that the removed run did not write are kept: %s.",
             ", ".join(map(str, run.work_dir.left)),
         )
     if run.work_dir is not None and run.work_dir.moved_from is not None:
         run.logger.warning(
-            "%s holds a run already, so this one goes into %s. Say resume to go on with that one, or overwrite.",
+            "%s already contains a run, so this run uses %s. Set `resume` to continue that run, or `overwrite` to "
+            "replace it.",
             run.work_dir.moved_from,
             run.work_dir.path,
         )
 
 
 def _record_config(run: Run) -> None:
-    """The settings of a training go into its work directory, and to whoever records them."""
+    """Write the configuration of a training run to its work directory and emit `log_config`."""
     if run.mode != "train" or not run.config:
         return
     to_yaml = getattr(run.config, "to_yaml", None)

@@ -23,25 +23,25 @@ def test_the_others_end_with_what_the_first_one_said(boards: list[FailureBoard])
     found = boards[0].explained(LOST)
 
     assert isinstance(found, RankError)
-    assert str(found) == "rank 0 ends with the others: rank 1 has failed: ValueError: planted"
-    assert found.__notes__ == ["torch says: RuntimeError: gloo: connection closed by peer"]
+    assert str(found) == "rank 0 ends because of another rank: rank 1 failed: ValueError: planted"
+    assert found.__notes__ == ["torch: RuntimeError: gloo: connection closed by peer"]
 
 
 def test_one_that_ends_because_of_another_says_nothing_of_its_own(boards: list[FailureBoard]) -> None:
-    boards[1].announce(RankError("rank 1 ends with the others"))
+    boards[1].announce(RankError("rank 1 ends because of another rank"))
 
     assert str(boards[0].explained(LOST)) == (
-        "rank 0 ends with the others: another rank has gone without a word, or does not answer"
+        "rank 0 ends because of another rank: another rank exited without reporting an error, or timed out"
     )
 
 
 def test_after_a_failure_there_is_a_board_on_which_nothing_stands(boards: list[FailureBoard]) -> None:
     boards[1].announce(ValueError("planted"))
     boards = [board.cleared() for board in boards]
-    assert "without a word" in str(boards[0].explained(LOST))
+    assert "without reporting an error" in str(boards[0].explained(LOST))
 
     boards[2].announce(ValueError("later"))
-    assert str(boards[0].explained(LOST)) == "rank 0 ends with the others: rank 2 has failed: ValueError: later"
+    assert str(boards[0].explained(LOST)) == "rank 0 ends because of another rank: rank 2 failed: ValueError: later"
 
 
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("out of memory"), KeyboardInterrupt()])
@@ -55,4 +55,4 @@ def test_without_a_store_nothing_is_known_of_the_others() -> None:
     board = FailureBoard(None, 4)
     board.announce(ValueError("planted"))
 
-    assert str(board.explained(LOST)).startswith("rank 4 ends with the others: another rank has gone")
+    assert str(board.explained(LOST)).startswith("rank 4 ends because of another rank: another rank exited")

@@ -87,7 +87,7 @@ class TestWorkOnSeveralRanks:
             ranks.everywhere("files", fails)
         found, told = ranks.told
         assert (found, type(told)) == (None, RankError)
-        assert str(told) == "rank 1 has failed at 'files': OSError: [Errno 28] No space left on device"
+        assert str(told) == "rank 1 failed in 'files': OSError: [Errno 28] No space left on device"
 
     def test_a_failed_checkpoint_is_one_for_the_others_as_well(self) -> None:
         def damaged() -> None:
@@ -98,7 +98,7 @@ class TestWorkOnSeveralRanks:
             ranks.by_main("a.pth", damaged)
         told = ranks.told[1]
         assert type(told) is CheckpointError
-        assert str(told) == "rank 0 has failed at 'a.pth': CheckpointDamaged: a.pth: damaged"
+        assert str(told) == "rank 0 failed in 'a.pth': CheckpointDamaged: a.pth: damaged"
 
 
 class Asking(Hook):
@@ -122,7 +122,7 @@ def test_a_hook_reaches_the_ranks_through_its_run() -> None:
 
 
 def test_a_hook_of_the_main_rank_alone_must_not_ask_the_others() -> None:
-    with pytest.raises(RequestError, match=r"hook 'asking_alone' works on the main rank alone .* for 'iteration'"):
+    with pytest.raises(RequestError, match=r"hook 'asking_alone' runs on rank 0 only .* collective call 'iteration'"):
         fake_training([AskingAlone()], epochs=1)
 
 
@@ -136,7 +136,7 @@ def test_nor_must_a_function_that_it_calls_or_has_called_for_it() -> None:
         def deliver(self, metrics, step) -> None:
             self.run.ranks.barrier("record")
 
-    with pytest.raises(RequestError, match="hook 'recording' works on the main rank alone"):
+    with pytest.raises(RequestError, match="hook 'recording' runs on rank 0 only"):
         fake_training([Recording()], epochs=1)
 
 

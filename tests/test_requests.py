@@ -416,13 +416,13 @@ def test_inside_a_validation_another_one_cannot_be_asked_for_and_the_rest_joins_
         iterate(bus, 1)
         assert run.stop_reasons == ["judging: good enough"]
     assert log == ["saved 0, stopped 0", "saver plans judging: better at step 1", "saver writes"]
-    assert errors == ["judging asked for a validation inside a validation."]
+    assert errors == ["judging requested a validation during a validation. Request it after `after_val`."]
 
 
 def test_a_validation_that_nobody_can_make_is_refused_where_it_is_asked_for(bus: Any) -> None:
     bus.register(asking("after_train_iter", lambda run: run.request_validation()))
     with (
-        pytest.raises(RequestError, match="This run has no way to validate: give .*, or validate= to bus.run"),
+        pytest.raises(RequestError, match="The run has no validation function. Pass .*, or validate= to bus.run"),
         bus.run(),
     ):
         iterate(bus, 1)
@@ -491,7 +491,7 @@ def test_without_a_saver_of_its_own_a_save_goes_to_the_one_that_the_run_provides
 
 def test_a_save_that_nobody_can_make_is_refused_where_it_is_asked_for(bus: Any) -> None:
     bus.register(asking("after_train_iter", saving()))
-    with pytest.raises(RequestError, match="asking asked for a checkpoint, but no hook here writes any"), bus.run():
+    with pytest.raises(RequestError, match="asking requested a checkpoint, but no hook writes checkpoints"), bus.run():
         iterate(bus, 1)
 
 
@@ -531,8 +531,8 @@ def test_requests_of_a_run_that_failed_are_dropped_and_told(
         iterate(bus, 1)
     assert log == []
     assert [record.getMessage() for record in caplog.records] == [
-        "The run ended before this was done: save asked for by asking: periodic",
-        "The run ended before this was done: stop asked for by asking",
+        "The run ended before a request was processed: save, requested by asking: periodic",
+        "The run ended before a request was processed: stop, requested by asking",
     ]
 
 
@@ -622,7 +622,7 @@ class TestAHookThatFailsAtWhatItAskedFor:
             fake_training([hook], epochs=1, batches=5)
         assert hook.written == 3
         first, last = (str(each.message) for each in warned)
-        assert "failed at the record it asked for: ConnectionError: gone; the run goes on." in first
+        assert "failed at the requested record: ConnectionError: gone. Training continues." in first
         assert "failed 3 times, disabled since epoch 1, iteration 3" in last
 
     def test_ends_the_run_where_it_says_so_and_is_named(self) -> None:
@@ -631,7 +631,7 @@ class TestAHookThatFailsAtWhatItAskedFor:
             bus.emit("after_train_iter", outputs={"loss": 1.0})
         (note,) = raised.value.__notes__
         assert note.startswith("raised by hook 'writes' (")
-        assert note.endswith("at the record it asked for, epoch 1, iteration 1")
+        assert note.endswith("at the requested record, epoch 1, iteration 1")
 
     def test_is_heard_where_it_writes_checkpoints(self) -> None:
         class Saves(Hook):

@@ -46,7 +46,7 @@ class TestBeginning:
         bus = RecordingBus()
         with bus.run() as run:
             with (
-                pytest.raises(RequestError, match=r"in the middle of a run \(train\).*run.request_validation"),
+                pytest.raises(RequestError, match=r"A run \(train\) is active on this bus.*run.request_validation"),
                 bus.run(),
             ):
                 pass
@@ -83,7 +83,7 @@ class TestBeginning:
 
         bus = RecordingBus([Evaluates(name="judge")])
         expected = (
-            r"hook 'judge' \(module .*test_session\): it will ask for validations, .*val_loader= .*validate= to bus.run"
+            r"hook 'judge' \(module .*test_session\): the hook requests validations, .*val_loader= .*validate= to bus"
         )
         with pytest.raises(RequestError, match=expected), bus.run():
             pytest.fail("the loop has begun")
@@ -259,15 +259,15 @@ class TestWorkDir:
                 pass
         assert run.require("experiment_dir") == tmp_path / "x-2"
         assert caplog.messages == [
-            f"{path} holds a run already, so this one goes into {path}-2. "
-            "Say resume to go on with that one, or overwrite."
+            f"{path} already contains a run, so this run uses {path}-2. "
+            "Set `resume` to continue that run, or `overwrite` to replace it."
         ]
 
     def test_of_a_live_run_cannot_be_gone_on_with(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         with HookBus().run(work_dir=tmp_path) as run:
             expected = (
-                rf"{tmp_path} is in use by a live run \(pid {os.getpid()} on .*\)\. Stop that run, or give another"
+                rf"{tmp_path} is in use by an active run \(pid {os.getpid()} on .*\)\. Stop that run, or set another"
             )
             with pytest.raises(WorkDirError, match=expected), bus.run(work_dir=tmp_path, resume="auto"):
                 pytest.fail("the loop has begun")
@@ -280,7 +280,7 @@ class TestWorkDir:
 
     def test_going_on_and_removing_contradict_each_other(self, tmp_path: Path) -> None:
         for resume in ("auto", tmp_path / "a.pth"):
-            with pytest.raises(ConfigError, match="resume and overwrite contradict each other"):
+            with pytest.raises(ConfigError, match="`resume` and `overwrite` are mutually exclusive"):
                 claim_for(tmp_path / "x", resume, True, Ranks())
         assert list(tmp_path.iterdir()) == []
 
@@ -296,7 +296,7 @@ class TestWorkDir:
             assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "logs", "status.json"]
             assert [each.name for each in logs.iterdir()] == ["notes.txt"]
         assert caplog.messages == [
-            f"overwrite: not written by the run that was here, so left alone: {logs / 'notes.txt'}."
+            f"overwrite: files that the removed run did not write are kept: {logs / 'notes.txt'}."
         ]
 
     def test_of_a_run_that_was_resumed_is_known_by_the_first_ones_id(self, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ class TestWorkDir:
 
 
 def test_an_empty_work_dir_is_refused_rather_than_taken_for_the_current_directory() -> None:
-    with pytest.raises(ConfigError, match="work_dir is empty: name a directory"), HookBus().run(work_dir=""):
+    with pytest.raises(ConfigError, match="work_dir: the path is empty. Set a directory"), HookBus().run(work_dir=""):
         pass
 
 

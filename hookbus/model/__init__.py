@@ -1,1 +1,1 @@
-"""The model of a run: its raw and averaged weights, and how they are spread over processes."""
+"""Model of a run: raw and averaged weights, and their sharding across ranks."""

@@ -1,4 +1,4 @@
-"""Models whose weights are spread over the processes of a run, each of which has a part of them (FSDP2)."""
+"""Fully sharded data parallel training with FSDP2 (`torch.distributed.fsdp.fully_shard`)."""
 
 from __future__ import annotations
 
@@ -30,46 +30,57 @@ def spread_model(
     wrap: Sequence[str] = (),
     mesh: Sequence[int] | None = None,
 ) -> None:
-    """Spread the weights of a model over all processes. All begin with those of the main one.
+    """Apply FSDP2 to a model. Initial parameters and buffers are those of rank 0.
 
-    Between two calls each process has its part of every weight. The modules that are named in `wrap` come together one
-    after the other when they are called, and then the rest of the model; without any, the whole model does at once.
+    Between two calls each rank stores one shard of every parameter. Each module of a class in `wrap` is all-gathered
+    when it is called; the other parameters of the model are all-gathered with the root module.
 
     Args:
-        model: the model, on its device; it is changed in place.
-        optimizer: gets the spread weights in the place of whole ones; None where it is still to be made.
-        ranks: the processes.
-        device: where the model is.
-        wrap: class names of modules.
-        mesh: how the processes are arranged: one number for all of them; two for copies of the model times parts.
+        model: Model on its device; modified in place.
+        optimizer: Optimizer whose parameters are replaced by sharded ones; None if it is created later.
+        ranks: Collective communication between the processes.
+        device: Device of the model.
+        wrap: Class names of modules to shard separately.
+        mesh: Shape of the device mesh: [shards], or [replicas, shards] for hybrid sharding (HSDP). Default: all
+            processes in one dimension.
 
     Raises:
-        ConfigError: there are no such modules or not so many processes, or the optimizer has made updates already.
+        ConfigError: If the model has no module of a class in `wrap`, the mesh does not match the number of processes,
+            or the optimizer has executed steps already.
     """
     from torch.distributed.fsdp import fully_shard
 
-    parts = _parts(model, wrap)
-    arranged = _mesh(device, check_mesh(mesh, ranks.world_size))
+    modules = _parts(model, wrap)
+    device_mesh = _mesh(device, check_mesh(mesh, ranks.world_size))
     before = dict(model.named_parameters(remove_duplicate=False))
+    # Before sharding: `fully_shard` keeps the local values of each rank.
     _begin_with_main(model)
-    for part in (*parts, model):
-        fully_shard(part, mesh=arranged, reshard_after_forward=True)
+    # Inner modules first, as `fully_shard` requires; the root module contains the remaining parameters.
+    for module in (*modules, model):
+        fully_shard(module, mesh=device_mesh, reshard_after_forward=True)
     if optimizer is not None:
         _exchange(optimizer, before, dict(model.named_parameters(remove_duplicate=False)))
 
 
 def check_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]:
-    """How so many processes are arranged.
+    """Validate the shape of the device mesh.
+
+    Args:
+        mesh: Shape of the mesh; None for one dimension.
+        processes: Number of processes.
+
+    Returns:
+        The shape, of one or two dimensions.
 
     Raises:
-        ConfigError: there are not as many as the mesh has places.
+        ConfigError: If the product of the shape is not the number of processes.
     """
     shape = (processes,) if mesh is None else tuple(mesh)
     if len(shape) not in (1, 2) or math.prod(shape) != processes:
         raise ConfigError(
             [
-                f"fsdp2.mesh: {list(shape)} is not for {processes} processes. Say [{processes}], or two numbers whose "
-                "product that is: copies of the model, and parts of each."
+                f"fsdp2.mesh: the product must be the number of processes ({processes}), got {list(shape)}. Set "
+                f"[{processes}], or [replicas, shards]."
             ]
         )
     return shape
@@ -77,69 +88,78 @@ def check_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]:
 
 @contextmanager
 def gathered(model: nn.Module | None) -> Iterator[None]:
-    """While this lasts every process has all weights of the model, and calls it without asking the others.
+    """Context manager in which every rank has the full parameters, and calls the model without communication.
 
-    Does nothing for a model whose weights are not spread. Called on every process.
+    No effect on a model that is not sharded. A collective call.
     """
-    parts = _spread_parts(model)
-    for part in parts:
-        part.set_reshard_after_forward(False, recurse=False)
-        part.unshard()
+    modules = _spread_parts(model)
+    for module in modules:
+        # Otherwise the first forward pass would reshard the module, and ranks with fewer batches would block.
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
     try:
         yield
     finally:
-        for part in parts:
-            part.set_reshard_after_forward(True, recurse=False)
-            part.reshard()
+        for module in modules:
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
 
 
 def take_main_buffers(model: nn.Module) -> None:
-    """Let the buffers of a model be those of the main process. Called on every process."""
+    """Broadcast the buffers of a model from rank 0. A collective call."""
     import torch
     import torch.distributed as dist
 
-    alike: dict[Any, list[torch.Tensor]] = {}
+    groups: dict[Any, list[torch.Tensor]] = {}
     for buffer in model.buffers():
-        alike.setdefault((buffer.dtype, buffer.device), []).append(buffer.detach())
-    for buffers in alike.values():
-        together = torch.cat([buffer.reshape(-1) for buffer in buffers])
-        dist.broadcast(together, src=0)
-        parts = together.split([buffer.numel() for buffer in buffers])
-        for buffer, part in zip(buffers, parts, strict=True):
-            buffer.copy_(part.view_as(buffer))
+        groups.setdefault((buffer.dtype, buffer.device), []).append(buffer.detach())
+    # One broadcast per dtype and device instead of one per buffer.
+    for buffers in groups.values():
+        flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        dist.broadcast(flat, src=0)
+        values = flat.split([buffer.numel() for buffer in buffers])
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value.view_as(buffer))
 
 
 # -- inside ----------------------------------------------------------------------------------
 
 
 def _spread_parts(model: nn.Module | None) -> list[Any]:
-    module = sys.modules.get("torch.distributed.fsdp")  # without it none is spread, and it takes long to import
-    if model is None or module is None:
+    """Return the modules to which `fully_shard` was applied."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
+    if model is None or fsdp is None:
         return []
-    return [each for each in model.modules() if isinstance(each, module.FSDPModule)]
+    return [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
 
 
 def _parts(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
-    """The modules of these classes, inner ones first."""
-    inner = [each for each in model.modules() if each is not model]
-    known = {type(each).__name__ for each in inner}
-    wrong = [
+    """Return the modules of the given classes, inner ones first.
+
+    Raises:
+        ConfigError: If the model has no module of a class.
+    """
+    inner = [module for module in model.modules() if module is not model]
+    known = {type(module).__name__ for module in inner}
+    errors = [
         f"fsdp2.wrap: the model has no module {name!r}.{did_you_mean(name, known)}"
         for name in wrap
         if name not in known
     ]
-    if wrong:
-        raise ConfigError(wrong)
-    return [each for each in reversed(inner) if type(each).__name__ in wrap]
+    if errors:
+        raise ConfigError(errors)
+    return [module for module in reversed(inner) if type(module).__name__ in wrap]
 
 
 def _mesh(device: torch.device, shape: tuple[int, ...]) -> DeviceMesh:
+    """Return the device mesh of a shape."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device.type, shape, mesh_dim_names=("copies", "parts")[-len(shape) :])
+    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
 
 
 def _begin_with_main(model: nn.Module) -> None:
+    """Broadcast parameters and buffers from rank 0."""
     import torch.distributed as dist
 
     for tensor in (*model.parameters(), *model.buffers()):
@@ -147,11 +167,18 @@ def _begin_with_main(model: nn.Module) -> None:
 
 
 def _exchange(optimizer: Optimizer, before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
-    """Let an optimizer that was made for the whole weights have the spread ones."""
+    """Replace the parameters of an optimizer by the sharded ones of the same names.
+
+    Raises:
+        ConfigError: If the optimizer has state.
+    """
     if optimizer.state:
         raise ConfigError(
-            ["fsdp2: the optimizer has made updates already. Give a new one, or a function that makes it."]
+            [
+                "fsdp2: the optimizer must not have executed steps before the model is sharded. Pass a new optimizer, "
+                "or a function that creates one."
+            ]
         )
-    spread = {id(weight): after[name] for name, weight in before.items()}
+    sharded = {id(weight): after[name] for name, weight in before.items()}
     for group in optimizer.param_groups:
-        group["params"] = [spread.get(id(weight), weight) for weight in group["params"]]
+        group["params"] = [sharded.get(id(weight), weight) for weight in group["params"]]

@@ -1,4 +1,4 @@
-"""How tensors are spread over processes, and whole tensors spread in the same way."""
+"""Sharding of tensors across ranks (device mesh and placements)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Change", "Layout", "changed", "has_spread", "is_spread", "layout_of"
 OPTIMIZER = "optimizer"
 Path = tuple[str, ...]
 Change = Callable[[Path, Any], Any]
-"""Given the path of a leaf, key by key, and the leaf; returns what shall be there instead."""
+"""Function of the path of a leaf, key by key, and the leaf; returns the new leaf."""
 
 
 def is_spread(value: object) -> bool:
-    """Whether a value is a tensor of which each process holds a part."""
-    module = sys.modules.get("torch.distributed.tensor")  # without it there is none, and it takes long to import
+    """Return whether a value is a sharded tensor (DTensor)."""
+    module = sys.modules.get("torch.distributed.tensor")  # slow to import; not imported means no DTensor exists
     return module is not None and isinstance(value, module.DTensor)
 
 
 def has_spread(value: Any) -> bool:
-    """Whether there is such a tensor in a checkpoint, or a part of one."""
+    """Return whether a checkpoint, or a part of one, contains a sharded tensor."""
     if isinstance(value, (dict, list, tuple)):
         return any(map(has_spread, value.values() if isinstance(value, dict) else value))
     return is_spread(value)
@@ -40,71 +40,73 @@ def has_spread(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Over which processes tensors are spread, and how.
+    """Sharding of tensors.
 
     Attributes:
-        mesh: the processes.
-        placements: for each dimension of the mesh, whether tensors are split or repeated along it.
+        mesh: Device mesh.
+        placements: Placement per dimension of the mesh: sharded or replicated.
     """
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
 
     def empty(self, like: Tensor) -> DTensor:
-        """A spread tensor of the same shape and type, its numbers still unknown."""
+        """Return an uninitialized sharded tensor of the shape and dtype of a tensor."""
         from torch.distributed.tensor import empty
 
         return empty(*like.shape, dtype=like.dtype, device_mesh=self.mesh, placements=self.placements)
 
     def spread(self, whole: Tensor) -> DTensor:
-        """This process's part of a tensor that every process has as a whole. Nothing is sent."""
+        """Return the sharded tensor of a full tensor, which is equal on every rank. No communication."""
         from torch.distributed.tensor import distribute_tensor
 
         on_device = whole.detach().to(self.mesh.device_type)
+        # `src_data_rank=None` takes the local slice; by default rank 0 would scatter its tensor.
         return distribute_tensor(on_device, self.mesh, self.placements, src_data_rank=None)
 
 
 def layout_of(model: nn.Module | None) -> Layout | None:
-    """How the weights of a model are spread; None where each process has them all."""
+    """Return the sharding of the parameters of a model; None if they are not sharded."""
     parameters = [] if model is None else unwrapped(model).parameters()
-    spread = next((each for each in parameters if is_spread(each)), None)
-    return None if spread is None else Layout(spread.device_mesh, tuple(spread.placements))  # type: ignore[attr-defined]
+    # FSDP2 shards all parameters of a model in the same way.
+    sharded = next((parameter for parameter in parameters if is_spread(parameter)), None)
+    return None if sharded is None else Layout(sharded.device_mesh, tuple(sharded.placements))  # type: ignore[attr-defined]
 
 
 def changed(value: Any, change: Change, path: Path = ()) -> Any:
-    """A checkpoint, or a part of one, with other leaves.
+    """Return a checkpoint, or a part of one, with its leaves replaced.
 
     Args:
-        value: dicts, lists and tuples of anything; they are copied.
-        change: called for everything else.
-        path: where the part is in the whole.
+        value: Nested dicts, lists and tuples, which are copied.
+        change: Function that is called for every other value.
+        path: Path of the part within the checkpoint.
     """
     if isinstance(value, dict):
-        made = type(value)()
-        made.update({key: changed(each, change, (*path, str(key))) for key, each in value.items()})
-        return made
+        copy = type(value)()  # keeps the type, such as OrderedDict
+        copy.update({key: changed(item, change, (*path, str(key))) for key, item in value.items()})
+        return copy
     if isinstance(value, (list, tuple)):
-        return type(value)([changed(each, change, (*path, str(i))) for i, each in enumerate(value)])
+        return type(value)([changed(item, change, (*path, str(i))) for i, item in enumerate(value)])
     return change(path, value)
 
 
 def whole(value: Any) -> Any:
-    """A checkpoint, or a part of one, with whole tensors. Called on every process: each sends what it has to all."""
+    """Return a checkpoint, or a part of one, with full tensors. A collective call if it contains sharded tensors."""
     if not has_spread(value):
         return value
-    return changed(value, lambda _, each: each.full_tensor() if is_spread(each) else each)
+    return changed(value, lambda _, leaf: leaf.full_tensor() if is_spread(leaf) else leaf)
 
 
 def spread_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[str, Any]:
-    """A checkpoint whose tensors are spread as those of a run are, so that they can be copied into them.
+    """Return a checkpoint whose tensors are sharded like those of a run, so that they can be copied into them.
 
-    What has the name and the shape of a spread weight is spread like it, wherever it stands: averages and the states of
-    hooks included. So is what an optimizer keeps of a weight and has its shape. Nothing is sent between processes.
+    A tensor with the name and the shape of a sharded parameter is sharded like it, also in averages and states of
+    hooks, as is optimizer state of the shape of its parameter. No communication.
 
     Args:
-        checkpoint: a checkpoint, or a bare state dict.
-        model: the run's model; where its weights are not spread, the checkpoint comes back as it is.
-        optimizer: the run's optimizer.
+        checkpoint: Checkpoint, or a bare state dict.
+        model: Model of the run; if it is not sharded, the checkpoint is returned unchanged.
+        optimizer: Optimizer of the run.
     """
     layout = layout_of(model)
     if layout is None:
@@ -112,6 +114,7 @@ def spread_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimize
     shapes = _shapes(checkpoint, model, optimizer)
 
     def place(path: Path, value: Any) -> Any:
+        # The optimizer state is keyed by the index of a parameter, everything else by its name.
         shape = shapes.get(path[:3] if path[0] == OPTIMIZER else path[-1:])
         fits = isinstance(value, Tensor) and not is_spread(value) and value.shape == shape
         return layout.spread(value) if fits else value
@@ -120,7 +123,7 @@ def spread_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimize
 
 
 def _shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[Path, Any]:
-    """The shapes of spread weights: by name, and by place in the state of the optimizer."""
+    """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
     assert model is not None
     shapes: dict[Path, Any] = {(n,): p.shape for n, p in unwrapped(model).named_parameters() if is_spread(p)}
     saved = checkpoint.get(OPTIMIZER)

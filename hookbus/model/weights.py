@@ -1,7 +1,7 @@
-"""The weights of a run: raw, averaged, and which of them are in the model right now.
+"""Raw and averaged weights of a run.
 
-An averaging hook (EMA) registers as the provider. Checkpoints, evaluations and tests reach averaged weights only
-through this, so none of them has to know who averages.
+An averaging hook (EMA) registers as the provider. Checkpoints, evaluations and tests access averaged weights only
+through `Weights`, and are thus independent of the averaging hook.
 """
 
 from __future__ import annotations
@@ -23,98 +23,104 @@ StateDict = dict[str, "Tensor"]
 
 
 class Provider(Protocol):
-    """Someone who averages the weights of a model."""
+    """Protocol of objects that average the weights of a model."""
 
     def raw(self) -> StateDict | None:
-        """The raw weights while averaged ones are in the model; None while the model holds the raw ones."""
+        """Return the raw weights while the model contains the averaged ones; None otherwise."""
 
     def averaged(self) -> StateDict | None:
-        """The averaged weights; None where there is none yet."""
+        """Return the averaged weights; None before the first average."""
 
     def applied(self) -> AbstractContextManager[Any]:
-        """A context in which the model holds the averaged weights."""
+        """Context manager in which the model contains the averaged weights."""
 
     def wait(self) -> None:
-        """Return once no update is running on another thread."""
+        """Block until no update is running on another thread."""
 
 
 class Weights:
-    """Access to the weights of a run's model.
+    """Access to the weights of the model of a run.
 
     Args:
-        model: a function that returns the model, or None where the run has none.
+        model: Function that returns the model; None if the run has none.
 
     Attributes:
-        exchanged: whether training is over and the weights in the model are no longer those it ended with.
+        exchanged: Whether training has ended and the model no longer contains the weights at its end.
     """
 
     def __init__(self, model: Callable[[], nn.Module | None]) -> None:
-        self._model = model
+        self._model = model  # a function, because a later run of the bus may replace the model
         self._provider: Provider | None = None
         self._readers: list[Callable[[], object]] = []
         self._put_back: Callable[[], bool] | None = None
         self.exchanged = False
 
     def provide(self, provider: Provider | None) -> None:
-        """Register who averages; None takes it back.
+        """Register the provider of averaged weights; None unregisters it.
 
         Raises:
-            HookError: there is one already.
+            HookError: If another provider is registered.
         """
         if provider is not None and self._provider is not None and self._provider is not provider:
-            raise HookError(f"{type(self._provider).__name__} averages the weights already; one run has one average.")
+            raise HookError(
+                f"run.weights.provide: {type(self._provider).__name__} already averages the weights. Use only one "
+                "averaging hook per run."
+            )
         self._provider = provider
 
     def raw(self) -> StateDict:
-        """The raw weights, whatever is in the model right now. References, not copies."""
-        kept = self._provider.raw() if self._provider else None
+        """Return the raw weights, also while the model contains the averaged ones. References, not copies."""
+        raw = self._provider.raw() if self._provider else None
         model = self._model()
-        return kept if kept is not None else ({} if model is None else unwrapped(model).state_dict())
+        return raw if raw is not None else ({} if model is None else unwrapped(model).state_dict())
 
     def averaged(self) -> StateDict | None:
-        """The averaged weights, None where nobody averages."""
+        """Return the averaged weights; None if no hook averages."""
         return self._provider.averaged() if self._provider else None
 
     def applied(self) -> AbstractContextManager[Any]:
-        """A context in which the model holds the averaged weights; does nothing where nobody averages."""
+        """Context manager in which the model contains the averaged weights; no effect if no hook averages."""
         self.wait_for_readers()
         return self._provider.applied() if self._provider else nullcontext()
 
     def wait(self) -> None:
-        """Return once the weights are not being changed by another thread."""
+        """Block until no other thread modifies the weights."""
         if self._provider:
             self._provider.wait()
 
     def read_by(self, wait: Callable[[], object]) -> Callable[[], None]:
-        """Say that another thread may be reading the weights between updates. There may be several.
+        """Register another thread that may read the weights between optimizer steps. There may be multiple.
 
         Args:
-            wait: returns once it is done; called before weights are exchanged.
+            wait: Function that blocks until the thread does not read; called before weights are exchanged.
 
         Returns:
-            A function that takes this back.
+            A function that unregisters the thread.
         """
         self._readers.append(wait)
         return partial(self._readers.remove, wait)
 
     def wait_for_readers(self) -> None:
-        """Return once no other thread reads the weights; called by whoever is about to exchange them."""
+        """Block until no other thread reads the weights. Call it before the weights are exchanged."""
         for wait in self._readers:
             wait()
 
     def load(self, raw: Mapping[str, Any], averaged: Mapping[str, Tensor] | None) -> None:
-        """Put other weights into the model, and into the average where there is one. Values are copied.
+        """Copy weights into the model, and into the average if there is one.
 
         Args:
-            raw: a state dict of the model.
-            averaged: averaged weights by name; None leaves the average as it is.
+            raw: State dict of the model.
+            averaged: Averaged weights by name; None leaves the average unchanged.
 
         Raises:
-            HookError: they are not those of this model, or averaged weights are in it right now.
+            HookError: If the weights do not match the model, or the model contains the averaged weights.
         """
         model, own = self._model(), self.averaged()
         if model is None or (self._provider and self._provider.raw() is not None):
-            raise HookError("Weights are put back into a model between validations, and this is not the time.")
+            raise HookError(
+                "run.weights.load: the model contains the averaged weights, or the run has no model. Load weights "
+                "outside of validations."
+            )
         from hookbus.model.layouts import spread_like  # imports torch
 
         self.wait()
@@ -126,25 +132,32 @@ class Weights:
                 for name, average in (own or {}).items():
                     average.detach().copy_(averages[name])
         except (KeyError, RuntimeError) as error:
-            raise HookError(f"These are not the weights of this model: {' '.join(str(error).split())}") from None
+            raise HookError(
+                f"run.weights.load: the weights do not match the model: {' '.join(str(error).split())}"
+            ) from None
 
-    def put_back(self, put_back: Callable[[], bool] | None) -> None:
-        """Have the weights exchanged when training is over and its files are written; None takes that back.
+    def put_back(self, restore: Callable[[], bool] | None) -> None:
+        """Register a function that exchanges the weights after training, when the last checkpoint is saved.
 
         Args:
-            put_back: called after `after_train` and the settlement that follows it; returns whether it exchanged them.
+            restore: Function that is called after `after_train` and the processing of its requests; returns whether it
+                exchanged the weights. None unregisters the function.
 
         Raises:
-            HookError: another hook will do so already.
+            HookError: If another hook has registered a function.
         """
-        if put_back is not None and self._put_back not in (None, put_back):
+        if restore is not None and self._put_back not in (None, restore):
             raise HookError(
-                "Two hooks would put other weights into the model when training is over, and only one can. Where both "
-                "are early stopping, say restore_best_weights: false for one of them."
+                "Two hooks would restore weights at the end of training, and only one can. If both are early stopping, "
+                "set `restore_best_weights: false` for one of them."
             )
-        self._put_back, self.exchanged = put_back, False
+        self._put_back, self.exchanged = restore, False
 
     def finish(self) -> bool:
-        """Training is over and its files are written. Returns whether the weights were exchanged."""
+        """Exchange the weights if a hook has registered it. Called after training, when the last checkpoint is saved.
+
+        Returns:
+            Whether the weights were exchanged.
+        """
         self.exchanged = self._put_back is not None and self._put_back()
         return self.exchanged

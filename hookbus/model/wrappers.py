@@ -1,4 +1,4 @@
-"""A model inside what is put around it: `torch.compile`, DistributedDataParallel and its like."""
+"""Models without their wrappers: `torch.compile`, DistributedDataParallel and similar."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ __all__ = ["inside_ddp", "unwrapped"]
 
 
 def inside_ddp(model: Any) -> Any:
-    """The model that hooks see: the one inside torch's DistributedDataParallel, where there is that wrapper."""
+    """Return the model without DistributedDataParallel, as hooks receive it."""
+    # By name: importing torch.nn.parallel only for this check would make every run slower to start.
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside wrappers: `torch.compile`, and modules whose one child is named `module` (DDP and its like)."""
+    """Return the module without wrappers.
+
+    Wrappers are `torch.compile`, and modules without own parameters whose only child is named `module`, such as DDP.
+    """
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and [name for name, _ in model.named_children()] == ["module"]:

@@ -1,1 +1,1 @@
-"""What stands behind a run: its directory, services, requests, validations and end."""
+"""Parts of a run: work directory, services, requests, validations and teardown."""

@@ -1,4 +1,4 @@
-"""The best result of a metric, as a run remembers it."""
+"""Best result of a metric."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Best"]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best result of one metric so far.
+    """Best result of one metric so far.
 
     Attributes:
-        value: the score.
-        epoch: the number, from 1, of the epoch in which it was reached.
-        step: how many updates were made then.
-        weights: which weights earned it, "raw" or "averaged".
-        path: the file that holds them, None where none was written.
+        value: Value of the metric.
+        epoch: Number of the epoch, from 1, in which the value was reached.
+        step: Number of optimizer steps at that time.
+        weights: Weights that were evaluated, "raw" or "averaged".
+        path: Checkpoint that contains the weights; None if none was written.
     """
 
     value: float
@@ -29,10 +29,11 @@ class Best:
     path: Path | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The same as plain values."""
+        """Return the attributes as built-in Python types."""
+        # `weights_only=True` loads no `Path`.
         return {**asdict(self), "path": str(self.path) if self.path else None}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Best:
-        """Take back what `state_dict` gave."""
+        """Return the object whose `state_dict()` was given."""
         return cls(**{**state, "path": Path(state["path"]) if state["path"] else None})

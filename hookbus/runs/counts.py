@@ -1,4 +1,4 @@
-"""Where a run is: its clock, as hooks read it."""
+"""Progress of a run: the counts of its clock, as hooks read them."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ __all__ = ["Counts"]
 
 
 class Counts:
-    """What a run shows of its clock.
+    """Read-only access to the clock of a run.
 
     Attributes:
-        clock: the clock.
+        clock: Clock of the run.
     """
 
-    __slots__ = ()
+    __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
     clock: Clock
 
     @property
     def epochs_done(self) -> int:
-        """Epochs that are complete."""
+        """Number of completed epochs."""
         return self.clock.epochs_done
 
     @property
     def iters_done(self) -> int:
-        """Micro-batches that are done."""
+        """Number of completed iterations, that is, micro-batches."""
         return self.clock.iters_done
 
     @property
     def steps_done(self) -> int:
-        """Optimizer updates that are made: the axis on which everything is recorded."""
+        """Number of optimizer steps: the step of all logged values."""
         return self.clock.steps_done
 
     @property
     def samples_done(self) -> int:
-        """Samples that were trained on."""
+        """Number of samples that were trained on."""
         return self.clock.samples_done
 
     @property
     def epoch(self) -> int:
-        """The index, from 0, of the epoch in progress or just completed."""
+        """Index, from 0, of the epoch in progress or just completed."""
         return self.clock.epoch
 
     @property
     def iter(self) -> int:
-        """The index, from 0, of the iteration in progress or just completed."""
+        """Index, from 0, of the iteration in progress or just completed."""
         return self.clock.iter
 
     @property
     def stepped(self) -> bool:
-        """Whether this iteration has made an optimizer update."""
+        """Whether this iteration executed an optimizer step."""
         return self.clock.stepped
 
     @property
     def epoch_complete(self) -> bool:
-        """Whether the epoch reached its end; False for one that a stop has cut."""
+        """Whether the epoch reached its end; False if a stop request truncated it."""
         return self.clock.epoch_complete
 
     @property
     def max_epochs(self) -> int | None:
-        """The limit in epochs, None where there is none."""
+        """Limit in epochs; None if there is none."""
         return self.clock.max_epochs
 
     @property
     def max_iters(self) -> int | None:
-        """The limit in iterations, None where there is none."""
+        """Limit in iterations; None if there is none."""
         return self.clock.max_iters

@@ -1,8 +1,8 @@
-"""What hooks ask for, made the same on every rank.
+"""Synchronization of requests across ranks.
 
-Hooks of one rank may ask for what those of the others do not: the signal came to one of them, or the loss is infinite
-on one. So at each boundary the ranks compare, in one small vector, what waits there. Where it differs they tell each
-other, and every rank goes on with all of it. Nothing is compared where no hook can ask for anything.
+Hooks may make requests on one rank only: a signal is received by one process, or the loss is infinite on one. At each
+boundary the ranks therefore compare their pending requests in one small all-reduce. If the requests differ, they are
+gathered, and every rank processes all of them. Nothing is compared if no hook can make requests.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["Decisions", "begin_together"]
 
 ITERATION = "after_train_iter"
 SKIPPABLE = ("before_train_iter", "after_forward")
-"""Points at which a hook may ask to leave the iteration out."""
+"""Points at which a hook may request to skip the iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a rank tells the others.
+    """Pending requests of one rank.
 
     Attributes:
-        point, iteration: where it is.
-        requests: what waits there; the saver stands in them under its name.
+        point, iteration: Boundary that the rank has reached.
+        requests: Pending requests; savers are represented by their names.
     """
 
     point: str
@@ -47,16 +47,17 @@ class _Told:
 
 
 class Decisions:
-    """The requests of a run, as all ranks see them.
+    """Requests of a run, synchronized across ranks.
 
     Args:
-        run: the run.
+        run: The run.
 
     Attributes:
-        active: whether ranks compare what waits.
-        every: with how many iterations between; at the end of an epoch and of the training they always do.
-        skipping: the points after which ranks compare whether to leave the iteration out.
-        interrupted: whether Ctrl-C came to this rank, and the others do not know yet.
+        active: Whether ranks synchronize requests.
+        every: Number of iterations between two synchronizations. Ranks also synchronize at the end of each epoch and of
+            the training.
+        skipping: Points after which ranks synchronize whether to skip the iteration.
+        interrupted: Whether this rank received Ctrl-C since the last synchronization.
     """
 
     def __init__(self, run: Run) -> None:
@@ -67,109 +68,131 @@ class Decisions:
         self._schedules: list[tuple[Schedule, PointMoment]] = []
 
     def begin(self) -> None:
-        """The hooks of the run are there: see, together, whether any of them can ask for anything."""
+        """Determine on all ranks whether any hook of the run can make requests. A collective call."""
         run = self._run
         if run.ranks.world_size == 1:
             return
         own = any(map(_can_ask, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
-        told = run.ranks.gather("who can ask", own)
-        self.active, self._begun = any(can for can, _ in told), True
-        self.skipping = frozenset(point for _, points in told for point in points)
+        # Gathered: a hook that is active on rank 0 only makes every rank synchronize.
+        gathered = run.ranks.gather("hooks that make requests", own)
+        self.active, self._begun = any(can for can, _ in gathered), True
+        self.skipping = frozenset(point for _, points in gathered for point in points)
         moment = PointMoment(run.clock, POINTS[ITERATION])
-        askers = [each for each in run.bus.table.listeners(ITERATION, run) if _can_ask(each.plugin)]
-        self._schedules = [(each.schedule, moment) for each in askers if each.schedule is not None]
+        listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if _can_ask(listener.plugin)]
+        self._schedules = [(listener.schedule, moment) for listener in listeners if listener.schedule is not None]
+        # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
         run.bus.changed()
 
-    def check(self, asker: str) -> None:
-        """See that a request can be agreed on.
+    def check(self, requester: str) -> None:
+        """Check that a request can be synchronized.
 
         Raises:
-            RequestError: the ranks do not compare requests, since nobody was expected to make any.
+            RequestError: If the ranks do not synchronize requests, because no hook declares any.
         """
-        if self._begun and not self.active and asker in self._run.bus.hooks:
+        # Without this error the ranks would diverge: only this rank stops or validates.
+        if self._begun and not self.active and requester in self._run.bus.hooks:
             raise RequestError(
-                f"hook {asker!r} has a wish, and with several processes the ranks do not compare wishes where no hook "
-                "can have any: say makes_requests = True in its class, and not observer = True."
+                f"hook {requester!r} made a request, but requests are not synchronized across ranks, because no hook "
+                "declares any. Set makes_requests = True in its class, and do not set observer = True."
             )
 
     def reach(self, point: str) -> bool:
-        """Come to a boundary, with the other ranks. Returns whether what waits can be done now.
+        """Synchronize the pending requests at a boundary. A collective call.
+
+        Args:
+            point: Point of the boundary.
+
+        Returns:
+            Whether the pending requests can be processed at this boundary.
 
         Raises:
-            RankError: another rank has failed, or is elsewhere.
+            RankError: If another rank has failed, or has reached another point.
         """
         run = self._run
+        # A failed run makes no collective calls: the other ranks may have ended.
         if not self.active or run.exception is not None:
             return True
         if point == ITERATION and not self._is_due():
             return False
         self.admit_interrupt()
-        own = _Told(point, run.iters_done, [_with_saver(each, run.bus.pm.get_name) for each in run.queue.waiting])
+        own = _Told(point, run.iters_done, [_with_saver(request, run.bus.pm.get_name) for request in run.queue.waiting])
         if not self._is_the_same_everywhere(own):
             self._unite(own)
         return True
 
     def admit_interrupt(self) -> None:
-        """Let Ctrl-C be a request like any other."""
+        """Enqueue the stop request of a received Ctrl-C."""
         if self.interrupted:
             self.interrupted = False
             self._run.interrupt_now()
 
     def agree_to_skip(self) -> None:
-        """Leave the iteration out everywhere, where a hook of any rank has asked for that."""
+        """Skip the iteration on every rank if a hook of any rank requested it. A collective call."""
         import torch
 
         run = self._run
-        wish = torch.tensor(int(run.should_skip_iter))
-        run.should_skip_iter = bool(run.ranks.reduce("leave the iteration out", wish, "max"))
+        # On one rank only, the gradient all-reduce of the other ranks would block.
+        skip = torch.tensor(int(run.should_skip_iter))
+        run.should_skip_iter = bool(run.ranks.reduce("skip the iteration", skip, "max"))
 
     # -- inside ------------------------------------------------------------------------------
 
     def _can_skip(self, point: str) -> bool:
+        """Return whether a listener of a point may request to skip the iteration."""
         listeners = self._run.bus.table.listeners(point, self._run)
-        return any(getattr(each.plugin, "skips_iterations", False) for each in listeners)
+        return any(getattr(listener.plugin, "skips_iterations", False) for listener in listeners)
 
     def _is_due(self) -> bool:
-        """Whether ranks compare after this iteration: every so many, and where a hook that asks was due by schedule."""
+        """Return whether ranks synchronize after this iteration.
+
+        They do every N iterations, and if a listener that can make requests was due by schedule. The result depends on
+        the clock and on schedules only, which are equal on all ranks.
+        """
         clock = self._run.clock
         if clock.iters_done % self.every == 0 or clock.limit_reached:
             return True
         return any(schedule.due(moment) for schedule, moment in self._schedules)
 
     def _is_the_same_everywhere(self, own: _Told) -> bool:
-        """Whether every rank has told the same; the time of schedules goes on, for all of them."""
+        """Return whether all ranks have equal pending requests, and synchronize the elapsed seconds of schedules."""
         import torch
 
         clock = self._run.clock
-        number = _digest(own)
-        vector = torch.tensor([number, -number, int(clock.seconds)])
+        digest = _digest(own)
+        # One all-reduce: the maxima of a digest and of its negative are opposite only if all digests are equal.
+        vector = torch.tensor([digest, -digest, int(clock.seconds)])
         greatest, least, clock.agreed_seconds = self._run.ranks.reduce("requests", vector, "max").tolist()
         return bool(greatest == -least)
 
     def _unite(self, own: _Told) -> None:
-        """Let what waits be what waits on any rank, in the order of the ranks."""
+        """Replace the pending requests by those of all ranks, in the order of the ranks. A collective call.
+
+        Raises:
+            RankError: If the ranks have reached different points.
+        """
         run = self._run
-        told = run.ranks.gather("requests", own)
-        if len({(each.point, each.iteration) for each in told}) > 1:
-            shown = "; ".join(f"rank {r}: {each.point}, iteration {each.iteration}" for r, each in enumerate(told))
+        gathered = run.ranks.gather("requests", own)
+        if len({(entry.point, entry.iteration) for entry in gathered}) > 1:
+            points = [f"rank {rank}: {entry.point}, iteration {entry.iteration}" for rank, entry in enumerate(gathered)]
             raise RankError(
-                f"The ranks are at different places: {shown}. See that the training loaders of all ranks give the same "
-                "number of batches, and that every rank emits the same events."
+                f"The ranks have reached different points: {'; '.join(points)}. Make the training loaders of all ranks "
+                "yield the same number of batches, and emit the same events on every rank."
             )
         united: list[Request] = []
-        for rank, each in enumerate(told):
-            for request in each.requests:
-                is_of_all = all(request in other.requests for other in told)
+        for rank, requests in enumerate(gathered):
+            for request in requests.requests:
+                is_of_all = all(request in other.requests for other in gathered)
+                # The reason of a request of single ranks states the rank; one of all ranks is added once.
                 marked = request if is_of_all else replace(request, reason=f"{request.reason} on rank {rank}".lstrip())
                 united += [] if is_of_all and request in united else [marked]
-        run.queue.waiting = [_with_saver(each, run.bus.pm.get_plugin) for each in united]
+        run.queue.waiting = [_with_saver(request, run.bus.pm.get_plugin) for request in united]
 
 
 def begin_together(run: Run) -> None:
-    """Give all ranks the id and the seed of the main one, and see that they have the same hooks.
+    """Broadcast ID and seed of the run from rank 0, and check that all ranks have the same hooks.
 
     Raises:
-        RankError: they do not; the message shows both.
+        RankError: If the hooks differ. The message contains the first difference.
     """
     if run.ranks.world_size == 1:
         return
@@ -181,40 +204,47 @@ def begin_together(run: Run) -> None:
 
 
 def _can_ask(plugin: object) -> bool:
+    """Return whether a hook may make requests; one that is not derived from `Hook` may."""
     return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
 
 
 def _with_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
-    """The same request with another saver, if it has one: it travels under its name."""
+    """Return a request with its saver replaced by the result of `look_up`, to send it to other ranks by name."""
     saver = request.details.get("saver")
     return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
 
 
-def _digest(told: _Told) -> int:
-    """A number that is the same where the same is told."""
-    return int.from_bytes(hashlib.blake2b(repr(told).encode(), digest_size=7).digest())
+def _digest(requests: _Told) -> int:
+    """Return a hash of pending requests that is equal on all ranks for equal requests."""
+    # Not `hash`, which is randomized per process; 7 bytes fit into an int64 with both signs.
+    return int.from_bytes(hashlib.blake2b(repr(requests).encode(), digest_size=7).digest())
 
 
 def _described(name: str, hook: object) -> str:
+    """Return a text of a hook that is equal on all ranks for equal hooks and settings."""
     text = f"{name}: {type(hook).__name__} of {package_of(hook)}"
     if not isinstance(hook, Hook):
         return text
     priority = hook.priority if hook.config.priority is None else hook.config.priority
-    given = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"})
-    settings = json.loads(json.dumps(given, default=_kind))
+    fields = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"})
+    # Through JSON: values of other types, such as functions, are replaced by their names.
+    settings = json.loads(json.dumps(fields, default=_kind))
     return ", ".join([text, f"priority {int(priority)}", *(f"{key}={value!r}" for key, value in settings.items())])
 
 
 def _kind(value: object) -> str:
-    """What an object of Python is called in every process: its text may hold an address."""
+    """Return the name of a function, a class or the type of an object; its `repr` may contain an address."""
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def _difference(rank: int, own: list[str], other_rank: int, other: list[str]) -> str:
-    """The first hook that is not the same, on both ranks."""
+    """Return the message for the first hook that differs between two ranks."""
     pairs = enumerate(zip_longest(own, other, fillvalue="none"), 1)
     number, pair = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
     both = sorted([f"  rank {rank}: {pair[0]}", f"  rank {other_rank}: {pair[1]}"])
     return "\n".join(
-        [f"The ranks have different hooks, and need the same ones in the same order. Number {number} of them is", *both]
+        [
+            f"The hooks of the ranks differ at position {number}. Register the same hooks in one order on every rank:",
+            *both,
+        ]
     )

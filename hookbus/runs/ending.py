@@ -1,7 +1,7 @@
-"""How a run ends: after_run and cleanup reach every hook, `status.json` says what happened, the lock is given back.
+"""Teardown of a run: `after_run` and `cleanup` on every hook, `status.json`, release of the locks.
 
-Each of these is done whatever became of the others. What ended the loop stays the main error; what goes wrong at the
-end is noted on it.
+Each part is executed even if another one fails. The exception of the loop remains the main error; errors of the
+teardown are added to it as notes.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ EXIT_CODES: Mapping[str, int] = {
     "stopped": 0,
     "failed": 1,
     "aborted": 1,
-    "preempted": 75,
-    "interrupted": 130,
+    "preempted": 75,  # EX_TEMPFAIL of sysexits.h: the scheduler may start the job again
+    "interrupted": 130,  # 128 + SIGINT, as of a shell
 }
-"""What a process that makes one run returns, by outcome; 2 is a configuration that does not hold."""
+"""Exit code of a process that executes one run, by outcome. Exit code 2 denotes an invalid configuration."""
 
 STRONGEST_FIRST: tuple[Outcome, ...] = ("aborted", "interrupted", "preempted", "stopped")
 
 
 def agreed_outcome(run: Run) -> Outcome:
-    """How a run ends whose loop was left in order: by the stops that were asked for, if any."""
-    asked = {request.details.get("outcome", "stopped") for request in run.stops}
-    return next((outcome for outcome in STRONGEST_FIRST if outcome in asked), "finished")
+    """Return the outcome of a run whose loop ended without an error: that of its stop requests, if any."""
+    outcomes = {request.details.get("outcome", "stopped") for request in run.stops}
+    return next((outcome for outcome in STRONGEST_FIRST if outcome in outcomes), "finished")
 
 
 def fail(run: Run, error: BaseException) -> None:
-    """An exception has ended the loop: requests that wait are dropped and reported, and hooks hear of it."""
-    _blame(run, error)
+    """Record the exception of a run: drop pending requests with a warning and emit `on_exception`."""
+    _blame(run, error)  # first: requests that hooks make from here on are dropped
     run.records = {}
     for request in run.queue.drop():
         run.report_dropped(request)
@@ -47,19 +47,22 @@ def fail(run: Run, error: BaseException) -> None:
 
 
 def end(run: Run) -> None:
-    """after_run, cleanup, and what the run itself has to leave in order.
+    """Emit `after_run` and `cleanup`, and release the resources of the run.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came now, and the loop had not failed.
-        BaseException: a hook failed, and the loop had not; several failures are one group.
+        KeyboardInterrupt: If Ctrl-C was received during the teardown and the loop did not fail.
+        BaseException: If a hook failed and the loop did not. Multiple errors are raised as one group.
     """
     failed_before, bus = run.exception is not None, run.bus
     run.clock.stop()
     after_run = partial(bus.fire, "after_run", mode=run.mode)
     cleanup = partial(bus.fire, "cleanup")
     report = bus.table.failures.report
+    # Hooks first: they may still use data and loaders of the run.
     _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
+    # The handler of SIGCHLD last: closing the loaders ends their workers.
     _add(run, _failures_of(bus.pm.release, run.training_data.close, run.validations.close, run.signals.close))
+    # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
     _add(run, _failures_of(partial(write_status, run), partial(release_directories, run)))
     run.alive = False
     if run.exception is not None and not failed_before:
@@ -67,7 +70,7 @@ def end(run: Run) -> None:
 
 
 def write_status(run: Run) -> None:
-    """Keep `status.json` true: it tells of the training, not of validations and tests of its own."""
+    """Write `status.json` for a training run; validation and test runs leave the status of the training unchanged."""
     if run.work_dir is None or run.mode != "train" or not run.ranks.is_main:
         return
     run.work_dir.write_status(
@@ -95,7 +98,7 @@ def release_directories(run: Run) -> None:
 
 
 def _failures_of(*parts: Callable[[], object]) -> list[BaseException]:
-    """Do one after the other, and collect what they raise."""
+    """Call functions in sequence, and return the exceptions that they raised."""
     failures: list[BaseException] = []
     for part in parts:
         try:
@@ -106,7 +109,7 @@ def _failures_of(*parts: Callable[[], object]) -> list[BaseException]:
 
 
 def _add(run: Run, failures: list[BaseException]) -> None:
-    """Failures are noted on what has ended the run; without that, they have."""
+    """Add exceptions as notes to the exception of the run, or record them as the exception of the run."""
     if failures and run.exception is None:
         _blame(run, _main_of(failures))
     elif run.exception is not None:
@@ -114,14 +117,15 @@ def _add(run: Run, failures: list[BaseException]) -> None:
 
 
 def _blame(run: Run, error: BaseException) -> None:
+    """Record the exception that ended the run, and the outcome."""
     run.exception = error
     run.outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def _main_of(failures: list[BaseException]) -> BaseException:
-    """Ctrl-C, with the others noted on it; else all of them as a group."""
-    interrupt = next((each for each in failures if isinstance(each, KeyboardInterrupt)), None)
+    """Return KeyboardInterrupt with the other exceptions as notes, or a group of all exceptions."""
+    interrupt = next((failure for failure in failures if isinstance(failure, KeyboardInterrupt)), None)
     if interrupt is not None:
-        note_besides(interrupt, (each for each in failures if each is not interrupt))
+        note_besides(interrupt, (failure for failure in failures if failure is not interrupt))
         return interrupt
     return failures[0] if len(failures) == 1 else BaseExceptionGroup("hooks failed at the end of the run", failures)

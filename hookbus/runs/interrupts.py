@@ -102,12 +102,13 @@ def ends_by_signal(run: Run, *, in_loader: bool = False) -> Iterator[None]:
 
 @contextmanager
 def graceful_interrupts(run: Run) -> Iterator[None]:
-    """Ctrl-C ends the run at the next iteration boundary, with a last checkpoint; a second one ends it at once.
+    """End the run at the next iteration boundary on Ctrl-C, with a final checkpoint; a second Ctrl-C ends it at once.
 
-    Nothing is changed where somebody else listens to Ctrl-C, and in a thread, which hears of no signal.
+    The signal handler is not replaced if the script has set one, or outside the main thread, where Python does not
+    deliver signals.
 
     Args:
-        run: the run that is going on inside.
+        run: Run in progress inside the context.
     """
     earlier = signal.getsignal(signal.SIGINT)
     if not _can_be_heard(run) or earlier is not signal.default_int_handler:
@@ -115,10 +116,11 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
         return
 
     def handle(_number: int, _frame: FrameType | None) -> None:
+        # Restored at once: a second Ctrl-C raises KeyboardInterrupt.
         signal.signal(signal.SIGINT, earlier)
         run.interrupt()
         run.signals.receive(run.decisions.admit_interrupt)
-        with suppress(RuntimeError):  # Ctrl-C may have come while a line was being written
+        with suppress(RuntimeError):  # reentrant call: the handler may interrupt a write to the same stream
             run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
 
     signal.signal(signal.SIGINT, handle)
@@ -130,13 +132,16 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
 
 
 def _can_be_heard(run: Run) -> bool:
-    """Whether there is a boundary at which all processes hear of it; else Ctrl-C ends this one, and with it all."""
+    """Return whether all ranks reach a boundary at which the interrupt takes effect.
+
+    Otherwise Ctrl-C ends this process at once, and thereby the run on all ranks.
+    """
     is_main_thread = threading.current_thread() is threading.main_thread()
     return is_main_thread and (run.ranks.world_size == 1 or run.decisions.active)
 
 
 def _admit_late_ones(run: Run) -> None:
-    """Ctrl-C may have come after the last boundary; for other requests to stop that is too late."""
+    """Apply a Ctrl-C that was received after the last boundary. Other late stop requests are dropped."""
     run.decisions.admit_interrupt()
     late = run.queue.take(Kind.STOP)
-    run.agree_to_stop([each for each in late if each.details["outcome"] == "interrupted"])
+    run.agree_to_stop([request for request in late if request.details["outcome"] == "interrupted"])

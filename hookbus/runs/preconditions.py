@@ -1,4 +1,4 @@
-"""Can every hook do its work in this run? Looked at before anything is done, for all hooks at once."""
+"""Preconditions of hooks, checked for all hooks before a run starts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ __all__ = ["check_hooks"]
 
 
 def check_hooks(run: Run) -> None:
-    """See that each hook of a run finds what it needs.
+    """Check the preconditions of each hook of a run.
 
     Args:
-        run: the run; it need not have begun.
+        run: Run to check; it need not have started.
 
     Raises:
-        HookbusError: one does not. Where several do not, all of them are in the message, a line each.
+        HookbusError: If a precondition is not met. The message contains all of them, one per line.
     """
+    # All errors at once: a run on a cluster is often started only to find the next one.
     failures = list(_failures(run))
     if len(failures) == 1:
         raise failures[0]
-    if failures and all(isinstance(each, ConfigError) for each in failures):
-        raise ConfigError(problem for each in failures for problem in getattr(each, "problems", ()))
+    if failures and all(isinstance(failure, ConfigError) for failure in failures):
+        raise ConfigError(problem for failure in failures for problem in getattr(failure, "problems", ()))
     if failures:
         raise HookbusError("\n".join(map(str, failures)))
 
 
 def _failures(run: Run) -> Iterator[HookbusError]:
+    """Yield the errors of all hooks that are active on this rank."""
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook) and run.serves(hook)}
     yield from _without_validations(run, hooks)
     for name, hook in hooks.items():
@@ -46,17 +48,21 @@ def _failures(run: Run) -> Iterator[HookbusError]:
 
 
 def _without_validations(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
-    """What is wrong where hooks will ask for validations that the run cannot make, or that two of them make."""
-    asking = [name for name, hook in hooks.items() if run.mode == "train" and hook.schedules_validation]
+    """Yield the errors of hooks that schedule validations if the run cannot validate, or two hooks validate."""
+    names = [name for name, hook in hooks.items() if run.mode == "train" and hook.schedules_validation]
     try:
-        if not asking or run.validations.can_make("val"):
+        if not names or run.validations.can_make("val"):
             return
     except RequestError as error:
         yield error
         return
-    needed = "it will ask for validations, and this run has no way to make one: give val_loader= to the Trainer, or "
-    yield from (RequestError(_of_hook(name, hooks[name], f"{needed}validate= to bus.run.")) for name in asking)
+    problem = (
+        "the hook requests validations, but the run has no validation function. Pass val_loader= to the Trainer, or "
+        "validate= to bus.run."
+    )
+    yield from (RequestError(_of_hook(name, hooks[name], problem)) for name in names)
 
 
 def _of_hook(name: str, hook: Hook, problem: str) -> str:
+    """Return a message that starts with the hook and its package."""
     return f"hook {name!r} ({package_of(hook)}): {problem}"

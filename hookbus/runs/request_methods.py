@@ -1,4 +1,4 @@
-"""What hooks ask of a run: validations, saves, stops. The bus acts, see `hookbus.requests`."""
+"""Methods with which hooks request validations, saves and stops; see `hookbus.requests` for the processing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["RequestMethods"]
 
 
 class RequestMethods:
-    """The part of a run that takes requests.
+    """Part of a run that accepts requests.
 
     Attributes:
-        queue: the requests that wait, and the history of all.
-        pending: whether something waits to be settled.
-        stops: the requests on which the run agreed to stop.
-        should_skip_iter: whether a hook asked not to train on this micro-batch; a loop of one's own looks at it after
+        queue: Pending requests, and the history of processed requests.
+        pending: Whether requests or records are pending.
+        stops: Requests that stopped the run.
+        should_skip_iter: Whether a hook requested to skip this micro-batch. A custom loop checks it after
             `before_train_iter` and after `after_forward`.
     """
 
@@ -49,46 +49,51 @@ class RequestMethods:
     should_skip_iter: bool
 
     def request_validation(self, reason: str = "") -> None:
-        """Ask for a validation after this event.
+        """Request a validation after this event.
+
+        Args:
+            reason: Reason for the log.
 
         Raises:
-            RequestError: a validation is going on, or the run has no way to validate.
+            RequestError: If a validation is in progress, or the run has no validation function.
         """
         if self.validating:
-            raise RequestError(f"{self._asker()} asked for a validation inside a validation.")
+            raise RequestError(
+                f"{self._asker()} requested a validation during a validation. Request it after `after_val`."
+            )
         self.validations.evaluator("val")
         self._ask(Kind.VALIDATE, reason)
 
     def request_save(self, reason: str = "", *, saver: Saver | None = None, **details: Any) -> None:
-        """Ask for a checkpoint at the next boundary.
+        """Request a checkpoint at the next boundary.
 
         Args:
-            reason: why, for people.
-            saver: who writes it; default the checkpoint hook.
-            details: for the saver.
+            reason: Reason for the log.
+            saver: Object that writes the checkpoint; default: the checkpoint hook.
+            details: Arguments for the saver.
 
         Raises:
-            RequestError: nobody here writes checkpoints.
+            RequestError: If no hook writes checkpoints.
         """
         saver = saver or self.services.get("saver")
         if saver is None:
             raise RequestError(
-                f"{self._asker()} asked for a checkpoint, but no hook here writes any. Add the checkpoint hook "
+                f"{self._asker()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
                 "(pip install hookbus-checkpoint)."
             )
         self._ask(Kind.SAVE, reason, saver=saver, **details)
 
     def request_stop(self, reason: str = "", *, outcome: Outcome = "stopped") -> None:
-        """Ask to end the run at the next boundary.
+        """Request the end of the run at the next boundary.
 
         Args:
-            reason: why, for people.
-            outcome: what the run will say of itself: "stopped", "preempted" or "interrupted".
+            reason: Reason for the log.
+            outcome: Outcome of the run: "stopped", "preempted" or "interrupted".
         """
         self._ask(Kind.STOP, reason, outcome=outcome)
 
     def request_abort(self, reason: str = "") -> None:
-        """Request the end of the run because its weights are broken: nothing is validated or saved from here on.
+        """Request the end of the run because its weights are corrupted: nothing is validated or saved afterwards.
 
         The outcome of the run is "aborted". Existing checkpoints are not modified.
 
@@ -98,57 +103,68 @@ class RequestMethods:
         self._ask(Kind.STOP, reason, outcome="aborted")
 
     def interrupt(self) -> None:
-        """Ctrl-C: the run is to end at the next boundary. Called by the signal's handler, in whatever is running."""
+        """Request the end of the run after Ctrl-C. Called by the signal handler, at any line of the program."""
         if self.decisions.active:
-            self.decisions.interrupted = True  # the other ranks hear of it at the boundary, and not before
+            # The queue of a rank must not change while ranks compare their queues: enqueued at the boundary.
+            self.decisions.interrupted = True
         else:
             self.interrupt_now()
 
     def interrupt_now(self) -> None:
-        """Ctrl-C is a request from here on."""
+        """Enqueue the stop request of Ctrl-C."""
         self._ask(Kind.STOP, "", by="Ctrl-C", outcome="interrupted")
 
     def request_stop_epoch(self, reason: str = "") -> None:
-        """Ask to end this epoch, as if its loader had ended. The epoch counts."""
+        """Request the end of this epoch, which counts as complete.
+
+        Args:
+            reason: Reason for the log.
+        """
         self._ask(Kind.STOP_EPOCH, reason)
 
     def request_skip_iter(self, reason: str = "") -> None:
-        """Ask, at `before_train_iter` or `after_forward`, not to train on this micro-batch: it adds no gradients."""
+        """Request, at `before_train_iter` or `after_forward`, to skip this micro-batch: it adds no gradients.
+
+        Args:
+            reason: Reason for the log.
+        """
         self.should_skip_iter = True
         self.queue.history.append(self._request(Kind.SKIP_ITER, reason, self._asker(), {}))
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run is to end. A loop with ranges of its own asks this once per iteration and epoch."""
+        """Whether the run is to end. A custom loop with its own ranges checks it once per iteration and epoch."""
+        # Read by the loop, and not by a listener: close the nested points that the loop omits, and apply stops.
         if asking() is None:
             if self.brackets.closing:
                 self.brackets.close_epoch()
+            # With synchronized requests this is left to the next boundary: ranks must stop at the same iteration.
             if self.queue and not self.decisions.active:
                 self.agree_to_stop(self.queue.take(Kind.STOP))
         return bool(self.stops) or self.clock.limit_reached
 
     @property
     def should_stop_epoch(self) -> bool:
-        """Whether the epoch is to end here."""
+        """Whether the epoch is to end after this iteration."""
         return self.training_data.leaving_epoch or self.should_stop
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended the run: it has agreed to stop."""
+        """Whether Ctrl-C has stopped the run."""
         return any(request.details.get("outcome") == "interrupted" for request in self.stops)
 
     @property
     def aborted(self) -> bool:
-        """Whether the run is to end because its weights are broken."""
+        """Whether the run ends because its weights are corrupted."""
         requests = [*self.stops, *self.queue.waiting]
         return any(request.details.get("outcome") == "aborted" for request in requests)
 
     @property
     def resumable(self) -> bool:
-        """Whether what is not complete is left to the run that goes on from a checkpoint.
+        """Whether incomplete epochs and intervals are left to a run that resumes from the checkpoint.
 
-        So it is where this one was stopped before its limit and somebody writes checkpoints. Then nothing is recorded
-        of a part of an interval or an epoch: the checkpoint holds it, and the rest is still to come.
+        True if the run was stopped before its limit and a hook writes checkpoints. Nothing is then logged for a part of
+        an interval or epoch: the checkpoint contains the values, and the resumed run completes them.
         """
         if self.aborted:
             return False
@@ -156,22 +172,23 @@ class RequestMethods:
 
     @property
     def stop_reasons(self) -> list[str]:
-        """Who stopped the run and why, sorted by name."""
+        """Name of the hook and reason of each stop request, sorted by name."""
         return [str(request) for request in self.stops]
 
     def agree_to_stop(self, stops: list[Request]) -> None:
-        """The run will end. Called by the settlement."""
+        """Stop the run. Called when requests are processed."""
         if stops:
             self.stops += stops
             self.clock.cut_epoch()
         if self.interrupted:
-            self.bus.changed()  # a loop of one's own is left if it goes on all the same
+            self.bus.changed()  # recompiled events raise `LoopLeft` in a custom loop that does not stop
 
     def leave_epoch(self) -> None:
-        """The epoch will end. Called by the settlement."""
+        """End the epoch. Called when requests are processed."""
         self.training_data.leaving_epoch = True
 
     def _ask(self, kind: Kind, reason: str, *, by: str | None = None, **details: Any) -> None:
+        """Add a request to the queue, or drop it with a warning if the run has failed."""
         request = self._request(kind, reason, by or self._asker(), details)
         self.decisions.check(request.by)
         if self.exception is not None:
@@ -181,15 +198,18 @@ class RequestMethods:
         self.pending = True
 
     def _request(self, kind: Kind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
+        """Return a request with the current counts of the clock."""
         clock = self.clock
         return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
 
     def report_dropped(self, request: Request) -> None:
-        """Say that a request will not be met, because the run has failed."""
+        """Log a warning for a request that is not processed because the run has failed."""
         self.services.logger.warning(
-            "The run ended before this was done: %s asked for by %s", request.kind.value, request
+            "The run ended before a request was processed: %s, requested by %s", request.kind.value, request
         )
 
     def _asker(self) -> str:
+        """Return the name of the hook that makes a request, or "loop"."""
         listener = asking()
+        # Outside an event the caller may still be a method of a hook, such as a callback: search the call stack.
         return listener.hook if listener is not None else self.bus.pm.members.running_in(sys._getframe(1)) or "loop"

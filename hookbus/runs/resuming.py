@@ -1,4 +1,4 @@
-"""A run goes on from a checkpoint: which one, and what is said of it."""
+"""Resume a run from a checkpoint: search, verification and restore."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], wo
     """
     searched = list(dict.fromkeys(directories))
     if status.get(CHECKPOINT) is None or any(
-        _is_of(path, status) for each in searched for path in each.glob("[!.]*.pth")
+        _is_of(path, status) for directory in searched for path in directory.glob("[!.]*.pth")
     ):
         return
     raise ConfigError(
@@ -59,14 +59,14 @@ def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], wo
 
 
 def go_on_from(run: Run, resume: str | Path) -> None:
-    """Put a run where a checkpoint was taken, and say so.
+    """Restore a run from a checkpoint and log its position.
 
     Args:
-        run: the run, which has begun.
-        resume: the checkpoint; or "auto" for the newest one of its own, where it has any.
+        run: Run that has started.
+        resume: Path of a checkpoint, or "auto" for the newest checkpoint of the run, if it has any.
 
     Raises:
-        CheckpointError: there is no such checkpoint, it is damaged, or it does not fit the run.
+        CheckpointError: If the checkpoint does not exist, is corrupted, or is not compatible with the run.
     """
     from hookbus import state
     from hookbus.model.layouts import layout_of
@@ -76,6 +76,7 @@ def go_on_from(run: Run, resume: str | Path) -> None:
         _report_restart(run)
         return
     checkpoint = state.read_checkpoint(path, layout=layout_of(run.model), verified=True)
+    # Before the restore: hooks may convert a checkpoint of an older version.
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
     state.restore(run, checkpoint)
     write_status(run)
@@ -85,9 +86,9 @@ def go_on_from(run: Run, resume: str | Path) -> None:
 
 
 def checkpoints_of(run: Run) -> Path | None:
-    """Where the checkpoints of a run are: the saver knows, if there is one that says so. None where nobody does.
+    """Return the checkpoint directory of a run, as the saver reports it; None if it is unknown.
 
-    The directory need not be there, and is not made.
+    The directory need not exist and is not created.
     """
     directory_of = getattr(run.get("saver"), "directory", None)
     if directory_of is not None:
@@ -99,6 +100,7 @@ def checkpoints_of(run: Run) -> Path | None:
 
 
 def _checked_run_id(run: Run) -> str:
+    """Return the ID of the recorded run, after a check that its checkpoints are found."""
     assert run.work_dir is not None
     if run.work_dir.recorded.get(CHECKPOINT) is not None:
         check_checkpoints(_searched_directories(run), run.work_dir.recorded, run.work_dir.path)
@@ -108,13 +110,13 @@ def _checked_run_id(run: Run) -> str:
 def _searched_directories(run: Run) -> list[Path]:
     """Return the checkpoint directory of each hook that writes checkpoints, or of the run if there is none."""
     hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
-    found = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
+    directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
     default = checkpoints_of(run)
-    return found or ([default] if default is not None else [])
+    return directories or ([default] if default is not None else [])
 
 
 def _is_of(path: Path, status: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint may be one of the recorded run; a damaged or missing sidecar does not tell."""
+    """Return whether a checkpoint may be one of the recorded run, also if its sidecar is missing or corrupted."""
     sidecar = read_sidecar(path)
     return sidecar is None or sidecar.run in ("", status.get("run"))
 
@@ -131,31 +133,32 @@ def _report_restart(run: Run) -> None:
 
 
 def _newest_of(run: Run) -> Path | None:
-    """The newest checkpoint of the run that is whole, as the main rank finds it; the damaged ones are told."""
+    """Return the newest valid checkpoint of the run, as found by rank 0, with a warning per corrupted one."""
     directory = checkpoints_of(run)
     if directory is None:
-        raise CheckpointError("resume: auto looks for checkpoints in the work directory: give work_dir.")
-    found = run.ranks.by_main("the newest checkpoint", partial(_newest_in, directory))
-    if found is None:
+        raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
+    # On rank 0 only: on a network file system the ranks may see different files.
+    newest = run.ranks.by_main("the newest checkpoint", partial(_newest_in, directory))
+    if newest is None:
         return None
-    path, troubles = found
-    for trouble in troubles:
+    path, problems = newest
+    for trouble in problems:
         run.logger.warning("resume: %s", trouble)
     return path
 
 
 def _newest_in(directory: Path) -> tuple[Path, list[str]] | None:
-    """The path of the newest checkpoint that is whole, and what is wrong with others."""
+    """Return the path of the newest valid checkpoint and the problems of other checkpoints."""
     from hookbus import state
 
-    found = state.find_newest(directory, map_location="meta")
-    return None if found is None else (found[0], found[2])
+    newest = state.find_newest(directory, map_location="meta")  # verifies checksums without allocating tensors
+    return None if newest is None else (newest[0], newest[2])
 
 
-def _verified(run: Run, given: str | Path) -> Path:
-    """The checkpoint that was named, which the main rank has compared with what vouches for it."""
+def _verified(run: Run, checkpoint: str | Path) -> Path:
+    """Return the path of the specified checkpoint after rank 0 has verified its checksum."""
     from hookbus.checkpoints.reading import existing, verify_checkpoint
 
-    path = existing(given)
+    path = existing(checkpoint)
     run.ranks.by_main("the checkpoint", partial(verify_checkpoint, path))
     return path

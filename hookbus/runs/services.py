@@ -30,47 +30,48 @@ PARTS = (
 
 
 class Services:
-    """What `run.get(name)` finds: what was provided, else the parts of the run itself."""
+    """Services that hooks and the loop register, and the parts of the run as services."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._provided: dict[str, Any] = {}
 
     def provide(self, name: str, service: Any) -> None:
-        """Offer an object under a name; it replaces what is there under this name."""
+        """Register an object as a service, replacing any previous service of the same name."""
         self._provided[name] = service
 
     def provided(self, name: str) -> Any:
-        """What was provided under this name; None for nothing."""
+        """Return the registered service of a name; None if there is none."""
         return self._provided.get(name)
 
     @property
     def logger(self) -> logging.Logger:
-        """Where messages for people go."""
+        """Logger of the run."""
         return self.provided("logger") or logging.getLogger("hookbus")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The service of this name, or `default` where nobody provides it."""
-        if name in self._provided:
+        """Return a service, or `default` if no service of this name is available."""
+        if name in self._provided:  # a registered service has precedence, also if it is None
             return self._provided[name]
-        found = self._own(name)
-        return default if found is None else found
+        service = self._own(name)
+        return default if service is None else service
 
     def require(self, name: str) -> Any:
-        """The service of this name.
+        """Return a service, or raise if no service of this name is available.
 
         Raises:
-            ServiceError: nobody provides it; the message lists what there is.
+            ServiceError: If no service of this name is available. The message lists similar names.
         """
-        found = self.get(name)
-        if found is None:
+        service = self.get(name)
+        if service is None:
             parts = [part for part in PARTS if getattr(self._run, part) is not None]
             directories = ("experiment_dir", *DIRECTORIES) if self._run.work_dir is not None else ()
-            there = [*self._provided, *parts, "visualizer", "writer", *directories]
-            raise ServiceError(f"There is no service {name!r} in this run.{did_you_mean(name, there)}")
-        return found
+            available = [*self._provided, *parts, "visualizer", "writer", *directories]
+            raise ServiceError(f"This run has no service {name!r}.{did_you_mean(name, available)}")
+        return service
 
     def _own(self, name: str) -> Any:
+        """Return a part of the run as a service."""
         if name in PARTS:
             return getattr(self._run, name)
         if name == "visualizer":
@@ -80,7 +81,7 @@ class Services:
         return self._directory(name)
 
     def _directory(self, name: str) -> Path | None:
-        """A directory of the run, made on first use."""
+        """Return a directory of the run, which is created on first use."""
         work_dir = self._run.work_dir
         if work_dir is None:
             return None

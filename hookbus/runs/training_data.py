@@ -1,4 +1,4 @@
-"""`run.epochs()` and `run.batches(loader)`: what is left to do, from the right place to the agreed end."""
+"""Iteration over the training data: remaining epochs and batches of a run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["TrainingData"]
 
 
 class TrainingData:
-    """The place of a run in its data.
+    """Position of a run in its training data.
 
     Args:
-        run: the run.
-        state: what `state_dict` gave, where the run goes on with the data of an earlier one.
+        run: The run.
+        state: State returned by `state_dict()` of the run that this run continues; {} if there is none.
 
     Attributes:
-        leaving_epoch: whether the epoch is to end here, as if its loader had ended.
-        part: which part of the data this process reads; None for all of it.
+        leaving_epoch: Whether the epoch is to end after this iteration, as if its loader had ended.
+        part: Shard of the training data that this rank reads; None for all of it.
     """
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
@@ -40,63 +40,69 @@ class TrainingData:
         self.part: Part | None = None
 
     def before_reading(self, prepare: Preparation) -> None:
-        """Have the training data changed while it is read, in whatever process reads it; `run.batches` sees to it.
+        """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 
         Args:
-            prepare: `prepare(dataset, epoch, iteration)`, with indices from 0. It is called before the samples of each
-                iteration are read. What it does follows from these numbers alone, since every worker has a copy of its
-                own; where workers are spawned it has to pickle.
+            prepare: `prepare(dataset, epoch, iteration)`, with indices from 0; called before the samples of each
+                iteration are read. It must depend on these arguments only, since every worker process has its own copy
+                of the dataset. It must be picklable if workers are spawned.
 
         Raises:
-            LoopError: the training data is being read already.
+            LoopError: If the training data is already being read.
         """
         if self._feed is not None:
             raise LoopError(
-                "The training data is being read already: say at before_run or before_train what to change."
+                "training_data.before_reading: the training data is already being read. Register the function at "
+                "before_run or before_train."
             )
         self._preparations.append(prepare)
 
     def see_that_it_reads(self, hook: str) -> None:
-        """See, inside an iteration, that the training data goes through `run.batches`, where hooks can change it.
+        """Check, during an iteration, that the training data is read through `run.batches`.
+
+        Hooks can modify the data only if it is.
 
         Args:
-            hook: the name of the hook that wants to change it, for the message.
+            hook: Name of the hook, for the message.
 
         Raises:
-            LoopError: the loop reads its data by itself.
+            LoopError: If the loop reads its data directly.
         """
         if self._feed is None:
             raise LoopError(
-                f"hook {hook!r} changes the training data while it is read, and this loop reads it by itself: take the "
-                "batches from run.batches(loader)."
+                f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
+                "Iterate over run.batches(loader)."
             )
 
     def begin_epoch(self) -> None:
-        """Just before `before_epoch` and `before_train_epoch`: an epoch begins, or goes on after a resume."""
+        """Begin or continue an epoch; called before the listeners of `before_epoch` and `before_train_epoch`."""
         run = self._run
+        # An epoch that a resumed run continues keeps its means and its position.
         if not run.clock.epoch_open:
             run.metrics.epoch.reset()
             self.leaving_epoch, self._to_skip = False, 0
         run.clock.begin_epoch()
+        # A stop request at the end of the previous epoch: the loop may begin this epoch before it checks for stops.
         if run.stops:
             run.clock.cut_epoch()
 
     def epochs(self) -> Iterator[int]:
-        """The epochs that are left.
+        """Yield the remaining epochs.
 
         Raises:
-            LoopError: the run has no limit, so this would never end.
+            LoopError: If the run has no limit, since the iteration would never end.
         """
         run, clock = self._run, self._run.clock
         if clock.max_epochs is None and clock.max_iters is None:
-            raise LoopError("run.epochs() needs an end: give epochs= or iterations=.")
+            raise LoopError("run.epochs(): the run has no limit. Set epochs= or iterations=.")
         if clock.at_limit:
             run.logger.warning(
-                "Nothing to train: %s epochs and %s iterations are done already. Raise the limit, or begin afresh.",
+                "Nothing to train: %s epochs and %s iterations are already complete. Increase the limit, or start from "
+                "scratch.",
                 clock.epochs_done,
                 clock.iters_done,
             )
-            if run.keeps_brackets:  # hooks may have something to do at its end, such as bringing the best weights back
+            if run.keeps_brackets:  # hooks may do work at the end of training, such as restoring the best weights
                 run.brackets.open_training()
         while not run.should_stop and not clock.at_limit:
             self.begin_epoch()
@@ -105,11 +111,14 @@ class TrainingData:
             clock.end_epoch()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """The batches that are left of this epoch.
+        """Yield the remaining batches of the epoch with their indices.
+
+        Args:
+            loader: Training data.
 
         Raises:
-            LoopError: the loader gives no batch at all.
-            RankError: the ranks have different numbers of batches.
+            LoopError: If the loader is empty.
+            RankError: If the ranks have different numbers of batches.
         """
         if self._run.should_stop_epoch:
             return
@@ -117,84 +126,101 @@ class TrainingData:
             yield from self._read(loader)
 
     def _read(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the remaining batches of a loader with their indices."""
         run, clock = self._run, self._run.clock
         feed = self._feed_of(loader)
-        index = begun = self._skip(feed.length)
+        index = start = self._skip(feed.length)
         if index and not feed.exact:
-            run.logger.warning("The training loader cannot be positioned: reading %s batches again.", index)
+            run.logger.warning(
+                "The training loader has no state to restore. Skipping %s batches by reading them again.", index
+            )
         batches = feed.batches(clock.epoch, index, clock.iters_done)
         clock.epoch_length = feed.length
         self._see_that_lengths_agree()
         for batch in batches:
             yield index, batch
             index += 1
+            # Checked after the iteration and not at the next batch, which a worker would have to load first.
             if self.leaving_epoch or run.stops or clock.limit_reached:
                 if clock.epoch_cut and clock.epoch_length is None:
                     self._look_for_the_end(batches)
                 break
-        if index == begun == 0:
+        if index == start == 0:
             raise LoopError(
-                "The training loader gave no batch. An iterator can be read only once: give a loader that can be "
-                "iterated in every epoch, with at least one batch (drop_last may have left none)."
+                "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
+                "is exhausted after one) and has at least one batch (check drop_last)."
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What the loader needs to find its place again, besides epoch and iteration."""
+        """Return the state of the loader, in addition to epoch and iteration."""
         return self._feed.state_dict() if self._feed is not None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
-        self._feed = self._source = None
+        """Restore the state returned by `state_dict()`."""
+        self._feed = self._source = None  # the next loader is positioned when it is read
         self._state, self._to_skip = dict(state), self._done_of_epoch()
 
     def close(self) -> None:
-        """Let go of the loader, and with that of its workers; the place is kept.
+        """Release the loader and thereby end its workers; the position is kept.
 
-        Left to the garbage collector, the queues to the workers would be closed before the word to end goes through
-        them, and torch would wait for each of them five seconds.
+        Without an explicit release, the garbage collector closes the queues of the workers before their termination
+        message is sent, and torch waits 5 seconds for each worker.
         """
         self.load_state_dict(self.state_dict())
 
     def _skip(self, length: int | None) -> int:
-        """How many batches of the next loader were done before this run went on in the middle of an epoch."""
+        """Return the number of batches of the next loader that were done before this run resumed within an epoch."""
+        # An epoch may read several loaders in sequence: the rest is skipped in the next one.
         skipped = self._to_skip if length is None else min(self._to_skip, length)
         self._to_skip -= skipped
         return skipped
 
     def _see_that_lengths_agree(self) -> None:
-        """A rank that has no more batches would let the others wait for its gradients."""
+        """Check that the loaders of all ranks have the same number of batches.
+
+        Otherwise the gradient all-reduce of a rank with more batches would deadlock.
+
+        Raises:
+            RankError: If the numbers differ.
+        """
         ranks, length = self._run.ranks, self._run.clock.epoch_length
         lengths = ranks.gather("batches per epoch", length) if self.part is not None else [length]
         if len(set(lengths)) > 1:
             raise RankError(
-                f"The training loaders of the ranks give {', '.join(map(str, lengths))} batches, and all ranks need "
-                "the same number: let the sampler leave out, or repeat, what is too much."
+                f"The training loaders of the ranks must have the same number of batches, got "
+                f"{', '.join(map(str, lengths))}. Make the sampler drop or repeat samples, as DistributedSampler does."
             )
 
     def _say_who_divides(self, loader: Iterable[Any]) -> None:
+        """Log that the loader is not sharded automatically."""
         from hookbus.training.loaders import can_be_divided
 
         if self.part is not None and not can_be_divided(loader):
             self._run.logger.info(
-                "The training loader is read as it is by each of the %s processes: see that it gives each of them a "
-                "part of its own.",
+                "The training loader cannot be sharded automatically, so each of the %s processes reads it unchanged. "
+                "Make it yield different samples on each rank.",
                 self.part.world_size,
             )
 
     def _done_of_epoch(self) -> int:
+        """Return the number of completed iterations of the epoch in progress; 0 if there is none."""
         clock = self._run.clock
         return clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
 
     def _look_for_the_end(self, batches: Iterator[Any]) -> None:
-        """Whether a loader without length has ended: that takes reading on, so its place is noted before."""
-        place, clock = self.state_dict(), self._run.clock
+        """Determine whether a truncated epoch of a loader without length was complete.
+
+        The next batch must be requested for this, so the position is saved before and restored if there is one.
+        """
+        state, clock = self.state_dict(), self._run.clock
         try:
             clock.epoch_cut = next(batches, self) is not self
         finally:
             if clock.epoch_cut:
-                self.load_state_dict(place)
+                self.load_state_dict(state)
 
     def _feed_of(self, loader: Iterable[Any]) -> Feed:
+        """Return the resumable loader of a loader, which is created for each new loader."""
         if self._feed is None or self._source is not loader:
             from hookbus.training.data import feed_of
 
@@ -202,5 +228,5 @@ class TrainingData:
             self._source = loader
             self._say_who_divides(loader)
             self._feed.load_state_dict(self._state)
-            self._state = {}
+            self._state = {}  # applies to the first loader after a resume only
         return self._feed

@@ -1,4 +1,4 @@
-"""Validations and tests of a run: what surrounds them, and the names of their results."""
+"""Validations and tests of a run: their context, and the names of their results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ Evaluator = Callable[["Run"], Mapping[str, Any] | None]
 
 
 class Validations:
-    """How a run validates and tests.
+    """Validations and tests of a run.
 
     Args:
-        run: the run.
-        evaluators: by kind, the code that makes one; None where the run has none.
+        run: The run.
+        evaluators: Validation or test function by type; None if the run has none.
+        validated_at: Initial value of the attribute.
 
     Attributes:
-        validated_at: the number of updates at the last validation that counted; -1 for none.
-        on_results: what the loop does with the results of a validation of its training, before `after_val`.
+        validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
+        on_results: Function that the loop calls with the run after a validation of its training, before `after_val`.
     """
 
     def __init__(self, run: Run, evaluators: Mapping[Kind, Evaluator | None], validated_at: int) -> None:
@@ -40,65 +41,74 @@ class Validations:
         self._around: list[Callable[[], AbstractContextManager[Any]]] = []
         self._entered = ExitStack()
         self._evaluation = Evaluation()
-        self._told: set[str] = set()
-        self._kept: dict[int, tuple[Any, Any]] = {}
+        self._warned: set[str] = set()
+        self._cached: dict[int, tuple[Any, Any]] = {}
         self.validated_at = validated_at
         self.on_results: Callable[[Run], object] | None = None
 
     def can_make(self, kind: Kind) -> bool:
-        """Whether there is a way to make one."""
+        """Return whether the run has a validation or test function."""
         return self._find(kind) is not None
 
     def evaluator(self, kind: Kind) -> Evaluator:
-        """The code that makes one.
+        """Return the validation or test function.
 
         Raises:
-            RequestError: there is none; the message says what to give.
+            RequestError: If the run has none.
         """
-        found = self._find(kind)
-        if found is not None:
-            return found
+        evaluator = self._find(kind)
+        if evaluator is not None:
+            return evaluator
         if kind == "val":
-            how = "This run has no way to validate: give val_loader= to the Trainer, or validate= to bus.run."
+            fix = "no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
         else:
-            how = "This run has no way to test: give test_loader= to the Trainer."
-        raise RequestError(how)
+            fix = "no test function. Pass test_loader= to the Trainer."
+        raise RequestError(f"The run has {fix}")
 
     def _find(self, kind: Kind) -> Evaluator | None:
-        """The code of the hook that brings its own, else that of the run."""
+        """Return the validation function of a hook that provides one, otherwise that of the run."""
         if kind == "test":
             return self._evaluators[kind]
         hooks = {name: hook for name, hook in self._run.bus.hooks.items() if isinstance(hook, Hook)}
-        brought = {name: hook.validates_with for name, hook in hooks.items() if hook.validates_with is not None}
-        if len(brought) > 1:
+        provided = {name: hook.validates_with for name, hook in hooks.items() if hook.validates_with is not None}
+        if len(provided) > 1:
             raise RequestError(
-                f"{' and '.join(sorted(brought))} would both validate in the place of the run. Let one of them do it: "
-                "several data sets are a mapping of name to loader."
+                f"{' and '.join(sorted(provided))} each provide a validation function, and a run has only one. Remove "
+                "all but one of them; pass multiple datasets as a mapping of name to loader."
             )
-        return next(iter(brought.values()), self._evaluators[kind])
+        return next(iter(provided.values()), self._evaluators[kind])
 
     def surround(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Surround every validation and test by a context."""
+        """Wrap every validation and test in a context."""
         self._around.append(context)
 
     def make(self, kind: Kind, *, sanity: bool) -> Metrics:
-        """Validate or test now. Module modes, gradient mode and random streams are as before afterwards.
+        """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
+
+        Args:
+            kind: "val" or "test".
+            sanity: Whether to discard the results.
+
+        Returns:
+            Results with names `val/...` or `test/...`.
 
         Raises:
-            RequestError: there is no way to make one, or one is going on.
+            RequestError: If the run has no validation or test function, or one is in progress.
         """
         from hookbus.training.evaluation import evaluating
 
         run, evaluator = self._run, self.evaluator(kind)
         if run.validating:
-            raise RequestError("A validation or test is going on, so another one cannot begin: make it afterwards.")
+            raise RequestError("A validation or test is already in progress. Start another one after its end.")
         with evaluating(run.model), self._going_on(kind, sanity):
             run.brackets.open_automatically(kind, held=True)
+            # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
             if run.keeps_brackets and evaluator is self._evaluators[kind]:
                 run.brackets.open_automatically(f"{kind}_epoch")
             returned = _by_name(kind, evaluator(run))
             run.brackets.close(f"{kind}_epoch", metrics=returned)
             run.metrics.results |= self._agreed(kind, None, {} if returned is None else returned)
+            # Before `after_val`: hooks read the learning rate that ReduceLROnPlateau sets.
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
             run.brackets.close(kind)
@@ -109,8 +119,8 @@ class Validations:
 
     @contextmanager
     def _going_on(self, kind: Kind, sanity: bool) -> Iterator[None]:
-        """The run says that one is going on. Whatever becomes of it, nothing of it stays open."""
-        run, kept = self._run, self._run.metrics.results
+        """Mark the run as validating, and close everything that the validation opened, also after an error."""
+        run, results = self._run, self._run.metrics.results
         run.validating, run.sanity_checking = True, sanity
         try:
             yield
@@ -119,52 +129,57 @@ class Validations:
             run.brackets.forget(kind)
             run.validating = run.sanity_checking = False
             if sanity:
-                run.metrics.results = kept
+                run.metrics.results = results
 
     def results(self, kind: Kind) -> Metrics:
-        """The latest results of one kind."""
+        """Return the latest results of one type."""
         return Metrics({n: v for n, v in self._run.metrics.results.items() if n.startswith(f"{kind}/")})
 
     # -- called at the points ----------------------------------------------------------------
 
     def enter(self, kind: Kind) -> None:
-        """Just before `before_val` and `before_test`: enter what surrounds a validation, whose results are its own."""
+        """Enter the contexts of a validation; called before the listeners of `before_val` and `before_test`."""
         store = self._run.metrics
+        # No result of the previous validation remains, such as of a loader that no longer exists.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
-        self._entered.close()
+        self._entered.close()  # of a validation that an error ended before `after_val`
         for context in self._around:
             self._entered.enter_context(context())
+        # Last: a context may exchange the weights, and sharded weights are gathered as they then are.
         self._entered.enter_context(gathered(self._run.model))
 
     def leave(self) -> None:
-        """Just after `after_val` and `after_test`: leave what surrounds a validation. Idempotent."""
+        """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
         self._run.metrics.evaluate(None)
         self._entered.close()
 
     def begin_loader(self) -> None:
-        """Just before `before_val_epoch`: a loader begins."""
+        """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
         self._run.clock.batch = -1
         self._evaluation = Evaluation()
         self._run.metrics.evaluate(self._evaluation)
 
     def begin_batch(self, batch_idx: int | None, batch: Any) -> None:
-        """Just before `before_val_iter`: a batch of it begins."""
+        """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
         self._run.clock.see_batch(batch_idx, opening=True)
         self._evaluation.weight = batch_size(batch) or 1
 
     def end_batch(self, batch_idx: int | None, batch: Any, outputs: Any, loss: Any) -> None:
-        """Just before `after_val_iter`: a batch of it is done, and its numbers count by its size."""
+        """Add the outputs of a batch, weighted by its size; called before the listeners of `after_val_iter`."""
         self._run.clock.see_batch(batch_idx, opening=False)
         self._evaluation.weight = batch_size(batch) or 1
         self._run.metrics.note(outputs, loss)
 
     def end_loader(self, kind: Kind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
-        """Just before `after_val_epoch`: a loader is done, and its results get their full names.
+        """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.
 
         Args:
             kind: "val" or "test".
-            metrics: results that the loop has found; they win over the means of what was logged.
-            name: the name of the loader, where there are several.
+            metrics: Results of the loop. They have precedence over the means of logged values.
+            name: Name of the loader if there are multiple loaders.
+
+        Returns:
+            Results by full name, equal on all ranks.
         """
         store = self._run.metrics
         store.evaluate(None)
@@ -174,85 +189,91 @@ class Validations:
         return named
 
     def kept(self, loader: Any, make: Callable[[], Any]) -> Any:
-        """What is made of a loader: once in a run where its workers persist, each time otherwise.
+        """Return the loader that is derived from a loader, once per run if its workers are persistent.
 
         Args:
-            loader: what is judged.
-            make: makes a loader of it.
+            loader: Validation loader.
+            make: Function that derives a loader.
         """
+        # Other loaders are cheap to create, and end their workers after each validation.
         if not getattr(loader, "persistent_workers", False):
             return make()
-        if id(loader) not in self._kept:
-            self._kept[id(loader)] = loader, make()
-        return self._kept[id(loader)][1]
+        if id(loader) not in self._cached:
+            self._cached[id(loader)] = loader, make()  # the reference to the loader keeps its ID unique
+        return self._cached[id(loader)][1]
 
     def close(self) -> None:
-        """Let go of the loaders that were kept, and with that of their workers."""
-        self._kept.clear()
+        """Release the cached loaders and thereby end their workers."""
+        self._cached.clear()
 
     def tell_once(self, message: str, *values: object) -> None:
-        """Log a warning, unless it was logged before.
+        """Log a warning once per run.
 
         Args:
-            message: with a place for each value.
-            values: what it is about, this time.
+            message: Format string.
+            values: Arguments of the format string.
         """
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._warned:
+            self._warned.add(message)
             self._run.logger.warning(message, *values)
 
-    def _agreed(self, kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
-        """Results under their full names; those of the main process hold on all, so that all decide alike."""
-        everywhere = self._run.ranks.gather("results of the loop", dict(named_results(kind, loader, found)))
-        if differing := _differing(everywhere):
+    def _agreed(self, kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+        """Return results under their full names, with the values of rank 0 on all ranks. A collective call."""
+        by_rank = self._run.ranks.gather("results of the loop", dict(named_results(kind, loader, results)))
+        if differing := _differing(by_rank):
             self.tell_once(
-                "Results differ over the processes, and those of the main one hold on all: %s. What a loop finds by "
-                "itself it has to add up over the processes: sums and counts, with run.ranks.gather.",
+                "Validation results differ across ranks, and the values of rank 0 are used: %s. Reduce the metrics of "
+                "a custom loop over all ranks: sum totals and counts with run.ranks.gather.",
                 "; ".join(differing),
             )
-        return Metrics(everywhere[0])
+        # Equal values on all ranks: decisions such as early stopping would otherwise diverge and deadlock.
+        return Metrics(by_rank[0])
 
 
-def _differing(everywhere: Sequence[Mapping[str, float]]) -> list[str]:
-    """Results that are not the same everywhere, in words: "val/loss is 1, 4"."""
-    values = {name: [each.get(name, math.nan) for each in everywhere] for name in everywhere[0]}
-    differing = {name: each for name, each in values.items() if len(set(map(repr, each))) > 1}
-    return [f"{name} is {', '.join(f'{value:.6g}' for value in each)}" for name, each in differing.items()]
+def _differing(gathered: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return a text for each result that differs between ranks, such as "val/loss is 1, 4"."""
+    values = {name: [results.get(name, math.nan) for results in gathered] for name in gathered[0]}
+    # Compared as text: NaN is not equal to itself.
+    differing = {name: by_rank for name, by_rank in values.items() if len(set(map(repr, by_rank))) > 1}
+    return [f"{name} is {', '.join(f'{value:.6g}' for value in by_rank)}" for name, by_rank in differing.items()]
 
 
-def named_results(kind: Kind, loader: str | None, found: Mapping[str, Any]) -> Metrics:
-    """Results under their full names.
+def named_results(kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+    """Return results under their full names.
 
     Args:
         kind: "val" or "test".
-        loader: the name of the loader, where there are several.
-        found: the results by their own names; what is no text, such as the number of a class, becomes one.
+        loader: Name of the loader if there are multiple loaders.
+        results: Results by name. A name that is not a string, such as a class index, is converted.
 
     Raises:
-        MetricError: one is no single number.
+        MetricError: If a result is not a single number.
     """
     own = f"{kind}/"
     prefix = own if loader in (None, "") else f"{own}{loader}/"
-    texts = {str(name): value for name, value in found.items()}
+    texts = {str(name): value for name, value in results.items()}
     return Metrics({n if n.startswith(own) else prefix + n: _number(n, value) for n, value in texts.items()})
 
 
 def _number(name: str, value: Any) -> float:
+    """Return a result as a float."""
     try:
         return to_float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        what = f"of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        description = f"{type(value).__name__}{shape}"
         raise MetricError(
-            f"The result {name!r} is no single number ({what}). A validation returns numbers by name, such as "
-            "{'accuracy': 0.9}; several of one kind have a name each."
+            f"validation: the result {name!r} must be a single number, got {description}. Return numbers by name, such "
+            "as {'accuracy': 0.9}, with one name per number."
         ) from None
 
 
 def _by_name(kind: Kind, returned: Any) -> Mapping[str, Any] | None:
+    """Check that a validation or test function returned a mapping or None, and return it."""
     if returned is None or isinstance(returned, Mapping):
         return returned
-    word = {"val": "validation", "test": "test"}[kind]
+    label = {"val": "validation", "test": "test"}[kind]
     raise MetricError(
-        f"The {word} returned {type(returned).__name__}, and results have names: return a mapping such as "
-        "{'accuracy': 0.9}, or nothing."
+        f"The {label} function must return a mapping or None, got {type(returned).__name__}. Return metrics by name, "
+        "such as {'accuracy': 0.9}."
     )

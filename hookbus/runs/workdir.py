@@ -1,4 +1,4 @@
-"""The work directory of a run: one run in it, one process writing, and a file that says how it ended."""
+"""Work directory of a run: lock, status file, configuration and registered outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECKPOINT = "checkpoint"
 CONFIG = "config.yaml"
 LOCK = ".lock"
 MADE = ".made"
-"""Names what runs have made here, a line each."""
+"""File that lists the outputs of runs in the work directory, one per line."""
 
 DIRECTORIES = ("checkpoints", "logs", "visualization")
 
@@ -45,14 +45,15 @@ MAX_LOCKED_NEW_DIRECTORIES = 16
 _logger = logging.getLogger("hookbus")
 
 _locks: set[int] = set()
-"""Descriptors of the locks that this process holds."""
+"""File descriptors of the locks of this process."""
 
 _unsupported: dict[int, str] = {}
 """Descriptors of lock files without a lock, and the reason of the system."""
 
 
+# A lock of `flock` belongs to the open file, which a fork shares: it is released when all copies are closed.
 def _let_go_in_child() -> None:
-    """A forked child, such as a worker that reads data, holds no lock: it may outlive this process."""
+    """Close the locks in a forked child, such as a data worker, which may outlive this process."""
     while _locks:
         os.close(_locks.pop())
 
@@ -61,13 +62,13 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class WorkDir:
-    """The directory of a run. The process that has claimed it holds it; the others only know where it is.
+    """Work directory of a run. Only the process that has claimed it has the lock; other ranks store the path.
 
     Attributes:
-        path: where it is.
-        moved_from: the directory that was asked for, where that one already held a run; else None.
-        left: what others have put beside the files of a run that was removed, and is left alone.
-        removed: the id of that run; "" where none was removed.
+        path: Path of the directory.
+        moved_from: Requested directory if it already contained a run; otherwise None.
+        left: Files that `overwrite` did not remove because the removed run did not write them.
+        removed: ID of the run that `overwrite` removed; "" if none was removed.
         recorded: Status of the run that is resumed in the directory; empty for a new run and on other ranks.
     """
 
@@ -93,19 +94,23 @@ class WorkDir:
         self._status_lock = threading.Lock()  # a save on another thread records its checkpoint
 
     def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
+        # Rank 0 sends the object to the other ranks, without its lock.
         return WorkDir, (self.path,)
 
     def directory(self, name: str) -> Path:
-        """A directory inside, made on first use."""
+        """Return a subdirectory, which is created on first use."""
         path = self.path / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def own(self, path: Path) -> bool:
-        """Note that a run is about to make a file or directory here, before it does.
+        """Register a file or directory before a run creates it.
+
+        Args:
+            path: Path inside the work directory.
 
         Returns:
-            Whether it is a run's own: False where something is there that no run has made, or outside.
+            Whether the path belongs to a run; False if it already exists and was not created by a run, or is outside.
         """
         path = path.absolute()
         if not path.is_relative_to(self.path.absolute()):
@@ -114,6 +119,7 @@ class WorkDir:
         if name not in self._made:
             if path.exists() or path.is_symlink():
                 return False
+            # Before the file exists: a run that is killed in between leaves no file that `overwrite` cannot remove.
             with open(self.path / MADE, "a") as file:
                 file.write(f"{json.dumps(name)}\n")
             self._made.add(name)
@@ -161,28 +167,31 @@ class WorkDir:
             run: ID of the run.
 
         Raises:
-            WorkDirError: a file of this name is there that no run has written.
-            OSError: it could not be written; an older one is untouched.
+            WorkDirError: If a file of this name exists that no run has written.
+            OSError: If the file cannot be written; an existing one is not modified.
         """
         if not self.own(self.path / CONFIG):
             raise WorkDirError(
-                f"{self.path / CONFIG} was not written by a run, and would be written over. Move it, or give another "
-                "work_dir."
+                f"{self.path / CONFIG} was not written by a run and would be overwritten. Move the file, or set "
+                "another work_dir."
             )
         commit(self.path / CONFIG, lambda file: file.write(text.encode()), run=run)
 
     def release(self) -> None:
-        """Let other processes use the directory. May be called twice."""
+        """Release the lock of the directory. Idempotent."""
         if self._lock is not None:
             _unlock(self._lock)
             self._lock = None
 
 
 def checked_resume(resume: object) -> str | Path:
-    """Whether and from where a run goes on: "auto", "never", or a checkpoint.
+    """Validate the argument `resume`.
+
+    Returns:
+        "auto", "never" or the path of a checkpoint.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: If `resume` is none of these.
     """
     if isinstance(resume, (str, Path)) and str(resume):
         return resume
@@ -190,25 +199,29 @@ def checked_resume(resume: object) -> str | Path:
 
 
 def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
-    """Take a work directory for a run.
+    """Lock a work directory for a run.
 
-    A directory that already holds a run is never written over: a new run goes into the first free sibling
-    (`runs/x-2`), unless told to resume or to overwrite.
+    A directory that already contains a run is not overwritten by default: a new run uses the first free sibling
+    (`runs/x-2`).
 
     Args:
-        path: the directory that is wanted; made if it is not there.
-        resume: the run that is in it goes on.
-        overwrite: the run that is in it is removed: the checkpoints that it wrote, by their sidecars, and what it has
-            noted as its own; nothing else.
+        path: Requested directory; created if it is missing.
+        resume: Whether to continue the run in the directory.
+        overwrite: Whether to remove the run in the directory: the checkpoints that it wrote, according to their
+            sidecars, and its registered outputs. Other files are not modified.
+
+    Returns:
+        The locked work directory.
 
     Raises:
-        WorkDirError: it cannot be written, or a live run is using it.
+        WorkDirError: If the directory cannot be written, or an active run uses it.
     """
     target, lock = _take_free(path, any_run=resume or overwrite)
     status = read_status(target) if resume or overwrite else {}
     earlier = _run_id(status)
     removed = earlier if overwrite else ""
     left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
+    # Only with the lock: the temporary files of an active run must not be removed.
     for directory in (target, target / "checkpoints"):
         remove_leftovers(directory, earlier)
     return WorkDir(target, lock, None if target == path else path, left, removed, status if resume else None)
@@ -224,12 +237,12 @@ def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = Fa
         locked: Whether the lock of the work directory covers the directory.
 
     Returns:
-        A function that lets others have it.
+        A function that releases the lock.
 
     Raises:
-        WorkDirError: it cannot be written, or a live run has it.
+        WorkDirError: If the directory cannot be written, or an active run has locked it.
     """
-    lock = None if locked else _lock(directory, needed=True, what="directory", setting="out_dir")
+    lock = None if locked else _lock(directory, needed=True, label="directory", setting="out_dir")
     if lock is not None:
         _warn_if_unsupported(lock, directory)
     remove_leftovers(directory, run)
@@ -239,14 +252,16 @@ def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = Fa
 
 
 def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
-    """Which directory `claim` would take, without taking it; and a sentence if it would fail.
+    """Return the directory that `claim` would lock, without locking it, and the error message if it would fail.
 
     Args:
-        path, resume, overwrite: as for `claim`.
+        path: As in `claim`.
+        resume: As in `claim`.
+        overwrite: As in `claim`.
     """
     any_run = resume or overwrite
     try:
-        target = next(each for each in _candidates(path) if any_run or not (each / STATUS).exists())
+        target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
     except OSError as error:
         return path, str(_cannot_be_written(path, _reason(error)))
     reason = why_unwritable(target)
@@ -254,33 +269,34 @@ def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[P
 
 
 def why_unwritable(path: Path) -> str:
-    """Why a directory that need not be there cannot be written, as far as can be told without writing; "" if it can."""
+    """Return why a directory cannot be written or created, without writing to it; "" if it can."""
     try:
-        os.access(path, os.F_OK)  # unlike `exists` it refuses a name that no file can have
-        parent = next(each for each in (path, *path.absolute().parents) if each.exists())
+        os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
+        parent = next(ancestor for ancestor in (path, *path.absolute().parents) if ancestor.exists())
     except (OSError, ValueError) as error:
         return _reason(error)
     if not parent.is_dir():
-        return f"{parent} is no directory"
-    return "" if os.access(parent, os.W_OK) else f"{parent} does not allow it"
+        return f"{parent} is not a directory"
+    return "" if os.access(parent, os.W_OK) else f"no write permission in {parent}"
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """What the system says of a path; ValueError is Python's own, of a character that no path can have."""
+    """Return the reason of an error of the system, or of a ValueError about an invalid character in a path."""
     return str(error.strerror if isinstance(error, OSError) else error)
 
 
 def _cannot_be_written(
-    path: Path, reason: str, what: str = "work directory", setting: str = "work_dir"
+    path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
 ) -> WorkDirError:
+    """Return the error of a directory that cannot be written."""
     shown = path if str(path).isprintable() else repr(str(path))
-    return WorkDirError(f"The {what} {shown} cannot be written: {reason}. Give another {setting}.")
+    return WorkDirError(f"The {label} {shown} cannot be written: {reason}. Set another {setting}.")
 
 
 def _candidates(path: Path) -> Iterator[Path]:
-    """The directory itself, then its siblings `x-2`, `x-3`, ... without end."""
+    """Yield the directory itself, then its siblings `x-2`, `x-3`, ... without end."""
     yield path
-    named = path if path.name not in ("", "..") else path.resolve()
+    named = path if path.name not in ("", "..") else path.resolve()  # `.` and `..` have no name to extend
     for number in count(2):
         yield named.with_name(f"{named.name}-{number}")
 
@@ -302,6 +318,7 @@ def _take_free(path: Path, *, any_run: bool) -> tuple[Path, int]:
     for target in _candidates(path):
         is_new = not os.path.lexists(target)
         lock = _lock(target, needed=any_run)
+        # Checked with the lock: a run that starts at the same time may have written its status in the meantime.
         if lock is not None and (any_run or not (target / STATUS).exists()):
             _warn_if_unsupported(lock, target)
             return target, lock
@@ -316,7 +333,7 @@ def _take_free(path: Path, *, any_run: bool) -> tuple[Path, int]:
     raise AssertionError  # the candidates do not end
 
 
-def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: str = "work_dir") -> int | None:
+def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
     """Lock a directory.
 
     Args:
@@ -336,7 +353,7 @@ def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: st
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except (OSError, ValueError) as error:
-        raise _cannot_be_written(path, _reason(error), what, setting) from error
+        raise _cannot_be_written(path, _reason(error), label, setting) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -345,13 +362,14 @@ def _lock(path: Path, *, needed: bool, what: str = "work directory", setting: st
             os.close(descriptor)
             if needed:
                 raise WorkDirError(
-                    f"The {what} {path} is in use by a live run ({owner}). Stop that run, or give another {setting}."
+                    f"The {label} {path} is in use by an active run ({owner}). Stop that run, or set another {setting}."
                 ) from None
             return None
         if error.errno not in LOCKS_UNSUPPORTED:
             os.close(descriptor)
-            raise _cannot_be_locked(path, _reason(error), what, setting) from error
+            raise _cannot_be_locked(path, _reason(error), label, setting) from error
         _unsupported[descriptor] = _reason(error)
+    # The content is informative only; the lock is that of the system, which is released when the process ends.
     _locks.add(descriptor)
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
@@ -369,35 +387,37 @@ def _warn_if_unsupported(lock: int, path: Path) -> None:
         )
 
 
-def _cannot_be_locked(path: Path, reason: str, what: str, setting: str) -> WorkDirError:
-    return WorkDirError(f"The {what} {path} cannot be locked: {reason}. Use another {setting}.")
+def _cannot_be_locked(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
+    """Return the error of a directory that cannot be locked."""
+    return WorkDirError(f"The {label} {path} cannot be locked: {reason}. Set another {setting}.")
 
 
 def _unlock(descriptor: int) -> None:
-    if descriptor in _locks:
+    """Release a lock. Idempotent."""
+    if descriptor in _locks:  # a forked child has closed its descriptors already
         _locks.remove(descriptor)
         _unsupported.pop(descriptor, None)
         os.close(descriptor)
 
 
 def _clear(path: Path, run: str) -> list[Path]:
-    """Remove the run of this id. Returns what others have put among its files, which is left."""
+    """Remove the files of a run, and return the files in its directories that it did not write."""
     for name in (*_made_in(path), STATUS, MADE):
         _remove(path / name)
     directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
     for directory in directories:
         _clear_files(directory, run)
-        with suppress(OSError):  # of others
+        with suppress(OSError):  # not empty: contains files that the run did not write
             directory.rmdir()
-    return [each for directory in directories if directory.is_dir() for each in sorted(directory.iterdir())]
+    return [entry for directory in directories if directory.is_dir() for entry in sorted(directory.iterdir())]
 
 
 def _clear_files(directory: Path, run: str) -> None:
-    """Remove the files of a run, as their sidecars say."""
+    """Remove the files of a run, according to their sidecars."""
     remove_leftovers(directory, run)
-    for each in directory.glob("[!.]*"):
-        if is_of(each, run):
-            remove(each)
+    for file in directory.glob("[!.]*"):
+        if is_of(file, run):
+            remove(file)
     if any(generations_in(directory)):
         from hookbus.checkpoints.sweeping import sweep  # imports torch
 
@@ -405,6 +425,7 @@ def _clear_files(directory: Path, run: str) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, a link or a directory; a link to a directory is removed, not its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -412,7 +433,7 @@ def _remove(path: Path) -> None:
 
 
 def _made_in(path: Path) -> set[str]:
-    """The names of what runs have made in a work directory; lines that name nothing inside are passed over."""
+    """Return the registered outputs in a work directory. Invalid lines are ignored."""
     try:
         lines = (path / MADE).read_text().splitlines()
     except OSError:
@@ -421,7 +442,8 @@ def _made_in(path: Path) -> set[str]:
 
 
 def _name_inside(path: Path, line: str) -> str:
-    """What a line names in a directory; "" where that is nothing, or elsewhere."""
+    """Return the output that a line lists; "" if the line is invalid or refers to a path outside the directory."""
+    # Checked again: the file may have been edited, and `overwrite` removes what it lists.
     try:
         name: str = json.loads(line)
         inside = (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", "..")
@@ -431,6 +453,7 @@ def _name_inside(path: Path, line: str) -> str:
 
 
 def _stamp(seconds: float) -> str:
+    """Return a time in ISO 8601 format, in the local time zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
 
 
@@ -441,7 +464,7 @@ def _run_id(status: Mapping[str, Any]) -> str:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """What `status.json` of a work directory says; empty where there is none."""
+    """Return the content of `status.json` in a work directory; {} if it is missing or invalid."""
     try:
         return dict(json.loads((path / STATUS).read_text()))
     except (OSError, ValueError, TypeError):

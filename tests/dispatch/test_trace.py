@@ -95,7 +95,7 @@ def test_requested_operations_are_counted_for_their_hook(monkeypatch: pytest.Mon
         bus.emit("before_train_iter", batch_idx=0)
         bus.emit("after_train_iter", batch_idx=0)
     for spent in (outer, inner):
-        assert spent["recording", "the record it asked for"] == 9
+        assert spent["recording", "the requested record"] == 9
     assert bus.table.around_work is None
 
 

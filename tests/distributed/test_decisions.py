@@ -245,7 +245,7 @@ class TestARunInWhichNoHookCanAsk:
         assert same(found, "nothing compared") == {"active": False, "iters": 8, "at boundaries": 0}
 
     def test_refuses_a_wish(self, found: Found) -> None:
-        assert "hook 'silent' has a wish" in same(found, "wish of a silent hook")
+        assert "hook 'silent' made a request" in same(found, "wish of a silent hook")
         assert "say makes_requests = True" in same(found, "wish of a silent hook")
 
 

@@ -94,7 +94,7 @@ def test_every_sample_is_judged_once_and_the_results_are_those_of_one_process(la
         assert all(results == found[0][0] for results, _ in found)
         if not count:
             assert found[0][0] == expected
-            assert expected.startswith("The val_loader gave no batch, so nothing was measured.")
+            assert expected.startswith("val_loader: expected at least one batch, got none.")
             continue
         assert found[0][0]["val/accuracy"] == expected["val/accuracy"]
         assert found[0][0].keys() == expected.keys() == {f"val/{n}" for n in ("accuracy", "loss", "largest", "first")}
@@ -259,8 +259,8 @@ class TestTheLoopsOwnResults:
         done = launch(script)
 
         assert done.answers[0] == done.answers[1] == [{"val/score": 1.0, "val/same": 2.0}] * 2
-        assert done.output(0).count("Results differ over the processes") == 1
-        assert "those of the main one hold on all: val/score is 1, 2." in done.output(0)
+        assert done.output(0).count("Validation results differ across ranks") == 1
+        assert "the values of rank 0 are used: val/score is 1, 2." in done.output(0)
 
     def test_are_of_loaders_that_give_each_process_a_part_and_it_is_said(self, launch: Launch) -> None:
         script = """
@@ -276,7 +276,7 @@ class TestTheLoopsOwnResults:
 
         parts, twice = done.answers[0]
         assert done.answers[1][0] == parts == pytest.approx(twice, rel=1e-12)
-        assert "The list to be judged is read as it is by each of the 2 processes: see that" in done.output(0)
+        assert "The evaluation loader (list) cannot be sharded: each of the 2 ranks reads all of its" in done.output(0)
 
 
 def test_a_metric_that_cannot_go_together_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_a_metric_that_cannot_go_together_is_refused_at_the_start(monkeypatch: p
 
     monkeypatch.setenv("WORLD_SIZE", "2")
 
-    message = r"Counts does not say how the results of 2 processes go together. Give it a method combine\(ranks\)"
+    message = r"Counts does not define how to combine its state over 2 processes. Add a method combine\(ranks\)"
     with pytest.raises(ConfigError, match=message):
         scores_from([Counts()])
 

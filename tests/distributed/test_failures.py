@@ -87,7 +87,7 @@ def test_an_error_of_one_rank_ends_all_and_is_shown_once(where: str, launch: Lau
     assert done.output(1).count("Traceback") == 1, done.story
     assert done.output(1).count("ValueError: no such colour") == 1, done.story
     assert "Traceback" not in done.output(0), done.story
-    told = "error: rank 0 ends with the others: rank 1 has failed: ValueError: no such colour"
+    told = "error: rank 0 ends because of another rank: rank 1 failed: ValueError: no such colour"
     assert done.output(0).count(told) == 1, done.story
     assert [done.output(rank).count(f"cleanup of rank {rank}") for rank in (0, 1)] == [1, 1], done.story
 
@@ -96,7 +96,8 @@ def test_a_rank_that_is_killed_ends_all(launch: Launch, tmp_path: Path) -> None:
     done = trained(launch, tmp_path, "killed")
 
     assert done.returncode == 1, done.story
-    assert "rank 0 ends with the others: another rank has gone without a word" in done.output(0), done.story
+    reason = "another rank exited without reporting an error"
+    assert f"rank 0 ends because of another rank: {reason}" in done.output(0), done.story
     assert "Traceback" not in done.output(0), done.story
 
 
@@ -105,7 +106,7 @@ def test_control_c_at_once_on_one_rank_ends_all(launch: Launch, tmp_path: Path) 
 
     assert done.returncode == 1, done.story
     assert "interrupted" in done.output(1), done.story
-    assert "rank 1 has failed: KeyboardInterrupt" in done.output(0), done.story
+    assert "rank 1 failed: KeyboardInterrupt" in done.output(0), done.story
 
 
 AT_ODDS = '''
@@ -153,7 +154,7 @@ AT_ODDS = '''
 
 def test_ranks_that_are_at_odds_say_so_instead_of_waiting(launch: Launch) -> None:
     answers = launch(AT_ODDS).answers
-    difference = "The ranks have different hooks, and need the same ones in the same order. Number {} of them is"
+    difference = "The hooks of the ranks differ at position {}. Register the same hooks in one order on every rank:"
 
     assert answers[0] == answers[1]
     assert answers[0] == {
@@ -183,13 +184,13 @@ def test_ranks_that_are_at_odds_say_so_instead_of_waiting(launch: Launch) -> Non
         ],
         "a step made again": [
             "ConfigError",
-            "hook 'out_of_memory': a process that makes its step again would let the others wait for ever. With several"
-            " processes say retry: false, and take smaller batches with accumulation.",
+            "hook 'out_of_memory': `retry` requires a single process, got 2 ranks: a rank that repeats its step would "
+            "block the others. Set `retry: false`, and use smaller batches with accumulation.",
         ],
         "lengths": [
             "RankError",
-            "The training loaders of the ranks give 3, 4 batches, and all ranks need the same number: let the sampler "
-            "leave out, or repeat, what is too much.",
+            "The training loaders of the ranks must have the same number of batches, got 3, 4. Make the sampler drop "
+            "or repeat samples, as DistributedSampler does.",
         ],
         "afterwards": None,
     }
@@ -212,7 +213,7 @@ MISTAKEN = """
         pytest.param("{epochs: two}", "run.yaml:5:20: training.epochs: ", id="in the file"),
         pytest.param(
             "{epochs: 1, distributed: fsdp2, fsdp2: {mesh: [3]}}",
-            "fsdp2.mesh: [3] is not for 2 processes.",
+            "fsdp2.mesh: the product must be the number of processes (2), got [3].",
             id="found by all together",
         ),
     ],
@@ -272,7 +273,7 @@ def test_an_error_while_spread_weights_are_written_on_another_thread_ends_all(la
     found = launch(WHILE_SAVING, str(tmp_path / "run")).answers
 
     assert found[1] == ["ValueError", "no such colour"]
-    assert found[0] == ["RankError", "rank 0 ends with the others: rank 1 has failed: ValueError: no such colour"]
+    assert found[0] == ["RankError", "rank 0 ends because of another rank: rank 1 failed: ValueError: no such colour"]
     newest = find_newest(tmp_path / "run/checkpoints")
     assert newest is not None
     assert newest[0].name in ("iter_3.pth", "iter_4.pth", "last.pth")

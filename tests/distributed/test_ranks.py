@@ -110,7 +110,7 @@ class TestWithTheDebugVariable:
         assert done.answers[0] == done.answers[1]
         script = next(Path(done.logs).parent.glob("script.py"))
         assert done.answers[0].splitlines() == [
-            "The ranks are about to do different things, and would wait for each other:",
+            "Mismatched collective calls across ranks (this would deadlock):",
             f"  rank 0: barrier, 'end', at {script}:9",
             f"  rank 1: reduce by sum a tensor of shape (2, 3), torch.float32, 'loss', at {script}:11",
         ]
@@ -142,9 +142,9 @@ def test_the_others_are_told_who_has_failed(launch: Launch) -> None:
     done = launch(failing)
 
     assert done.answers[0] == [
-        "rank 0 ends with the others: rank 1 has failed: ValueError: no disk there",
-        "while the ranks were at 'end'",
-        "rank 0 cannot ask the others for 'once more': the run has failed.",
+        "rank 0 ends because of another rank: rank 1 failed: ValueError: no disk there",
+        "during the collective call 'end'",
+        "rank 0: the collective call 'once more' is not possible, because the run has failed.",
     ]
 
 
@@ -178,21 +178,21 @@ def test_after_an_error_that_all_have_caught_they_meet_again_and_know_of_the_nex
 
     assert done.answers == {
         0: [
-            "rank 0 ends with the others: rank 2 has failed: ValueError: planted on 2",
+            "rank 0 ends because of another rank: rank 2 failed: ValueError: planted on 2",
             [0, 1, 2],
             "planted on 0",
             True,
         ],
         1: [
-            "rank 1 ends with the others: rank 2 has failed: ValueError: planted on 2",
+            "rank 1 ends because of another rank: rank 2 failed: ValueError: planted on 2",
             [0, 1, 2],
-            "rank 1 ends with the others: rank 0 has failed: ValueError: planted on 0",
+            "rank 1 ends because of another rank: rank 0 failed: ValueError: planted on 0",
             True,
         ],
         2: [
             "planted on 2",
             [0, 1, 2],
-            "rank 2 ends with the others: rank 0 has failed: ValueError: planted on 0",
+            "rank 2 ends because of another rank: rank 0 failed: ValueError: planted on 0",
             True,
         ],
     }
@@ -211,10 +211,10 @@ def test_a_rank_that_goes_on_alone_after_an_error_lets_the_others_go_and_is_told
     """
     done = launch(CAUGHT + alone)
 
-    assert done.answers[0] == ["rank 0 ends with the others: rank 1 has failed: ValueError: planted on 1"]
+    assert done.answers[0] == ["rank 0 ends because of another rank: rank 1 failed: ValueError: planted on 1"]
     caught, told = done.answers[1]
     assert caught == "planted on 1"
-    assert told.startswith("rank 1 goes on after a run that has failed, and the others do not: ")
+    assert told.startswith("rank 1: the previous run failed, and the other ranks did not continue: ")
     assert told.endswith(
         ". An error that a script catches has to be caught on every rank; otherwise let the process end."
     )
@@ -239,6 +239,6 @@ def test_what_the_main_rank_finds_is_there_on_all(launch: Launch) -> None:
         1: [
             "found by rank 0",
             "RankError",
-            f"rank 0 has failed at 'path': ZeroDivisionError: {failure}",
+            f"rank 0 failed in 'path': ZeroDivisionError: {failure}",
         ],
     }

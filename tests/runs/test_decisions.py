@@ -122,7 +122,7 @@ class TestWhatTwoRanksCompare:
     ) -> None:
         compared = trained_alike(Skips(), monkeypatch)
 
-        assert compared.count("leave the iteration out") == 6
+        assert compared.count("skip the iteration") == 6
         assert compared.count("requests") == 17
 
 
@@ -156,7 +156,7 @@ def test_ranks_that_are_at_different_places_are_an_error_that_names_them(monkeyp
     with pytest.raises(RankError) as caught:
         fake_training([Asks()])
     assert str(caught.value) == (
-        "The ranks are at different places: rank 0: before_train, iteration 0; rank 1: before_train, iteration 1. See "
-        "that the training loaders of all ranks give the same number of batches, and that every rank emits the same "
-        "events."
+        "The ranks have reached different points: rank 0: before_train, iteration 0; rank 1: before_train, iteration "
+        "1. Make the training loaders of all ranks yield the same number of batches, and emit the same events on every "
+        "rank."
     )

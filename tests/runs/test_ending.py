@@ -170,8 +170,8 @@ class TestAnException:
         with pytest.raises(ValueError, match="broken"):
             training.fit()
         assert [line for line in caplog.messages if line.startswith("The run ended")] == [
-            "The run ended before this was done: save asked for by asking: before it is too late",
-            "The run ended before this was done: stop asked for by asking: enough",
+            "The run ended before a request was processed: save, requested by asking: before it is too late",
+            "The run ended before a request was processed: stop, requested by asking: enough",
         ]
         assert training.bus.current.stops == []
 
@@ -182,7 +182,7 @@ class TestAnException:
         heard = Heard(training, "before_train", raising(ValueError("broken")))
         with pytest.raises(ValueError, match="broken"):
             training.fit()
-        assert "The run ended before this was done: save asked for by asking: a last one" in caplog.messages
+        assert "The run ended before a request was processed: save, requested by asking: a last one" in caplog.messages
         assert "before_save_checkpoint" not in heard.events
 
     def test_of_the_loop_itself_is_told_in_the_same_way(self) -> None:

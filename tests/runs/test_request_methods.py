@@ -103,13 +103,13 @@ class TestRequests:
 
     def test_that_nobody_can_meet_say_what_is_missing(self) -> None:
         with HookBus().run() as run:
-            with pytest.raises(RequestError, match="loop asked for a checkpoint, but no hook here writes any"):
+            with pytest.raises(RequestError, match="loop requested a checkpoint, but no hook writes checkpoints"):
                 run.request_save()
-            with pytest.raises(RequestError, match="This run has no way to validate"):
+            with pytest.raises(RequestError, match="The run has no validation function"):
                 run.request_validation()
-            with pytest.raises(RequestError, match="This run has no way to validate"):
+            with pytest.raises(RequestError, match="The run has no validation function"):
                 run.validate()
 
     def test_of_a_run_without_limit_for_its_epochs_are_an_error(self) -> None:
-        with HookBus().run() as run, pytest.raises(LoopError, match="run.epochs\\(\\) needs an end"):
+        with HookBus().run() as run, pytest.raises(LoopError, match="run.epochs\\(\\): the run has no limit"):
             next(run.epochs())

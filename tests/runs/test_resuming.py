@@ -67,7 +67,7 @@ class TestResume:
 
     def test_auto_without_any_place_is_an_error(self) -> None:
         with pytest.raises(
-            CheckpointError, match="resume: auto looks for checkpoints in the work directory: give work_dir"
+            CheckpointError, match="requires a work directory, got none. Set `work_dir`"
         ):
             toys.trainer(toys.Saver(), epochs=1, resume="auto").fit()
 

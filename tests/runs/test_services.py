@@ -72,7 +72,7 @@ def test_directories_are_made_when_they_are_first_asked_for(tmp_path: Path) -> N
 def test_a_service_that_is_missing_is_told_with_what_there_is(tmp_path: Path) -> None:
     with HookBus().run(model=nn.Linear(1, 1)) as run:
         run.provide("mlflow", object())
-        with pytest.raises(ServiceError, match="There is no service 'mlfow' in this run. Did you mean 'mlflow'?"):
+        with pytest.raises(ServiceError, match="This run has no service 'mlfow'. Did you mean 'mlflow'?"):
             run.require("mlfow")
         with pytest.raises(LookupError) as caught:
             run.require("zzz")

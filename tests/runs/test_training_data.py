@@ -121,7 +121,7 @@ class TestLimit:
         assert len(go(HookBus(), [1, 2, 3], epochs=1, iterations=4)[0]) == 3
 
     def test_is_needed_for_epochs(self) -> None:
-        with pytest.raises(LoopError, match=r"run.epochs\(\) needs an end: give epochs= or iterations="):
+        with pytest.raises(LoopError, match=r"run.epochs\(\): the run has no limit. Set epochs= or iterations="):
             go(HookBus(), [1])
 
     @pytest.mark.parametrize("limit", [{"epochs": 0}, {"iterations": 0}], ids=str)
@@ -130,7 +130,8 @@ class TestLimit:
     ) -> None:
         assert go(HookBus(), [1], **limit)[0] == []
         assert caplog.messages == [
-            "Nothing to train: 0 epochs and 0 iterations are done already. Raise the limit, or begin afresh."
+            "Nothing to train: 0 epochs and 0 iterations are already complete. Increase the limit, or start from "
+            "scratch."
         ]
 
     @pytest.mark.parametrize("begins_by_itself", [False, True])
@@ -156,7 +157,8 @@ class TestLimit:
         assert go(bus, [1, 2], epochs=1)[0] == [(0, 0), (0, 1)]
         assert go(bus, [1, 2], epochs=1)[0] == []
         assert caplog.messages == [
-            "Nothing to train: 1 epochs and 2 iterations are done already. Raise the limit, or begin afresh."
+            "Nothing to train: 1 epochs and 2 iterations are already complete. Increase the limit, or start from "
+            "scratch."
         ]
         assert go(bus, [1, 2], epochs=2)[0] == [(1, 0), (1, 1)]
 
@@ -208,11 +210,11 @@ class TestStops:
 class TestData:
     @pytest.mark.parametrize("loader", [[], DataLoader(cast(Any, []), batch_size=2)], ids=["list", "loader"])
     def test_that_gives_no_batch_is_an_error(self, loader: Any) -> None:
-        with pytest.raises(LoopError, match="The training loader gave no batch.*at least one batch"):
+        with pytest.raises(LoopError, match="The training loader yielded no batch.*at least one batch"):
             go(HookBus(), loader, epochs=1)
 
     def test_that_can_be_read_only_once_is_an_error_in_the_second_epoch(self) -> None:
-        with pytest.raises(LoopError, match="An iterator can be read only once"):
+        with pytest.raises(LoopError, match="an iterator is exhausted after one"):
             go(HookBus(), iter([1, 2]), epochs=2)
 
     def test_may_be_another_loader_in_each_epoch(self) -> None:
@@ -252,7 +254,9 @@ class TestData:
         caplog.clear()
         places, _ = go(bus, loader, iterations=4)
         assert places == [(0, 2), (1, 0)]
-        assert caplog.messages == ["The training loader cannot be positioned: reading 2 batches again."]
+        assert caplog.messages == [
+            "The training loader has no state to restore. Skipping 2 batches by reading them again."
+        ]
 
     def test_of_a_known_order_is_positioned_without_reading(self, caplog: pytest.LogCaptureFixture) -> None:
         class Reads(list[int]):
@@ -400,9 +404,9 @@ class TestWhatIsDoneBeforeReading:
     def test_is_said_before_the_data_is_read(self) -> None:
         bus = HookBus()
         with bus.run(epochs=1) as run:
-            with pytest.raises(LoopError, match=r"hook 'a' changes the training data .* from run\.batches\(loader\)"):
+            with pytest.raises(LoopError, match=r"hook 'a' modifies the training data .* over run\.batches\(loader\)"):
                 run.training_data.see_that_it_reads("a")
             for _ in run.batches([1]):
                 run.training_data.see_that_it_reads("a")
-                with pytest.raises(LoopError, match="being read already: say at before_run or before_train"):
+                with pytest.raises(LoopError, match="already being read. Register the function at before_run or"):
                     run.training_data.before_reading(lambda *_: None)

@@ -95,11 +95,11 @@ class TestResults:
     @pytest.mark.parametrize(
         ("found", "problem"),
         [
-            ({"f1": [0.5, 0.25]}, "The result 'f1' is no single number (list)."),
-            ({"f1": torch.zeros(2)}, "The result 'f1' is no single number (of shape (2,))."),
-            ({"f1": None}, "The result 'f1' is no single number (NoneType)."),
-            ({"f1": 10**400}, "The result 'f1' is no single number (int)."),
-            (0.0, "The validation returned float, and results have names: return a mapping"),
+            ({"f1": [0.5, 0.25]}, "the result 'f1' must be a single number, got list."),
+            ({"f1": torch.zeros(2)}, "the result 'f1' must be a single number, got Tensor of shape (2,)."),
+            ({"f1": None}, "the result 'f1' must be a single number, got NoneType."),
+            ({"f1": 10**400}, "the result 'f1' must be a single number, got int."),
+            (0.0, "The validation function must return a mapping or None, got float."),
         ],
     )
     def test_that_cannot_be_read_are_told(self, bus: Any, found: Any, problem: str) -> None:
@@ -235,7 +235,7 @@ class TestWhileOneIsGoingOn:
             assert not run.validating
 
         assert str(raised.value) == (
-            "A validation or test is going on, so another one cannot begin: make it afterwards."
+            "A validation or test is already in progress. Start another one after its end."
         )
 
 
@@ -309,7 +309,7 @@ class TestWithoutAWay:
             with bus.run() as run, pytest.raises(RequestError) as raised:
                 getattr(run, way)()
             assert str(raised.value) == (
-                "This run has no way to validate: give val_loader= to the Trainer, or validate= to bus.run."
+                "The run has no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
             )
         assert "before_val" not in bus.fired
 
@@ -317,7 +317,7 @@ class TestWithoutAWay:
         with pytest.raises(RequestError) as raised:
             toys.trainer().test()
 
-        assert str(raised.value) == "This run has no way to test: give test_loader= to the Trainer."
+        assert str(raised.value) == "The run has no test function. Pass test_loader= to the Trainer."
 
     @pytest.mark.parametrize(("kind", "can"), [("val", True), ("test", False)])
     def test_a_run_knows(self, bus: Any, kind: Any, can: bool) -> None:
@@ -357,7 +357,7 @@ class TestWhereAHookBringsIt:
 
         bus.register(Schedules(), "b")
         bus.register(Brings(), "a")
-        with pytest.raises(RequestError, match="a and b would both validate in the place of the run"), bus.run():
+        with pytest.raises(RequestError, match="a and b each provide a validation function"), bus.run():
             pass
 
 

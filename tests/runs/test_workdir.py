@@ -225,10 +225,10 @@ class TestClaim:
         (tmp_path / "file").write_text("no directory")
 
         with pytest.raises(
-            WorkDirError, match="The work directory .*file/x cannot be written: Not a directory. Give an"
+            WorkDirError, match="The work directory .*file/x cannot be written: Not a directory. Set an"
         ):
             claim(tmp_path / "file" / "x", **options)
-        with pytest.raises(WorkDirError, match="cannot be written: File exists. Give another work_dir."):
+        with pytest.raises(WorkDirError, match="cannot be written: File exists. Set another work_dir."):
             claim(tmp_path / "file", **options)
 
     @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ class TestClaim:
     )
     def test_a_name_that_no_directory_can_have_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
         message = re.escape(repr(str(tmp_path / name)).strip("'"))
-        with pytest.raises(WorkDirError, match=f"{message}'? cannot be written: {reason}. Give another work_dir."):
+        with pytest.raises(WorkDirError, match=f"{message}'? cannot be written: {reason}. Set another work_dir."):
             claim(tmp_path / name)
         for options in ({}, {"resume": True}):
             _, problem = see(tmp_path / name, **options)
@@ -278,7 +278,7 @@ class TestOwn:
     def test_a_config_of_the_users_is_not_written_over(self, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("mine: 1")
         work_dir = claim(tmp_path)
-        with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run, .* Move it, or give another"):
+        with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run .* Move the file, or set"):
             work_dir.write_config("ours: 2")
         assert (tmp_path / "config.yaml").read_text() == "mine: 1"
         work_dir.release()
@@ -288,7 +288,7 @@ class TestHold:
     def test_keeps_others_from_a_directory_until_it_is_let_go(self, tmp_path: Path) -> None:
         let_go = hold(tmp_path)
         with pytest.raises(
-            WorkDirError, match=rf"The directory {tmp_path} is in use by a live run \(pid .*give another out_dir"
+            WorkDirError, match=rf"The directory {tmp_path} is in use by an active run \(pid .*set another out_dir"
         ):
             hold(tmp_path)
         let_go()
@@ -323,8 +323,8 @@ class TestLock:
         with Holder(tmp_path) as holder, pytest.raises(WorkDirError) as caught:
             claim(tmp_path, **options)
 
-        assert f"{tmp_path} is in use by a live run (pid {holder.process.pid} on " in str(caught.value)
-        assert str(caught.value).endswith("Stop that run, or give another work_dir.")
+        assert f"{tmp_path} is in use by an active run (pid {holder.process.pid} on " in str(caught.value)
+        assert str(caught.value).endswith("Stop that run, or set another work_dir.")
 
     def test_the_lock_of_a_killed_process_is_void(self, tmp_path: Path) -> None:
         with Holder(tmp_path) as holder:
@@ -344,7 +344,7 @@ class TestLock:
         work_dir = claim(tmp_path)
         assert in_child(work_dir.release) == 0
 
-        with pytest.raises(WorkDirError, match="in use by a live run"):
+        with pytest.raises(WorkDirError, match="in use by an active run"):
             claim(tmp_path, resume=True)
         work_dir.release()
         work_dir.release()
@@ -407,10 +407,10 @@ class TestFlockErrors:
     ) -> None:
         fails_with(errno.EIO)
         descriptors = len(os.listdir("/proc/self/fd"))
-        message = rf"The work directory {tmp_path} cannot be locked: Input/output error. Use another work_dir."
+        message = rf"The work directory {tmp_path} cannot be locked: Input/output error. Set another work_dir."
         with pytest.raises(WorkDirError, match=message):
             claim(tmp_path, **options)
-        with pytest.raises(WorkDirError, match=r"cannot be locked: Input/output error. Use another out_dir."):
+        with pytest.raises(WorkDirError, match=r"cannot be locked: Input/output error. Set another out_dir."):
             hold(tmp_path)
 
         assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -420,9 +420,9 @@ class TestFlockErrors:
         self, tmp_path: Path, fails_with: Callable[[int], None], code: int
     ) -> None:
         fails_with(code)
-        with pytest.raises(WorkDirError, match="reports 16 new directories as locked by other processes. Use another"):
+        with pytest.raises(WorkDirError, match="reports 16 new directories as locked by other processes. Set another"):
             claim(tmp_path / "x")
-        with pytest.raises(WorkDirError, match="in use by a live run"):
+        with pytest.raises(WorkDirError, match="in use by an active run"):
             claim(tmp_path / "x", resume=True)
 
         assert len(list(tmp_path.iterdir())) == 16
@@ -451,7 +451,8 @@ class TestSee:
 
         assert see(path) == (
             path,
-            f"The work directory {path} cannot be written: {tmp_path / 'file'} is no directory. Give another work_dir.",
+            f"The work directory {path} cannot be written: {tmp_path / 'file'} is not a directory. Set another "
+            "work_dir.",
         )
 
 
@@ -501,6 +502,6 @@ def test_another_process_is_told_where_the_directory_is_and_does_not_hold_it(tmp
     told.release()
 
     assert (told.path, told.moved_from, told.left) == (held.path, None, [])
-    with pytest.raises(WorkDirError, match="in use by a live run"):
+    with pytest.raises(WorkDirError, match="in use by an active run"):
         claim(tmp_path / "x", resume=True)
     held.release()

@@ -241,7 +241,7 @@ class TestBestWeights:
 
         assert model.value == 1
         assert float(read_checkpoint(tmp_path / "checkpoints/last.pth")["state_dict"]["weight"]) == 2
-        assert any(text.endswith("save asked for by at_after_run: too late") for text in caplog.messages)
+        assert any(text.endswith("save, requested by at_after_run: too late") for text in caplog.messages)
 
     def test_averaged_weights_of_the_best_score_are_restored(self) -> None:
         model = Weight()

@@ -676,5 +676,5 @@ def is_pending(hook: EMAHook) -> bool:
 
 
 def test_two_averages_of_one_run_are_rejected() -> None:
-    with pytest.raises(HookError, match="one run has one average"):
+    with pytest.raises(HookError, match="Use only one averaging hook per run"):
         fake_training([EMAHook(name="a"), EMAHook(name="b")])

@@ -223,7 +223,7 @@ class TestData:
 
     def test_hook_with_data_validates_a_run_without_validation_data(self) -> None:
         batches = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))]
-        with pytest.raises(RequestError, match="no way to make one"):
+        with pytest.raises(RequestError, match="the run has no validation function"):
             build_trainer(EvalHook(), epochs=1, val_loader=None).fit()
         assert (
             "val/loss" in build_trainer(EvalHook(dataloader=batches), epochs=1, val_loader=None).fit().metrics.results
