@@ -1,4 +1,4 @@
-"""Checkpoints for hookbus: periodic, best and last files, retention, exact resume, preemption."""
+"""Checkpoints for hookbus: periodic, best and last files, retention, bit-exact resume, and preemption."""
 
 from hookbus_checkpoint.config import CheckpointConfig, PreemptionConfig
 from hookbus_checkpoint.hook import CheckpointHook

@@ -1,4 +1,4 @@
-"""Saves that are written on another thread while training goes on, one at a time."""
+"""Asynchronous saves: checkpoints are copied and written on another thread, one at a time."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ __all__ = ["Background", "WeightsChanged"]
 
 
 class WeightsChanged(CheckpointError):
-    """Weights that should have stayed as they were until the next update did not, so a copy of them is no good."""
+    """Raised if weights changed during their copy, outside of an optimizer step, so that the copy is invalid."""
 
 
 class Background:
-    """Copies checkpoints and writes the copies on another thread.
+    """Copy checkpoints and write the copies on another thread.
 
-    With `overlap`, weights and the optimizer's state are copied on that thread as well: they do not change until the
-    next update, and whoever is about to change them waits. The first copy is made at once, and at the next update it is
-    seen whether they are still the same: where a model changes its weights in its forward they are not, and then every
-    copy is made at once.
+    With `overlap`, weights and optimizer state are copied on that thread as well, during the next forward and backward:
+    they do not change before the next optimizer step, which waits for the copy. The first copy is synchronous, and at
+    the next optimizer step it is compared with the weights. If they differ, the model changes its weights in its
+    forward, and all copies are synchronous.
 
     Args:
-        name: of the hook whose saves these are.
-        catch_up: called after an iteration when the save is over, with the run.
-        overlap: whether to copy while the next forward and backward run.
+        name: the name of the checkpoint hook.
+        catch_up: called with the run after an iteration in which a save was completed.
+        overlap: whether to copy during the next forward and backward.
     """
 
     def __init__(self, name: str, catch_up: Callable[[Run], None], *, overlap: bool) -> None:
         self._name, self._catch_up, self._overlap = f"{name}.background", catch_up, overlap
         self._snapshot, self._stable = Snapshot(), Stable()
+        # One worker: saves are written in order, and never two at a time.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         self._writing: Future[None] | None = None
         self._copied = threading.Event()
         self._copied.set()
+        # Whether overlapped copies are valid for this model; None until the first optimizer step after a save.
         self._is_safe: bool | None = None
         self._is_watching = False
         self._ranks: Ranks | None = None
@@ -54,21 +56,27 @@ class Background:
     # -- the run -----------------------------------------------------------------------------
 
     def attach(self, run: Run) -> None:
-        """Look after each iteration whether the save is over, and wait for the copy before weights change.
+        """Register listeners that poll for completed saves and make optimizer steps wait for copies.
 
-        Several processes learn at the next save or at the end that a save is over: one of them alone may not tell.
+        With multiple processes a completed save is reported at the next save or at the end of the run, because a single
+        rank must not emit events on its own.
+
+        Args:
+            run: the run.
         """
         if layout_of(run.model) is not None:
+            # Collectives of the writer threads must not interleave with those of the training.
             self._ranks = run.ranks.apart()
         if run.ranks.world_size == 1:
             run.bus.on("after_train_iter", name=self._name)(self._look)
         if self._overlap:
+            # HIGHEST, so that no other listener of this event changes the weights before the copy is complete.
             guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
             guard(self._before_update)
             self._read_no_more = run.weights.read_by(self._before_exchange)
 
     def detach(self, run: Run) -> None:
-        """Leave the run as it was, once the save is over."""
+        """Remove the listeners, and shut down the thread after the save in progress."""
         for name in (self._name, f"{self._name}.guard"):
             if name in run.bus.hooks:
                 run.bus.unregister(name)
@@ -80,36 +88,43 @@ class Background:
     # -- saving ------------------------------------------------------------------------------
 
     def begin(self, save: Save, checkpoint: dict[str, Any], run: Run) -> None:
-        """Copy a checkpoint and write the copy; the save before must have been waited for.
+        """Copy a checkpoint, and write the copy on the thread. `wait` must have been called for the previous save.
 
-        Weights that are spread over processes are written by all of them, each on a thread of its own.
+        Sharded weights are written by all ranks, each on its own thread.
+
+        Args:
+            save: the save.
+            checkpoint: the content.
+            run: the run.
         """
         stable = self._stable.find(checkpoint, run) if self._overlap and self._is_safe is not False else []
         copy = self._snapshot.take(checkpoint, stable)
         overlaps = bool(stable and self._is_safe)
         if overlaps:
+            # From here on the thread reads the weights, so a change in place invalidates the copy.
             self._stable.watch_weights()
             self._copied.clear()
         else:
             self._snapshot.finish()
             self._is_watching = bool(stable)
+        # On the stream of the training the copy is ordered before the next optimizer step on the device.
         stream = current_stream() if overlaps else None
         self._writing = self._executor.submit(self._write, save, copy, stream)
 
     def wait(self) -> None:
-        """Return once the save is over; there is none afterwards.
+        """Block until the save in progress is complete.
 
         Raises:
-            CheckpointError: it could not be written; told once.
+            CheckpointError: If it could not be written. Raised once.
         """
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------
 
     def _write(self, save: Save, copy: dict[str, Any], stream: AbstractContextManager[Any] | None) -> None:
-        """Write what was copied; with a stream, which is where updates are queued, weights are copied first."""
+        """Write a copy; with a stream, complete the copy on this stream first."""
         if stream is not None:
             with stream:
                 self._copy(save)
@@ -120,17 +135,19 @@ class Background:
 
     def _copy(self, save: Save) -> None:
         try:
+            # Not earlier: listing the optimizer state takes time, which the training would wait for.
             self._stable.watch_states()
             self._snapshot.finish()
             self._snapshot.forget()
-            has_stayed = self._stable.stayed()
+            is_unchanged = self._stable.stayed()
         finally:
-            self._copied.set()  # only now: whoever waits for this is going to change them
-        if not has_stayed:
+            # After the check: the optimizer step that waits for this event is going to change the weights.
+            self._copied.set()
+        if not is_unchanged:
             self._is_safe = False
             raise WeightsChanged(
-                f"{save.plan.path} was not written: the weights changed while they were copied, and not by an update. "
-                "From now on they are copied at once; say async_save: true for that from the beginning."
+                f"{save.plan.path} was not written: the weights changed during the copy, outside of an optimizer step. "
+                "Later copies are synchronous. Set `async_save: true`."
             )
 
     def _look(self, run: Run) -> None:
@@ -145,10 +162,11 @@ class Background:
         self._is_safe = self._snapshot.stayed()
         if not self._is_safe:
             run.logger.warning(
-                "async_save: overlap: weights of this model change outside of updates, so they are copied at once."
+                "async_save: overlap: the model changes its weights outside of optimizer steps. Copies are synchronous."
             )
 
     def _before_exchange(self) -> None:
-        """Other weights come into the model, which says nothing about its forward: the next save tells."""
+        """Wait for the copy before other weights are loaded into the model."""
         self._copied.wait()
+        # An exchange is no change by the forward: postpone the comparison to the next save.
         self._is_watching = False

@@ -1,4 +1,4 @@
-"""Which results are the best so far."""
+"""Tracking of the best results."""
 
 from __future__ import annotations
 
@@ -21,76 +21,103 @@ __all__ = ["BestKeeper"]
 
 
 class BestKeeper:
-    """Compares results with the best so far, which the run keeps.
+    """Compare results with the best so far, which are stored in `run.best`.
 
     Args:
-        config: which metrics, and which direction.
+        config: the configuration with the metrics and their directions.
     """
 
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
-        self._wishes: dict[str, Rule | None] = {}  # of other hooks
-        self._names: dict[str, str] = {}  # what the user wrote, by full name
-        self._rules: dict[str, Rule] = {}  # which score was better, by full name
+        # Directions of the metrics that other hooks request.
+        self._wishes: dict[str, Rule | None] = {}
+        # Configured names of the metrics, by full name.
+        self._names: dict[str, str] = {}
+        # Directions of the best results, by full name.
+        self._rules: dict[str, Rule] = {}
         self._warned = False
 
     def ask(self, hooks: Iterable[object]) -> None:
-        """Hear which metrics other hooks want the best of. With `save_best: false` nobody's best is kept.
+        """Collect the metrics whose best checkpoint other hooks request; none with `save_best: false`.
+
+        Args:
+            hooks: the hooks of the run.
 
         Raises:
-            ConfigError: two of them disagree about which score is better.
+            ConfigError: If two hooks request different directions of a metric.
         """
         self._wishes = {}
         if self._config.save_best is False:
             return
         known = {metric: self._config.rule or infer_rule(metric) for metric in self._config.metrics}
-        for hook in (each for each in hooks if isinstance(each, Hook)):
-            for metric, rule in hook.keeps_best_of.items():
-                wanted = rule or infer_rule(metric)
-                if known.setdefault(metric, wanted) != wanted:
+        for hook in (hook for hook in hooks if isinstance(hook, Hook)):
+            for metric, requested in hook.keeps_best_of.items():
+                rule = requested or infer_rule(metric)
+                if known.setdefault(metric, rule) != rule:
                     raise ConfigError(
-                        [f"{hook.name}: {wanted} is better of {metric!r}, but another hook says otherwise."]
+                        [
+                            f"hook {hook.name!r}: the direction of {metric!r} must be {known[metric]} as in another "
+                            f"hook, got {rule}. Set the same direction in both hooks."
+                        ]
                     )
-                self._wishes[metric] = wanted
+                self._wishes[metric] = rule
 
     def forget_turned(self, run: Run) -> None:
-        """Begin afresh with metrics of which the other direction is better now: the best so far is one of the worst."""
+        """Reset metrics whose direction was changed, because their best result is now one of the worst."""
         for full, rule in list(self._rules.items()):
             written = self._names[full]
-            is_wanted = self._config.save_best == "auto" or written in {*self._config.metrics, *self._wishes}
-            if is_wanted and full in run.best and self._rule(written) != rule:
+            is_tracked = self._config.save_best == "auto" or written in {*self._config.metrics, *self._wishes}
+            if is_tracked and full in run.best and self._rule(written) != rule:
                 run.logger.warning(
-                    "%s is better of %s now, and it was %s: its best begins afresh.", self._rule(written), full, rule
+                    "The direction of %s changed from %s to %s; its best result is reset.",
+                    full,
+                    rule,
+                    self._rule(written),
                 )
                 del run.best[full], self._rules[full]
 
     def to_write_again(self, run: Run) -> Iterator[tuple[str, Best]]:
-        """Best results that a run goes on with and whose files do not hold them: those at which it stands, to be saved.
+        """Yield best results of a resumed run whose files have to be written again.
 
-        A save may have been cut off before the file got the name of the best; the file may be gone; and a run that goes
-        on from an older checkpoint finds what came after that one in it. Where the weights are no longer at hand, that
-        is said, and the path is forgotten.
+        A file does not contain the best result if a save was interrupted before its link was created, if the file was
+        deleted, or if the run resumes from an older checkpoint. If the weights of the best result are not those of the
+        run, the file cannot be written: a warning is logged, and the path of the result is removed.
+
+        Args:
+            run: the run.
+
+        Yields:
+            Full names of metrics with their best results.
         """
+        # Rank 0 decides, because other ranks may not see its directory.
         own = [metric for metric in run.best if metric in self._names]
-        for metric in run.ranks.by_main("the files of the best", lambda: [m for m in own if _is_lost(run.best[m])]):
+        for metric in run.ranks.by_main("the best files", lambda: [m for m in own if _is_lost(run.best[m])]):
             best = run.best[metric] = replace(run.best[metric], path=None)
             if best.step == run.steps_done and self._config.save_best is not False:
                 yield metric, best
             else:
                 run.logger.warning(
-                    "No file holds the best %s, %.6g of epoch %s, any more.", metric, best.value, best.epoch
+                    "No checkpoint of the best %s is available (%.6g in epoch %s).", metric, best.value, best.epoch
                 )
 
     def improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, Best]]:
-        """The metrics that are better than ever, by full name, with their scores.
+        """Yield the metrics that improved.
 
-        A metric that was there before and is missing now is passed over.
+        A metric that an earlier validation provided and this one lacks is skipped.
+
+        Args:
+            run: the run.
+            metrics: the results of a validation.
+
+        Yields:
+            Full names of metrics with their new best results.
 
         Raises:
-            MetricError: a metric that was asked for, here or by another hook, has never been there; the message lists
-                what there is.
-            ConfigError: `auto` chose a metric whose name does not tell the direction, or two would share one file.
+            MetricError: If a metric that was set explicitly, or requested by another hook, was never provided. The
+                message lists all metrics.
+            ConfigError: If `auto` selected a metric whose name implies no direction, or two metrics would share a file.
         """
+        # Two configured names may resolve to the same metric.
         done: set[str] = set()
         for written in dict.fromkeys([*self._wanted(metrics), *self._wishes]):
             full = self._full_name(written, metrics)
@@ -101,42 +128,45 @@ class BestKeeper:
             best, rule = run.best.get(full), self._rule(written)
             self._rules[full] = rule
             if is_better(metrics[full], None if best is None else best.value, rule):
+                # Validation evaluates the averaged weights if a hook averages, so `publish` has to write those.
                 weights = "raw" if run.weights.averaged() is None else "averaged"
                 yield full, Best(metrics[full], run.clock.number("epoch"), run.steps_done, weights)
 
     def file_name(self, metric: str) -> str:
-        """The name of a best file, `best_accuracy.pth`."""
+        """Return the file name of a best checkpoint, such as `best_accuracy.pth`."""
         return f"best_{file_stem(self._names.get(metric, metric))}.pth"
 
     def deciding(self, run: Run) -> tuple[str, Best] | None:
-        """The full name and the best result of the metric that decides; None where none has been the best yet.
+        """Return the primary metric with its best result, None without any best result.
 
-        Of several it is the first that was asked for here, then those that other hooks want.
+        The primary metric is the first configured metric with a best result, then the first one of other hooks.
         """
         full_names = {written: full for full, written in self._names.items()}
-        seen = (full_names.get(written) for written in (*self._config.metrics, *full_names))
-        return next(((full, run.best[full]) for full in seen if full in run.best), None)
+        candidates = (full_names.get(written) for written in (*self._config.metrics, *full_names))
+        return next(((full, run.best[full]) for full in candidates if full in run.best), None)
 
     def with_path(self, best: Best, path: Path) -> Best:
-        """The same result, with the file that holds it."""
+        """Return a copy of a result with the path of its checkpoint."""
         return replace(best, path=path)
 
     def forget(self) -> None:
-        """A run begins at zero: nothing has been seen."""
+        """Reset the state for a run that starts at iteration 0."""
         self._names, self._rules, self._warned = {}, {}, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Which metrics have been seen, with their directions, and whether a missing one was reported."""
+        """Return the tracked metrics with their directions, and whether a missing metric was reported."""
         return {"names": dict(self._names), "rules": dict(self._rules), "warned": self._warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._names, self._warned = dict(state["names"]), state["warned"]
-        self._rules = dict(state.get("rules", {}))  # the first checkpoints had none
+        # Checkpoints of early versions contain no directions.
+        self._rules = dict(state.get("rules", {}))
 
     def _wanted(self, metrics: Metrics) -> list[str]:
         if self._config.save_best != "auto":
             return self._config.metrics
+        # The metric that the first validation selected is used for the rest of the run.
         return list(self._names.values())[:1] or list(metrics)[:1]
 
     def _full_name(self, written: str, metrics: Metrics) -> str | None:
@@ -149,28 +179,31 @@ class BestKeeper:
                 raise
             if not self._warned:
                 self._warned = True
-                warnings.warn(f"{error} No best checkpoint is kept: set best_metric.", HookWarning, stacklevel=2)
+                warnings.warn(f"{error} No best checkpoint is kept. Set `best_metric`.", HookWarning, stacklevel=2)
             return None
 
     def _call(self, full: str, written: str) -> None:
-        """Remember what the user wrote for a metric; its best file is called by that, and no other may be."""
+        """Register the configured name of a metric, which determines its file name, and check for conflicts."""
         self._names[full] = written
         name = self.file_name(full)
-        alike = sorted(each for each in self._names if self.file_name(each) == name)
-        if len(alike) > 1:
+        conflicts = sorted(metric for metric in self._names if self.file_name(metric) == name)
+        if len(conflicts) > 1:
             raise ConfigError(
-                [f"save_best: {' and '.join(alike)} would both be {name}. Give one of these metrics another name."]
+                [
+                    f"save_best: metrics must have different file names, got {name} for {' and '.join(conflicts)}. "
+                    "Rename one of the metrics."
+                ]
             )
 
     def _rule(self, metric: str) -> Rule:
         rule = self._wishes.get(metric) or self._config.rule or infer_rule(metric)
         if rule is None:
-            raise ConfigError([f"save_best: auto chose {metric!r}, which does not tell a direction: set rule."])
+            raise ConfigError([f"save_best: auto selected {metric!r}, whose name implies no direction. Set `rule`."])
         return rule
 
 
 def _is_lost(best: Best) -> bool:
-    """Whether the file of a best result is gone, or was written at another step."""
+    """Whether the checkpoint of a best result is missing, corrupted, or of another step."""
     if best.path is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the checkpoint and preemption hooks."""
 
 from __future__ import annotations
 
@@ -21,56 +21,61 @@ OF_ITERATIONS = "iter_{}.pth"
 
 
 def seconds_in(duration: str) -> int:
-    """The seconds of a duration such as `30min`."""
-    found = DURATION.fullmatch(duration)
-    assert found is not None
-    return int(found[1]) * SECONDS[found[2]]
+    """Return the number of seconds of a duration such as `30min`."""
+    match = DURATION.fullmatch(duration)
+    assert match is not None
+    return int(match[1]) * SECONDS[match[2]]
 
 
 def _tells_apart(template: str) -> bool:
-    """Whether a template has one place for a number, and makes different names of different numbers."""
+    """Whether a template contains one field and formats different numbers as different names."""
     try:
-        places = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        # A format such as `{:.0e}` is valid but rounds, so distinctness is tested on neighboring numbers.
         names = {template.format(number) for number in (1, 2, 10, 11, 1_000_000, 1_000_001)}
     except (ValueError, LookupError, TypeError):
         return False
-    return template.isprintable() and places in ([""], ["0"]) and len(names) == 6
+    return template.isprintable() and fields in ([""], ["0"]) and len(names) == 6
 
 
 class CheckpointConfig(HookConfig):
-    """When checkpoints are written, what they are called, and which are kept."""
+    """Schedule, content, names and retention of checkpoints."""
 
-    interval: int | None = Field(default=1, ge=1, description="Save every this many epochs; null: no periodic files.")
-    by_epoch: bool = Field(default=True, description="Whether the interval counts epochs (else iterations).")
-    save_optimizer: bool = Field(default=True, description="Whether files hold the optimizer's state.")
-    save_scheduler: bool = Field(default=True, description="Whether files hold the scheduler's state.")
-    max_keep_ckpts: int | None = Field(default=5, ge=1, description="Periodic files that are kept; null: all of them.")
-    save_last: bool = Field(default=True, description="Whether last.pth is the newest checkpoint.")
-    save_best: bool | str | list[str] = Field(
-        default=True, description="Whether the best is kept: by best_metric (true), by these metrics, or `auto`."
+    interval: int | None = Field(default=1, ge=1, description="Save every N epochs; null: no periodic checkpoints.")
+    by_epoch: bool = Field(default=True, description="Whether the interval counts epochs; false: iterations.")
+    save_optimizer: bool = Field(default=True, description="Whether checkpoints contain the state of the optimizer.")
+    save_scheduler: bool = Field(default=True, description="Whether checkpoints contain the state of the scheduler.")
+    max_keep_ckpts: int | None = Field(
+        default=5, ge=1, description="Maximum number of periodic checkpoints to keep; null: keep all."
     )
-    best_metric: str = Field(default="accuracy", description="The metric that decides which is the best.")
-    rule: Rule | None = Field(default=None, description="Which score is better; default what the metric's name says.")
+    save_last: bool = Field(default=True, description="Whether last.pth is the latest checkpoint.")
+    save_best: bool | str | list[str] = Field(
+        default=True, description="Keep the best checkpoint: by best_metric (true), by these metrics, or `auto`."
+    )
+    best_metric: str = Field(default="accuracy", description="Metric of the best checkpoint.")
+    rule: Rule | None = Field(
+        default=None, description="Which value is better; default: inferred from the name of the metric."
+    )
     out_dir: str | None = Field(
-        default=None, min_length=1, description="Where files go; default `checkpoints` in the work dir."
+        default=None, min_length=1, description="Checkpoint directory; default: `checkpoints` in the work directory."
     )
     filename_tmpl: str | None = Field(
-        default=None, description="Name of periodic files; default `epoch_{}.pth`, or `iter_{}.pth`."
+        default=None, description="Name of periodic checkpoints; default: `epoch_{}.pth`, or `iter_{}.pth`."
     )
     every: str | None = Field(
-        default=None, description="Save by the clock as well, such as `30min`: seconds, `s`, `min` or `h`."
+        default=None, description="Also save after a duration such as `30min`: seconds, `s`, `min` or `h`."
     )
     keep_every: int | None = Field(
-        default=None, ge=1, description="Periodic files with a multiple of this number are never removed."
+        default=None, ge=1, description="Never remove periodic checkpoints whose number is a multiple of this one."
     )
     async_save: bool | Literal["overlap"] = Field(
-        default=False, description="Write on another thread (true); copy the weights there as well (`overlap`)."
+        default=False, description="Write on another thread (true); also copy the weights there (`overlap`)."
     )
     on_save_error: Literal["raise", "warn"] = Field(
-        default="raise", description="Whether a save that fails ends the run, or is reported and the run goes on."
+        default="raise", description="Whether a failed save ends the run or logs a warning."
     )
     publish: bool = Field(
-        default=False, description="Whether the weights alone become model.safetensors when training ends: the best."
+        default=False, description="Write the best weights to model.safetensors when the training ends."
     )
 
     @field_validator("when")
@@ -78,8 +83,8 @@ class CheckpointConfig(HookConfig):
     def _has_schedules_of_its_own(cls, value: object) -> object:
         if value is not None:
             raise ValueError(
-                "files of epochs and of iterations have each a schedule of their own, and one for both would mix them. "
-                "Say interval and by_epoch; or every, for the clock."
+                "not supported: checkpoints of epochs and of iterations have separate schedules. Set `interval` and "
+                "`by_epoch`, or `every` for a duration."
             )
         return value
 
@@ -87,7 +92,9 @@ class CheckpointConfig(HookConfig):
     @classmethod
     def _duration(cls, value: str | None) -> str | None:
         if value is not None and not (DURATION.fullmatch(value) and seconds_in(value)):
-            raise ValueError(f"{value!r} is no duration of at least a second, such as 90s, 30min or 2h.")
+            raise ValueError(
+                f"must be a duration of at least 1 second, got {value!r}. Set a duration such as 90s, 30min or 2h."
+            )
         return value
 
     @field_validator("filename_tmpl")
@@ -95,10 +102,11 @@ class CheckpointConfig(HookConfig):
     def _distinct_names(cls, value: str | None) -> str | None:
         if value is None:
             return None
+        # A leading dot would hide the checkpoint, and `best_` is the prefix of best checkpoints.
         if "/" in value or not value.endswith(".pth") or value.startswith((".", "best_")) or not _tells_apart(value):
             raise ValueError(
-                f"{value!r} must be a file name that ends in .pth, begins neither with a dot nor with best_, and has "
-                "one {} for the number, such as 'epoch_{}.pth'; otherwise one file would overwrite another."
+                "must be a file name that ends with .pth, starts neither with a dot nor with best_, and contains one "
+                f"{{}} for the number, got {value!r}. Set a name such as 'epoch_{{}}.pth'."
             )
         return value
 
@@ -106,23 +114,27 @@ class CheckpointConfig(HookConfig):
     def _known_direction(self) -> Self:
         for metric in self.metrics:
             if self.rule is None and infer_rule(metric) is None:
-                raise ValueError(f"rule: {undecided(metric, 'say rule')}")
+                raise ValueError(f"rule: {undecided(metric, 'set `rule` to greater or less')}")
         return self
 
     @model_validator(mode="after")
     def _no_file_has_two_meanings(self) -> Self:
+        # Formatted, because `iter_{:d}.pth` denotes the same files.
         if self.by_epoch and self.template.format(1) == OF_ITERATIONS.format(1):
             raise ValueError(
-                f"filename_tmpl: {self.template!r} is what files of iterations are called, and by_epoch is true."
+                f"filename_tmpl: reserved for checkpoints of iterations because by_epoch is true, got "
+                f"{self.template!r}. Set another name."
             )
         stems = [file_stem(metric) for metric in self.metrics]
         if len(set(stems)) < len(stems):
-            raise ValueError(f"save_best: two of {', '.join(self.metrics)} would share one best file.")
+            raise ValueError(
+                f"save_best: metrics must have different file names, got {', '.join(self.metrics)}. Remove one of them."
+            )
         return self
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics whose best is kept; empty for none, and where the first validation decides."""
+        """Metrics whose best checkpoint is kept; empty for none, and for `auto` until the first validation."""
         if isinstance(self.save_best, bool):
             return [self.best_metric] if self.save_best else []
         if isinstance(self.save_best, str):
@@ -131,25 +143,30 @@ class CheckpointConfig(HookConfig):
 
     @property
     def names_metrics(self) -> bool:
-        """Whether it was said which metrics they are, so that each of them must be there."""
+        """Whether the metrics were set explicitly, so that a missing metric is an error."""
         return "best_metric" in self.model_fields_set or not isinstance(self.save_best, bool)
 
     @property
     def seconds(self) -> int | None:
-        """The interval by the clock."""
+        """Duration between saves in seconds, None if `every` is not set."""
         return None if self.every is None else seconds_in(self.every)
 
     @property
     def template(self) -> str:
-        """The name of periodic files, with a place for the number."""
+        """Name of periodic checkpoints with one field for the number."""
         return self.filename_tmpl or ("epoch_{}.pth" if self.by_epoch else OF_ITERATIONS)
 
     def file_name(self, unit: str, number: int) -> str:
-        """The name of a periodic file, by the "epoch" or the "iteration" that it stands on."""
+        """Return the name of a periodic checkpoint.
+
+        Args:
+            unit: "epoch" or "iteration".
+            number: the number of completed units.
+        """
         return (self.template if self._counts(unit) else OF_ITERATIONS).format(number)
 
     def pins(self, unit: str, number: int) -> bool:
-        """Whether such a file is never removed; `keep_every` counts what `interval` counts."""
+        """Whether a periodic checkpoint is never removed; `keep_every` counts the same unit as `interval`."""
         return self.keep_every is not None and self._counts(unit) and number % self.keep_every == 0
 
     def _counts(self, unit: str) -> bool:
@@ -157,7 +174,7 @@ class CheckpointConfig(HookConfig):
 
 
 class PreemptionConfig(HookConfig):
-    """Which signals announce that the machine will be taken away."""
+    """Signals that announce the preemption of the machine."""
 
     signals: list[str] = Field(default=["SIGTERM", "SIGUSR1"], min_length=1, description="Names of signals.")
 
@@ -165,7 +182,10 @@ class PreemptionConfig(HookConfig):
     @classmethod
     def _known(cls, value: list[str]) -> list[str]:
         known = signal.Signals.__members__
+        # POSIX does not allow handlers for SIGKILL and SIGSTOP.
         unknown = [name for name in value if name not in known or name in ("SIGKILL", "SIGSTOP")]
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: not a signal that a process can handle, such as SIGTERM.")
+            raise ValueError(
+                f"must be signals that a process can handle, got {', '.join(unknown)}. Set names such as SIGTERM."
+            )
         return value

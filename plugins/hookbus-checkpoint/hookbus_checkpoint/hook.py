@@ -1,4 +1,4 @@
-"""The checkpoint hook: asks for saves when they are due, and writes what the bus has collected."""
+"""Checkpoint hook: request saves on a schedule, and write the collected checkpoints."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ __all__ = ["CheckpointHook"]
 
 
 def _iterations(config: CheckpointConfig) -> Schedule:
+    # The duration is checked at iterations also if the interval counts epochs: an epoch may take hours.
     by_count = every(None if config.by_epoch else config.interval, unit="iter")
     return by_count if config.seconds is None else by_count | every(config.seconds, unit="seconds")
 
 
 class CheckpointHook(Hook):
-    """Saves checkpoints: every so many epochs or iterations, the best, and the last.
+    """Save checkpoints: every N epochs or iterations, the best, and the last.
 
-    Files go into `<work_dir>/checkpoints`. `best_<metric>.pth` and `last.pth` are further names of a file, outside the
-    count of `max_keep_ckpts`. Only files that this run wrote are removed, and only after a newer one is safely there.
+    Checkpoints are written to `<work_dir>/checkpoints`. `best_<metric>.pth` and `last.pth` are hard links, which
+    `max_keep_ckpts` does not count. Only files of this run are removed, and only after a newer file was committed.
+
+    Attributes:
+        best: tracker of the best results.
     """
 
     Config = CheckpointConfig
@@ -37,111 +41,125 @@ class CheckpointHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        # The common key `frequency` counts in the same unit as `interval`.
         self.unit = "epoch" if self.config.by_epoch else "iter"
         self.best = BestKeeper(self.config)
         self._writer = Writer(self.config, self.best)
 
     @property
     def needs_metrics(self) -> list[str]:
-        """The metrics that the settings name. The default one may be missing."""
+        """Metrics that every validation has to provide: those that were set explicitly, not the default one."""
         return self.config.metrics if self.config.names_metrics else []
 
     @property
     def keeps_best(self) -> bool:
-        """Whether it writes files of the best: its own, and those that other hooks want."""
+        """Whether best checkpoints are written: by the own metrics, and by those that other hooks request."""
         return self.config.save_best is not False
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- requesting ----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """Offer to write the checkpoints of a training."""
+        """Register as the saver of a training run."""
         if run.mode != "train":
             return
         if run.iters_done == 0:
             self.best.forget()
-        directory = run.ranks.by_main("where checkpoints go", lambda: self.directory(run))
+        # Evaluated on rank 0 only, so that all ranks use the same directory.
+        directory = run.ranks.by_main("the checkpoint directory", lambda: self.directory(run))
         self._writer.attach(run, directory, self.name)
         run.provide("saver", self)
 
     def before_train(self, run: Run) -> None:
-        """See that the directory is this run's and best files hold the best, and hear what others want the best of."""
+        """Claim the checkpoint directory, repair best files, and collect metrics that other hooks track."""
+        # Not in `before_run`: the run id, which identifies the files of this run, is restored by the resume after it.
         self._writer.begin(run)
         self.best.ask(run.bus.hooks.values())
         self.best.forget_turned(run)
         for metric, best in self.best.to_write_again(run):
-            run.request_save(f"best {metric}, once more", saver=self, best=(metric, best))
+            run.request_save(f"best {metric}, repaired", saver=self, best=(metric, best))
 
     @hookimpl(when=lambda config: every(config.interval if config.by_epoch else None, unit="epoch"))
     def after_train_epoch(self, run: Run) -> None:
-        """Ask for the periodic file of this epoch."""
+        """Request the periodic checkpoint of this epoch."""
         run.request_save(f"epoch {run.epochs_done}", saver=self, periodic=("epoch", run.epochs_done))
 
     @hookimpl(when=_iterations)
     def after_train_iter(self, run: Run) -> None:
-        """Ask for the periodic file of this iteration."""
+        """Request the periodic checkpoint of this iteration."""
         run.request_save(f"iteration {run.iters_done}", saver=self, periodic=("iteration", run.iters_done))
 
     def after_val(self, run: Run, metrics: Metrics) -> None:
-        """Ask for a best file where a score is the best so far."""
+        """Request a best checkpoint for each metric that improved."""
         if run.mode != "train" or run.sanity_checking:
             return
         for metric, best in self.best.improvements(run, metrics):
             run.request_save(f"best {metric}: {best.value:.6g}", saver=self, best=(metric, best))
 
     def after_train(self, run: Run) -> None:
-        """Ask for a last file where the state has moved on since the newest one that is there."""
+        """Request a last checkpoint unless the latest one is up to date."""
         self.catch_up(run)
         if self.config.save_last and self._writer.has_to_save(run):
             run.request_save("end of training", saver=self)
 
     def after_run(self, run: Run) -> None:
-        """Wait for the save that is being written; then publish, if training came to its end."""
+        """Wait for a save in progress, and publish the weights if the training is complete."""
         self.catch_up(run)
+        # Not after a preemption or an interruption: the resumed run publishes its final weights.
         if self.config.publish and run.mode == "train" and run.outcome in ("finished", "stopped"):
             self._writer.publish(run)
 
     def cleanup(self, run: Run) -> None:
-        """End the other thread."""
+        """Shut down the writer thread."""
         self._writer.detach(run)
 
     # -- writing -------------------------------------------------------------------------------
 
     def directory(self, run: Run) -> Path:
-        """Where the files of a run are.
+        """Return the directory of the checkpoints of a run.
+
+        Args:
+            run: the run.
 
         Raises:
-            CheckpointError: neither the run nor the hook has a place for them.
+            CheckpointError: If neither the run has a work directory nor `out_dir` is set.
         """
         if self.config.out_dir is not None:
             return Path(self.config.out_dir)
-        found = run.get("checkpoints_dir")
-        if found is None:
-            raise CheckpointError("Checkpoints need a place: give work_dir to the run, or out_dir to this hook.")
-        return Path(found)
+        directory = run.get("checkpoints_dir")
+        if directory is None:
+            raise CheckpointError(
+                "out_dir: must be set if the run has no work directory, got None. Set `out_dir`, or pass `work_dir` to "
+                "the run."
+            )
+        return Path(directory)
 
     def plan(self, run: Run, requests: list[Request]) -> Path:
-        """Decide on names, and take the new file into account before the checkpoint is collected."""
+        """Decide the names of a checkpoint for all requests, and register it before its content is collected."""
         return self._writer.plan(run, requests)
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool | None:
-        """Write what was planned, or begin to; if that fails, nothing of the plan is remembered."""
+        """Write the planned checkpoint, or start to write it with `async_save`; a failed save is undone.
+
+        Returns:
+            Whether the checkpoint is the best of a metric; None if it failed or is in progress.
+        """
         return self._writer.write(run, checkpoint)
 
     def catch_up(self, run: Run) -> None:
-        """Wait for the save on the other thread, if there is one, and tell of it.
+        """Wait for a save in progress on the writer thread, and emit `after_save_checkpoint` for it.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: If the checkpoint could not be written.
         """
         self._writer.catch_up(run)
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The files of this run, the generation, and which metrics have been seen."""
+        """Return the periodic checkpoints of this run, the generation, and the tracked metrics."""
         return {**self._writer.state_dict(), "metrics": self.best.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; files that are in another directory are not this run's."""
+        """Restore the state returned by `state_dict()`, without files that are not in this directory."""
         self._writer.load_state_dict(state)
         self.best.load_state_dict(state["metrics"])

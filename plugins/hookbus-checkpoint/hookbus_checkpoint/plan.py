@@ -1,4 +1,4 @@
-"""What one save will write, and what has to be kept in mind of it."""
+"""Names, generations and retention of the checkpoints in a directory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Folder", "Plan"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One file and its further names.
+    """Names of one checkpoint.
 
     Attributes:
-        path: the file that is written.
-        links: other names that it gets.
-        counted: the names that count for retention.
-        is_best: whether one of its names says that it is the best.
+        path: path of the written file.
+        links: paths of its hard links.
+        counted: names that count for retention.
+        is_best: whether one of the names is that of a best checkpoint.
     """
 
     path: Path
@@ -34,14 +34,14 @@ class Plan:
 
 @dataclass(slots=True)
 class Folder:
-    """The checkpoints that a run has in a directory.
+    """Checkpoints of a run in a directory.
 
     Attributes:
         path: the directory.
-        run: the id of the run; only what it wrote is ever written over or removed.
-        periodic: names of the periodic files of this run that may be removed, the oldest first.
-        generation: of the newest file.
-        record: Called with the path of each committed checkpoint, on the thread that wrote it.
+        run: id of the run; only files written by this run are overwritten or removed.
+        periodic: names of the periodic checkpoints of this run that may be removed, oldest first.
+        generation: generation of the latest checkpoint.
+        record: function that is called with the path of each committed checkpoint, on the thread that wrote it.
     """
 
     path: Path
@@ -50,76 +50,83 @@ class Folder:
     generation: int = 0
     record: Callable[[Path], object] = lambda path: None
     _has_looked: bool = False
-    _own: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # marks of the best files and the last
+    # Fingerprints of the best and last files, which avoid reads of their sidecars while the training is blocked.
+    _own: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def free(self, name: str) -> str:
-        """The name itself, or where a file of others has it, the first one beside it that is free: `last-2.pth`."""
+        """Return the name, or the first available variant such as `last-2.pth` if a foreign file has the name."""
         if self._may_write(name):
             return name
         stem, suffix = os.path.splitext(name)
-        beside = (f"{stem}-{number}{suffix}" for number in count(2))
-        return next(each for each in beside if self._may_write(each))
+        variants = (f"{stem}-{number}{suffix}" for number in count(2))
+        return next(variant for variant in variants if self._may_write(variant))
 
     def files_of_others(self) -> list[Path]:
-        """The checkpoints here that another run wrote, as their sidecars say."""
+        """Return the checkpoints whose sidecars contain the id of another run."""
         return [path for path in newest_first(self.path) if not is_of(path, self.run)]
 
     def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
-        """Decide which file is written under which names.
+        """Select the names of a checkpoint: the first one is written, the others are hard links.
 
         Args:
-            periodic: the names of the periodic file; none where none is due.
-            best: names of best files that this one becomes.
-            last: the name of the last file, None where there is none.
-            pinned: those of the periodic names that are kept for ever.
+            periodic: names of the periodic checkpoint, empty if none is due.
+            best: names of the best checkpoints.
+            last: name of the last checkpoint, None for no last checkpoint.
+            pinned: periodic names that are never removed.
         """
         paths = [self.path / name for name in (*periodic, *best, *([last] if last else []))]
         return Plan(paths[0], tuple(paths[1:]), tuple(name for name in periodic if name not in pinned), bool(best))
 
     def look(self) -> int:
-        """The newest generation that is here, whoever wrote it."""
+        """Return the latest generation in the directory, including those of other runs."""
+        # Once per run: scanning the directory reads the sidecars of all checkpoints.
         if not self._has_looked:
             self._has_looked = True
             self.generation = max(self.generation, self._newest_generation())
         return self.generation
 
     def begin(self, plan: Plan) -> int:
-        """Take the new file into account, as the checkpoint itself shall know it. Returns its generation."""
+        """Register a new checkpoint before its content is collected, and return its generation."""
         self.generation += 1
+        # A repeated name becomes the newest one.
         self.periodic = [*(name for name in self.periodic if name not in plan.counted), *plan.counted]
         return self.generation
 
     def finish(self, plan: Plan, keep: int | None) -> None:
-        """The file is safely there: give it its other names, and only then remove what is too old.
+        """Create the links of a committed checkpoint, and remove checkpoints that exceed the retention.
 
         Args:
-            plan: what was written.
-            keep: how many periodic files stay; None for all.
+            plan: the names of the checkpoint.
+            keep: the maximum number of periodic checkpoints; None to keep all.
         """
+        # Links first: an interruption in between must not leave fewer checkpoints than before the save.
         for path in plan.links:
             link(plan.path, path)
-        again = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
-        self._own.update({path.name: _mark_of(path) for path in again})
+        reused = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
+        self._own.update({path.name: _mark_of(path) for path in reused})
         while keep is not None and len(self.periodic) > keep:
+            # A foreign file may have replaced the checkpoint under this name.
             if is_of(self.path / self.periodic[0], self.run):
                 remove(self.path / self.periodic[0])
             del self.periodic[0]
         sweep(self.path, self.run)
 
     def is_behind(self, name: str) -> bool:
-        """Whether a file may be older than the newest one of this run, or is not there."""
+        """Whether a file is missing, or may be older than the latest checkpoint of this run."""
         sidecar = read_sidecar(self.path / name)
+        # `previous` remains in the sidecar if a save was interrupted while it replaced the file.
         if sidecar is None or sidecar.previous or not (self.path / name).is_file():
             return True
         return sidecar.generation < self.generation
 
     def load(self, periodic: Sequence[str], generation: int) -> None:
-        """Take back what a checkpoint knew, without names that are not here, such as those of another directory."""
+        """Restore the names and the generation of a checkpoint, without names that do not exist in this directory."""
+        # An empty path means that the directory is not known yet.
         self.periodic = [name for name in periodic if self.path == Path() or (self.path / name).is_file()]
         self.generation = max(self.generation, generation)
 
     def _may_write(self, name: str) -> bool:
-        """Whether there is no such file, or this run wrote it: asked while training waits, so it seldom reads."""
+        """Whether a name is available: no file has it, or a file of this run."""
         path = self.path / name
         try:
             mark = _mark_of(path)
@@ -135,6 +142,7 @@ class Folder:
 
 
 def _mark_of(path: Path) -> tuple[int, int, int]:
-    """What tells a file from another one that comes into its place."""
-    found = os.lstat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    """Return a fingerprint of a file that changes if the file is replaced or modified."""
+    # `lstat`, because a symbolic link is a foreign file.
+    status = os.lstat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns

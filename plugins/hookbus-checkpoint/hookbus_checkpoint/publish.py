@@ -1,4 +1,4 @@
-"""The weights alone, in a file that everybody can read."""
+"""Export of the weights as safetensors."""
 
 from __future__ import annotations
 
@@ -21,39 +21,42 @@ NAME = "model.safetensors"
 
 
 def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
-    """Write the weights that earned the best score; without one, those at the end, averaged where a hook averages.
+    """Write the weights of the best result, or the final weights without one, averaged if a hook averages.
 
-    The metric, its value and the step are in the file as metadata. Tensors that share memory are written each. Called
-    on every process: the main one writes, and weights that are spread over them come together.
+    The metadata of the file contains the metric, its value, and the step. Tied weights are written under each name.
+    Must be called on every rank: sharded weights are all-gathered, and rank 0 writes.
 
     Args:
-        run: the run that ended.
+        run: the completed run.
         path: the file, which gets a sidecar.
-        best: the metric and its best result.
+        best: the metric and its best result, None for the final weights.
 
     Raises:
-        CheckpointError: the best file cannot be read, or this one cannot be written.
+        CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.
     """
-    weights, about = _weights_of(run, best)
-    run.ranks.by_main(f"the file {path}", partial(_write, path, run.id, whole(weights), about))
+    weights, metadata = _weights_of(run, best)
+    run.ranks.by_main(f"the file {path}", partial(_write, path, run.id, whole(weights), metadata))
 
 
-def _write(path: Path, run: str, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    # safetensors rejects tensors that share memory, so each is cloned.
     separate = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
-    content = save(separate, metadata={key: str(value) for key, value in about.items()})
+    content = save(separate, metadata={key: str(value) for key, value in metadata.items()})
     try:
         commit(path, lambda file: file.write(content), 0, run)
     except OSError as error:
-        raise CheckpointError(f"{path} could not be written: {error}. It needs {len(content):,} bytes.") from error
+        raise CheckpointError(f"{path} could not be written: {error}. {len(content):,} bytes are required.") from error
 
 
 def _weights_of(run: Run, best: tuple[str, Best] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if best is None or best[1].path is None:
+        # An averaging hook may still update its averages on another thread.
         run.weights.wait()
         return _tensors(run.weights.raw(), run.weights.averaged()), {"step": run.steps_done}
     metric, result = best
     assert result.path is not None
     checkpoint = read_checkpoint(result.path)
+    # The weights that were evaluated: a checkpoint contains raw and averaged weights.
     averaged = checkpoint.get("ema_state_dict") if result.weights == "averaged" else None
     return _tensors(checkpoint["state_dict"], averaged), {"metric": metric, "value": result.value, "step": result.step}
 

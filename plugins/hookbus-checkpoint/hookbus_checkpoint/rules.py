@@ -1,4 +1,4 @@
-"""Which of two scores is better, and what a metric is called in file names."""
+"""Comparison of scores, and file names of metrics."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hookbus.rules import Rule
 __all__ = ["file_stem", "is_better"]
 
 LONGEST_STEM = 180
-"""Bytes; a file name has 255 at most, and temporary ones are longer."""
+"""Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
 
 
 def is_better(score: float, best: float | None, rule: Rule) -> bool:
-    """Whether a score beats the best so far: strictly, so that a tie keeps the older one; NaN and infinity never do."""
+    """Whether a score improves on the best so far. A tie, NaN and infinity are no improvements."""
     if not math.isfinite(score):
         return False
     if best is None:
@@ -24,9 +24,17 @@ def is_better(score: float, best: float | None, rule: Rule) -> bool:
 
 
 def file_stem(metric: str) -> str:
-    """A metric's name as part of a file name: letters and digits of any script, and an underscore for other signs.
+    """Return the name of a metric for use in a file name.
 
-    One that is too long for a file is cut.
+    Letters and digits of any script are kept, other characters are replaced by an underscore.
+
+    Args:
+        metric: the name of the metric.
+
+    Returns:
+        A non-empty name of at most `LONGEST_STEM` bytes in UTF-8.
     """
+    # NFC, so that the composed and the decomposed form of a character result in the same file.
     stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"
+    # The limit counts bytes, so the cut may split a character; `ignore` drops the incomplete one.
     return stem.encode()[:LONGEST_STEM].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""One save, from its plan to its end: written here or on another thread, and undone where it fails."""
+"""One save, from its plan to the committed files: synchronous or on another thread, undone if it fails."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Save:
     """One save.
 
     Attributes:
-        folder: where it goes.
-        plan: under which names.
-        bests: what it makes the best, by metric.
-        keep: how many periodic files stay; None for all.
-        metrics: the results at that moment.
-        generation: its number, once it was taken into account.
+        folder: checkpoints of the directory.
+        plan: names of the checkpoint.
+        bests: best results of this checkpoint, by metric.
+        keep: maximum number of periodic checkpoints; None to keep all.
+        metrics: results at the time of the save.
+        generation: number of the checkpoint, set by `take_into_account`.
     """
 
     folder: Folder
@@ -48,15 +48,17 @@ class Save:
     _best_before: dict[str, Best | None] = field(default_factory=dict)
 
     def take_into_account(self, run: Run) -> None:
-        """Let the run and the folder know of the new file, as the checkpoint itself shall know it."""
+        """Register the checkpoint in the run and in the directory, before its content is collected."""
+        # The content includes this state: a run that resumes from the checkpoint must know its file names.
         self._periodic_before = list(self.folder.periodic)
         self._best_before = {metric: run.best.get(metric) for metric in self.bests}
         self.generation = self.folder.begin(self.plan)
         run.best.update(self.bests)
 
     def undo(self, run: Run) -> None:
-        """Forget it, except for the names under which it is there nevertheless."""
-        names = run.ranks.by_main("the names of a save that failed", self._names_there)
+        """Undo `take_into_account`, except for names under which the checkpoint was committed."""
+        # A save may fail after its file was committed, while it creates links.
+        names = run.ranks.by_main("the names of a failed save", self._names_there)
         written = [name for name in self.plan.counted if name in names]
         self.folder.periodic = [*(name for name in self._periodic_before if name not in written), *written]
         for metric, before in self._best_before.items():
@@ -69,10 +71,13 @@ class Save:
                 run.best[metric] = before
 
     def write(self, checkpoint: dict[str, Any]) -> None:
-        """Write the file, give it its names, and remove what is too old.
+        """Write the checkpoint, create its links, and remove checkpoints that exceed the retention.
+
+        Args:
+            checkpoint: the content.
 
         Raises:
-            CheckpointError: it could not be written; older files are untouched.
+            CheckpointError: If the checkpoint could not be written. Existing checkpoints are unchanged.
         """
         try:
             write_checkpoint(self.plan.path, checkpoint, self.generation)
@@ -83,20 +88,26 @@ class Save:
             raise CheckpointError(self._what_failed(error, checkpoint)) from error
 
     def write_together(self, checkpoint: dict[str, Any], ranks: Ranks) -> None:
-        """The same on every process: weights that are spread over them are written by all, the rest by the main one.
+        """Write the checkpoint collectively: each rank writes its shards, and rank 0 writes everything else.
+
+        Args:
+            checkpoint: the content.
+            ranks: the collectives of the writing threads.
 
         Raises:
-            CheckpointError: it could not be written, on whichever process.
+            CheckpointError: If any rank could not write its part.
         """
         if has_spread(checkpoint):
-            from hookbus.checkpoints.sharded import write_generation  # takes long to import
+            # Imported here because the module takes long to import.
+            from hookbus.checkpoints.sharded import write_generation
 
+            # Before rank 0 commits the main file, which refers to the shards.
             checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)
         ranks.by_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
         self.agree_on_files(ranks)
 
     def agree_on_files(self, ranks: Ranks) -> None:
-        """Let every process know which periodic files there are now."""
+        """Broadcast the names of the periodic checkpoints, which only rank 0 changes during a write."""
         self.folder.periodic = ranks.broadcast("the periodic files", self.folder.periodic)
 
     def _names_there(self) -> list[str]:
@@ -109,25 +120,27 @@ class Save:
             return False
 
     def _what_failed(self, error: OSError, checkpoint: dict[str, Any]) -> str:
-        needed = sum(tensor.untyped_storage().nbytes() for tensor in tensors_in(checkpoint))
-        there = next(each for each in (self.folder.path, *self.folder.path.absolute().parents) if each.is_dir())
+        required = sum(tensor.untyped_storage().nbytes() for tensor in tensors_in(checkpoint))
+        # The directory itself may be what could not be created.
+        parents = (self.folder.path, *self.folder.path.absolute().parents)
+        existing = next(path for path in parents if path.is_dir())
         return (
-            f"{self.plan.path} could not be written: {error}. It needs about {needed:,} bytes, and "
-            f"{shutil.disk_usage(there).free:,} are free. Older files are untouched."
+            f"{self.plan.path} could not be written: {error}. About {required:,} bytes are required, and "
+            f"{shutil.disk_usage(existing).free:,} are available. Existing files are unchanged."
         )
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of a checkpoint that are views of memory; of those that share it, one."""
+    """Yield one tensor per storage in a nested checkpoint; tensors without a storage are omitted."""
     seen = {NOWHERE}
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Tensor):
-            if memory_of(each) not in seen:
-                seen.add(memory_of(each))
-                yield each
-        elif isinstance(each, dict):
-            waiting += each.values()
-        elif isinstance(each, (list, tuple, set)):
-            waiting += each
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Tensor):
+            if memory_of(item) not in seen:
+                seen.add(memory_of(item))
+                yield item
+        elif isinstance(item, dict):
+            stack += item.values()
+        elif isinstance(item, (list, tuple, set)):
+            stack += item

@@ -1,7 +1,7 @@
-"""Copies of the tensors in a checkpoint, so that it can be written while training goes on. Usable without hookbus.
+"""Copies of checkpoints, which are written while training continues. Usable without hookbus.
 
-Memory is copied by storage, not by tensor: what shares memory, or is one object in several places, is so in the copy as
-well, and the file is the one that would have been written at once.
+Storages are copied, not tensors: tensors that share memory, and objects that occur more than once, do so in the copy as
+well. The written file is therefore byte-identical to one that is written synchronously.
 """
 
 from __future__ import annotations
@@ -15,122 +15,144 @@ from torch import Tensor, nn
 __all__ = ["NOWHERE", "Snapshot", "memory_of"]
 
 Memory = tuple[int, torch.device]
-"""Where the memory of a tensor begins, and on which device it is."""
+"""Address of the storage of a tensor, and its device."""
 
 NOWHERE: Memory = (0, torch.device("meta"))
-"""The memory of a tensor that is no plain view of any."""
+"""Memory of a tensor that is not a strided view of a storage."""
 
 HAVE_NOTHING_TO_COPY = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Immutable types."""
 
 
 def memory_of(tensor: Tensor) -> Memory:
-    """Which memory a tensor is a view of: the same for two that share it; `NOWHERE` for one that is no such view."""
-    if hasattr(tensor, "device_mesh"):  # spread over processes: a part of it is here, and it has no memory of its own
+    """Return the memory that a tensor is a view of, which is equal for tensors that share it.
+
+    Args:
+        tensor: any tensor.
+
+    Returns:
+        The memory, or `NOWHERE` for empty, sharded, sparse, quantized, conjugated and negated tensors.
+    """
+    # A DTensor is a wrapper around its local shard and has no storage itself.
+    if hasattr(tensor, "device_mesh"):
         return NOWHERE
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return NOWHERE
-    begin = tensor.untyped_storage().data_ptr()
-    return (begin, tensor.device) if begin else NOWHERE
+    # Empty storages share the address 0.
+    address = tensor.untyped_storage().data_ptr()
+    return (address, tensor.device) if address else NOWHERE
 
 
 class Snapshot:
-    """Copies checkpoints into memory that is kept from one to the next: the second one allocates nothing new.
+    """Copy checkpoints into memory that is reused, so that the second copy allocates nothing.
 
-    Of a tensor that is spread over processes, this one's part is copied, into new memory each time; nothing is sent.
+    Of sharded tensors the local shard is copied, without communication, into new memory each time.
     """
 
     def __init__(self) -> None:
         self._kept: dict[int, list[Tensor]] = {}
         self._copying = _Copying({}, set())
 
-    def take(self, checkpoint: dict[str, Any], later: Iterable[Tensor | dict[Any, Any]] = ()) -> dict[str, Any]:
-        """The same checkpoint with copies of its tensors, on the CPU; the copy before is overwritten.
+    def take(self, checkpoint: dict[str, Any], deferred: Iterable[Tensor | dict[Any, Any]] = ()) -> dict[str, Any]:
+        """Copy a checkpoint to CPU memory. Overwrites the previous copy.
 
         Args:
-            checkpoint: dicts, lists, tuples and sets of plain values and tensors.
-            later: tensors of the checkpoint, and dicts of them, that are left for `finish` to copy. A tensor that
-                shares memory with one that is not left is copied with that.
+            checkpoint: nested dicts, lists, tuples and sets of built-in types and tensors.
+            deferred: tensors of the checkpoint, and dicts of them, that `finish` copies. A tensor that shares memory
+                with a tensor that is not deferred is copied with that one.
+
+        Returns:
+            The copy. Deferred values are the originals until `finish` is called.
         """
-        self._copying = _Copying(self._kept, {id(each) for each in later})
+        self._copying = _Copying(self._kept, {id(value) for value in deferred})
         copy: dict[str, Any] = self._copying.copy(checkpoint)
-        if not self._copying.left:
+        if not self._copying.pending:
             self.finish()
         return copy
 
     def finish(self) -> None:
-        """Put copies of what `take` has left for later into the copy that it has returned."""
+        """Copy the deferred values into the copy that `take` returned."""
         self._copying.finish()
         self._kept = self._copying.used
 
     def forget(self) -> None:
-        """It will not be asked whether they stayed: let go of the originals."""
+        """Release the original tensors. `stayed` must not be called afterwards."""
         self._copying.copied.clear()
 
     def stayed(self) -> bool:
-        """Whether the memory that `finish` has copied is now what it was then, bit for bit."""
+        """Whether the memory that `finish` copied is bitwise unchanged since."""
         return all(torch.equal(_words(target), _words(source.cpu())) for target, source in self._copying.copied)
 
     @property
     def allocated(self) -> int:
-        """Bytes that are kept."""
-        return sum(size * len(kept) for size, kept in self._kept.items())
+        """Size of the reused memory in bytes."""
+        return sum(size * len(buffers) for size, buffers in self._kept.items())
 
 
 class _Copying:
-    """One copy in the making.
+    """Copy in progress.
+
+    Args:
+        buffers: memory of the previous copy, by size in bytes.
+        deferred: ids of the values that `finish` copies.
 
     Attributes:
-        used: the memory it has used, by size.
-        left: tensors that are still to be copied: the dict of the copy, the key, and the original.
-        copied: memory, as bytes, that `finish` has copied: target and source.
+        used: memory of this copy, by size in bytes.
+        pending: deferred values: the dict of the copy, the key, and the original.
+        copied: pairs of target and source memory, as bytes, that `finish` copied.
     """
 
-    def __init__(self, kept: dict[int, list[Tensor]], later: set[int]) -> None:
+    def __init__(self, buffers: dict[int, list[Tensor]], deferred: set[int]) -> None:
         self.used: dict[int, list[Tensor]] = {}
-        self.left: list[tuple[dict[Any, Any], Any, Any]] = []
+        self.pending: list[tuple[dict[Any, Any], Any, Any]] = []
         self.copied: list[tuple[Tensor, Tensor]] = []
-        self._free = {size: list(each) for size, each in kept.items()}
-        self._later = later
+        self._free = {size: list(memory) for size, memory in buffers.items()}
+        self._deferred = deferred
         self._targets: dict[Memory, Tensor] = {}
-        self._made: dict[int, Any] = {}
+        # By id of the original. The checkpoint keeps the originals alive, so ids are not reused.
+        self._copies: dict[int, Any] = {}
 
     def copy(self, value: Any) -> Any:
-        """A copy of a value, the same one for the same object."""
+        """Copy a value. The same object results in the same copy."""
         if type(value) in HAVE_NOTHING_TO_COPY:
             return value
-        if id(value) not in self._made:
-            self._made[id(value)] = self._new(value)
-        return self._made[id(value)]
+        if id(value) not in self._copies:
+            self._copies[id(value)] = self._new(value)
+        return self._copies[id(value)]
 
     def finish(self) -> None:
-        """Copy what is left."""
+        """Copy the pending values."""
+        # `copied` starts here: memory that was copied in `take` may change afterwards.
         self.copied.clear()
-        self._later.clear()
-        for place, key, original in self.left:
-            place[key] = self.copy(original)
-        for done in (self.left, self._made, self._targets):
-            done.clear()  # here rather than when the next copy begins, which training waits for
+        self._deferred.clear()
+        for target, key, original in self.pending:
+            target[key] = self.copy(original)
+        # Released here, on the writer thread, because the training waits for the start of the next copy.
+        for container in (self.pending, self._copies, self._targets):
+            container.clear()
 
     def _new(self, value: Any) -> Any:
         if isinstance(value, dict):
             return self._new_dict(value)
         if isinstance(value, Tensor):
-            made = self._new_tensor(value.detach()).requires_grad_(value.requires_grad)
-            return nn.Parameter(made, value.requires_grad) if isinstance(value, nn.Parameter) else made
+            copy = self._new_tensor(value.detach()).requires_grad_(value.requires_grad)
+            return nn.Parameter(copy, value.requires_grad) if isinstance(value, nn.Parameter) else copy
         if isinstance(value, (list, tuple, set)):
-            return type(value)(value if _have_nothing_to_copy(value) else [self.copy(each) for each in value])
+            return type(value)(value if _have_nothing_to_copy(value) else [self.copy(item) for item in value])
         return bytearray(value) if isinstance(value, bytearray) else value
 
     def _new_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        made = value.copy()
-        for key, each in value.items():
-            if id(each) in self._later:
-                self.left.append((made, key, each))
-            elif type(each) not in HAVE_NOTHING_TO_COPY:
-                made[key] = self.copy(each)
-        if getattr(value, "__dict__", None):  # the `_metadata` of a module's state dict
-            vars(made).update(self.copy(vars(value)))
-        return made
+        # `copy` keeps the type, such as the OrderedDict of a state dict.
+        copy = value.copy()
+        for key, item in value.items():
+            if id(item) in self._deferred:
+                self.pending.append((copy, key, item))
+            elif type(item) not in HAVE_NOTHING_TO_COPY:
+                copy[key] = self.copy(item)
+        # The state dict of a module has the attribute `_metadata`.
+        if getattr(value, "__dict__", None):
+            vars(copy).update(self.copy(vars(value)))
+        return copy
 
     def _new_tensor(self, tensor: Tensor) -> Tensor:
         memory = memory_of(tensor)
@@ -143,6 +165,7 @@ class _Copying:
 
     def _target(self, tensor: Tensor) -> Tensor:
         source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+        # Pinned memory makes the copy from the device faster.
         target = self._memory(source.numel(), pinned=tensor.is_cuda)
         target.copy_(source)
         self.copied.append((target, source))
@@ -160,5 +183,5 @@ def _have_nothing_to_copy(values: Iterable[Any]) -> bool:
 
 
 def _words(memory: Tensor) -> Tensor:
-    """The same bytes in units that are compared several times faster, where their number allows for it."""
+    """View memory as 64-bit integers, which compare several times faster, if its size is a multiple of 8 bytes."""
     return memory if memory.numel() % 8 else memory.view(torch.int64)

@@ -1,4 +1,4 @@
-"""What of a checkpoint stays as it is until the next update, and whether it did."""
+"""Detection of the tensors of a checkpoint that do not change before the next optimizer step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ __all__ = ["Stable"]
 
 
 class Stable:
-    """Finds what of a checkpoint may be copied while the next forward and backward run, and watches it.
+    """Find the tensors of a checkpoint that may be copied during the next forward and backward, and detect changes.
 
-    Training waits for `find`, so it does little. Weights are told from buffers by their names, which are looked up in
-    the model only where a checkpoint has other names than the one before. Torch counts how often each tensor was
-    changed in place; of the states, which only an update changes, these counts are read on the other thread.
+    Changes in place are detected by the version counters of the tensors (`Tensor._version`).
     """
 
     def __init__(self) -> None:
+        # Cached from the previous checkpoint: `find` blocks the training, and walking the modules takes time.
         self._names: list[str] = []
         self._names_of_weights: list[str] = []
         self._weights: list[Tensor] = []
@@ -29,34 +28,39 @@ class Stable:
         self._watched: list[tuple[Tensor, int]] = []
 
     def find(self, checkpoint: dict[str, Any], run: Run) -> list[Tensor | dict[Any, Any]]:
-        """Parameters, averages, the optimizer's state, and the random streams, which were made for the checkpoint.
+        """Find parameters, averages, optimizer state, and the RNG state, which was created for the checkpoint.
+
+        Args:
+            checkpoint: the content of a checkpoint.
+            run: the run.
 
         Returns:
-            The tensors, and dicts of them; none where nobody tells of updates.
+            Tensors, and dicts of tensors; empty for a run without an optimizer, whose weights may change at any time.
         """
         self._weights, self._states = [], []
         if run.model is None or run.optimizer is None:
             return []
-        found = checkpoint["state_dict"]
-        names = list(found)
+        state_dict = checkpoint["state_dict"]
+        names = list(state_dict)
         if names != self._names:
+            # Buffers are excluded: a forward changes them.
             named = unwrapped(run.model).named_parameters(remove_duplicate=False)
-            self._names, self._names_of_weights = names, [name for name, _ in named if name in found]
+            self._names, self._names_of_weights = names, [name for name, _ in named if name in state_dict]
         others = (checkpoint.get("ema_state_dict"), checkpoint.get("optimizer", {}).get("state"), checkpoint["rng"])
-        self._weights = [found[name] for name in self._names_of_weights]
-        self._states = [each for each in others if isinstance(each, dict)]
+        self._weights = [state_dict[name] for name in self._names_of_weights]
+        self._states = [state for state in others if isinstance(state, dict)]
         return [*self._weights, *self._states]
 
     def watch_weights(self) -> None:
-        """From here on, notice changes in place of the parameters."""
+        """Start to detect changes in place of the parameters."""
         self._watched = _with_versions(self._weights)
 
     def watch_states(self) -> None:
-        """From here on, notice those of the states as well."""
+        """Start to detect changes in place of the states as well; may be called on another thread."""
         self._watched += _with_versions(_tensors(self._states))
 
     def stayed(self) -> bool:
-        """Whether nothing that is watched was changed; then, and otherwise as well, it is let go."""
+        """Whether no watched tensor changed. Ends the detection and releases the tensors."""
         watched, self._watched, self._weights, self._states = self._watched, [], [], []
         return all(tensor._version == version for tensor, version in watched)
 
@@ -66,12 +70,12 @@ def _with_versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among some values, and in dicts among them."""
-    waiting, found = list(values), []
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, Tensor):
-            found.append(each)
-        elif isinstance(each, dict):
-            waiting += each.values()
-    return found
+    """Return the tensors among values and in nested dicts."""
+    stack, tensors = list(values), []
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, dict):
+            stack += value.values()
+    return tensors

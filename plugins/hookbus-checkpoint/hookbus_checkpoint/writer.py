@@ -1,4 +1,4 @@
-"""Writes what was asked for: one file for all who asked, here or on another thread."""
+"""Writing of requested checkpoints: one file for all requests of a boundary, synchronous or on another thread."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["Writer"]
 
 LAST = "last.pth"
 GENERATIONS = "checkpoint_generations"
-"""The service with the newest generation of each directory: several hooks may write into one."""
+"""Service with the latest generation of each directory, since multiple hooks may write to one directory."""
 
 
 class Writer:
-    """Writes the checkpoints of a hook, one at a time, and knows which files there are.
+    """Write the checkpoints of a hook, one at a time, and track the existing files.
 
     Args:
-        config: the hook's settings.
-        best: knows which results are the best.
+        config: the configuration of the hook.
+        best: the tracker of the best results.
     """
 
     def __init__(self, config: CheckpointConfig, best: BestKeeper) -> None:
@@ -42,20 +42,21 @@ class Writer:
         self._background: Background | None = None
         self._unfinished: Save | None = None
         self._saved_at: tuple[int, int] | None = None
+        # Names for which a conflict with a foreign file was logged.
         self._told: set[str] = set()
 
     # -- the run -----------------------------------------------------------------------------
 
     def attach(self, run: Run, directory: Path, name: str) -> None:
-        """A run begins, or goes on: in the same directory the files that are there stay its own.
+        """Prepare for a run. A continued run in the same directory keeps its files.
 
         Args:
             run: the run.
-            directory: where files go.
-            name: of the hook.
+            directory: the directory of the checkpoints.
+            name: the name of the hook.
 
         Raises:
-            ConfigError: `async_save` is not for this run.
+            ConfigError: If the run does not support the value of `async_save`.
         """
         if run.iters_done == 0 or directory != self._folder.path:
             self._folder, self._saved_at = Folder(directory), None
@@ -67,33 +68,38 @@ class Writer:
             self._background.attach(run)
 
     def begin(self, run: Run) -> None:
-        """Training begins: the directory is this run's alone.
+        """Claim the directory at the start of the training.
+
+        Args:
+            run: the run.
 
         Raises:
-            WorkDirError: a live run writes there.
-            CheckpointError: there are checkpoints of another run.
+            WorkDirError: If the directory is in use by an active run.
+            CheckpointError: If the directory contains checkpoints of another run.
         """
         run.hold(self._folder.path)
         self._folder.run = run.id
         if run.work_dir is not None:
             self._folder.record = run.work_dir.record_checkpoint
-        others = run.ranks.by_main("checkpoints of others", self._folder.files_of_others)
-        if others:
+        # Automatic resume selects the latest checkpoint of a directory, so its checkpoints must belong to one run.
+        foreign = run.ranks.by_main("checkpoints of other runs", self._folder.files_of_others)
+        if foreign:
             raise CheckpointError(
-                f"{self._folder.path} holds checkpoints of another run: {', '.join(path.name for path in others)}. "
-                "Resume that run, move its files, or give another out_dir."
+                f"{self._folder.path} contains checkpoints of another run: {', '.join(path.name for path in foreign)}. "
+                "Resume that run, move its files, or set another `out_dir`."
             )
 
     def detach(self, run: Run) -> None:
-        """End the other thread."""
+        """Shut down the writer thread."""
         background, self._background = self._background, None
         if background is not None:
             background.detach(run)
 
     def has_to_save(self, run: Run) -> bool:
-        """Whether the state has moved on since the newest file, or a killed process has left that without its name."""
+        """Whether the run advanced since the latest checkpoint, or the last link of that checkpoint is missing."""
         if self._saved_at != (run.epochs_done, run.iters_done):
             return True
+        # A killed process may have committed the checkpoint without its link.
         return run.ranks.by_main(
             "whether the last is the newest", lambda: self._folder.is_behind(self._free(run, LAST))
         )
@@ -101,8 +107,18 @@ class Writer:
     # -- writing -----------------------------------------------------------------------------
 
     def plan(self, run: Run, requests: list[Request]) -> Path:
-        """Decide on names, and take the new file into account before the checkpoint is collected."""
+        """Decide the names of a checkpoint for all requests, and register it before its content is collected.
+
+        Args:
+            run: the run.
+            requests: the requests.
+
+        Returns:
+            The path of the checkpoint.
+        """
+        # One save at a time: the memory of the previous copy is reused.
         self.catch_up(run)
+        # Rank 0 decides, because names depend on the existing files.
         decided = run.ranks.by_main("the names of a checkpoint", partial(self._decided, run, requests))
         plan, bests, self._folder.generation = decided
         self._save = Save(self._folder, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
@@ -112,35 +128,53 @@ class Writer:
         return plan.path
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool | None:
-        """Write what was planned, or begin to; if that fails, nothing of the plan is remembered."""
+        """Write the planned checkpoint, or start to write it with `async_save`; a failed save is undone.
+
+        Args:
+            run: the run.
+            checkpoint: the content.
+
+        Returns:
+            Whether the checkpoint is the best of a metric; None if it failed or is in progress.
+
+        Raises:
+            CheckpointError: If the checkpoint could not be written and `on_save_error` is "raise".
+        """
         save = self._save
         assert save is not None
-        for key, wanted in (("optimizer", self._config.save_optimizer), ("scheduler", self._config.save_scheduler)):
-            if not wanted:
+        for key, is_saved in (("optimizer", self._config.save_optimizer), ("scheduler", self._config.save_scheduler)):
+            if not is_saved:
                 checkpoint.pop(key, None)
         if not self._config.async_save:
             work = partial(save.write_together, checkpoint, run.ranks)
             return save.plan.is_best if self._succeeds(run, save, work) else None
         self._unfinished = save
+        # Other ranks write sharded weights only.
         if self._background is not None and (run.ranks.is_main or has_spread(checkpoint)):
             self._background.begin(save, checkpoint, run)
         return None
 
     def catch_up(self, run: Run) -> None:
-        """Wait for the save on the other thread, if there is one, and tell of it. Called on every process, or on none.
+        """Wait for a save in progress, and emit `after_save_checkpoint` for it. Must be called on all ranks.
+
+        Args:
+            run: the run.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: If the checkpoint could not be written and `on_save_error` is "raise".
         """
         save, self._unfinished = self._unfinished, None
         if save is not None and self._succeeds(run, save, partial(self._wait, save, run.ranks)):
             run.bus.fire("after_save_checkpoint", path=save.plan.path, is_best=save.plan.is_best, metrics=save.metrics)
 
     def publish(self, run: Run) -> None:
-        """Write the weights alone.
+        """Write the weights as safetensors.
+
+        Args:
+            run: the completed run.
 
         Raises:
-            CheckpointError: they could not be written.
+            CheckpointError: If the file could not be written and `on_save_error` is "raise".
         """
         path = run.ranks.by_main("the file to publish", lambda: self._folder.path / self._free(run, NAME))
         try:
@@ -151,76 +185,81 @@ class Writer:
     # -- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The files of this run, the generation, and when the newest was saved."""
+        """Return the periodic checkpoints of this run, the generation, and the position of the latest save."""
         saved_at = None if self._saved_at is None else list(self._saved_at)
         return {"periodic": list(self._folder.periodic), "generation": self._folder.generation, "saved_at": saved_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; files that are in another directory are not this run's."""
+        """Restore the state returned by `state_dict()`, without files that are not in this directory."""
         self._folder.load(state["periodic"], state["generation"])
         self._saved_at = None if state["saved_at"] is None else (state["saved_at"][0], state["saved_at"][1])
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------
 
     def _decided(self, run: Run, requests: list[Request]) -> tuple[Plan, dict[str, Best], int]:
-        """What one file for all these requests will be called, which bests it holds, and the generation before it."""
+        """Return the plan of a checkpoint for all requests, its best results, and the previous generation."""
         details = [request.details for request in requests]
-        bests = dict(each["best"] for each in details if "best" in each)
+        bests = dict(detail["best"] for detail in details if "best" in detail)
         names = {metric: self._free(run, self._best.file_name(metric)) for metric in bests}
         last = self._free(run, LAST) if self._config.save_last else None
-        due = [each["periodic"] for each in details if "periodic" in each]
+        due = [detail["periodic"] for detail in details if "periodic" in detail]
+        # A request of another hook without details needs a name of its own unless it becomes the last checkpoint.
         if not (due or bests or last):
             due = [self._now(run)]
         plan = self._named(run, due, list(names.values()), last)
         placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
+        # Another hook of this run may have written to the directory since it was scanned.
         generations: dict[Path, int] = run.require(GENERATIONS)
         return plan, placed, max(self._folder.look(), generations.get(self._folder.path, 0))
 
     def _named(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
-        periodic = [self._free(run, self._config.file_name(*each)) for each in due]
-        pinned = [name for name, each in zip(periodic, due, strict=True) if self._config.pins(*each)]
+        periodic = [self._free(run, self._config.file_name(*position)) for position in due]
+        pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.pins(*position)]
         return self._folder.plan(periodic, best, last, pinned)
 
     def _wait(self, save: Save, ranks: Ranks) -> None:
         background = self._background
         assert background is not None
+        # Collective: a failed shard of any rank has to fail the save on all ranks.
         ranks.everywhere(f"the checkpoint {save.plan.path}", background.wait)
         save.agree_on_files(ranks)
 
     def _free(self, run: Run, name: str) -> str:
-        """The name, or another one where a file that this run did not write has it; then that is said, once."""
-        free = self._folder.free(name)
-        if free != name and name not in self._told:
+        """Return the name, or another one if a foreign file has the name, which is logged once."""
+        available = self._folder.free(name)
+        if available != name and name not in self._told:
             self._told.add(name)
             run.logger.warning(
-                "%s was not written by this run, so it is left alone: this run writes %s. Move the other one for the "
-                "usual name.",
+                "%s was not written by this run and is not overwritten; this run writes %s. Move the existing file to "
+                "use the usual name.",
                 self._folder.path / name,
-                free,
+                available,
             )
-        return free
+        return available
 
     def _now(self, run: Run) -> tuple[str, int]:
-        """What a file that somebody asked for is called by: the epoch where one is complete, else the iteration."""
-        at_an_epoch = self._config.by_epoch and not run.clock.epoch_open
-        return ("epoch", run.epochs_done) if at_an_epoch else ("iteration", run.iters_done)
+        """Return the position that names a requested checkpoint: the epoch if it is complete, else the iteration."""
+        is_epoch_complete = self._config.by_epoch and not run.clock.epoch_open
+        return ("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)
 
     def _succeeds(self, run: Run, save: Save, work: Callable[[], object]) -> bool:
         try:
             work()
         except CheckpointError as error:
             save.undo(run)
+            # So that the end of the training requests the save again.
             self._saved_at = None
             self._report(error)
             return False
         return True
 
     def _report(self, error: CheckpointError) -> None:
+        # Weights that changed during a copy are a property of the model, not a failure of the storage.
         if self._config.on_save_error == "raise" and not isinstance(error, WeightsChanged):
             raise error
-        warnings.warn(f"{error} The run goes on.", HookWarning, stacklevel=2)
+        warnings.warn(f"{error} Training continues.", HookWarning, stacklevel=2)
 
 
 def _check_async(config: CheckpointConfig, run: Run) -> None:
     if config.async_save == "overlap" and run.ranks.world_size > 1:
-        raise ConfigError(["async_save: overlap is for one process: with several, say true."])
+        raise ConfigError(["async_save: overlap is not supported with multiple processes. Set `async_save: true`."])

@@ -1,4 +1,4 @@
-"""A training for an outside judge, which kills it and starts it again. A program of its own.
+"""Training for ckpt-chaos, which kills and restarts it. A separate program.
 
 python chaotic.py DIRECTORY MODE
 """
@@ -17,7 +17,7 @@ from hookbus_checkpoint import CheckpointHook
 
 
 def main(directory: Path, mode: bool) -> None:
-    """Two epochs of three iterations each, with a file for each iteration; then the weights as `final.bin`."""
+    """Train two epochs of three iterations with a checkpoint per iteration, and write the weights to `final.bin`."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -28,7 +28,7 @@ def main(directory: Path, mode: bool) -> None:
     with bus.run(
         model=model, optimizer=optimizer, epochs=2, work_dir=directory, validate=scores, resume="auto", seed=1
     ) as run:
-        print(f"goes on at iteration {run.iters_done}")  # noqa: T201
+        print(f"resumed at iteration {run.iters_done}")  # noqa: T201
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for index, (x, y) in run.batches(data):
@@ -39,7 +39,7 @@ def main(directory: Path, mode: bool) -> None:
                 bus.emit("after_train_iter", batch_idx=index, batch=(x, y), outputs={"loss": loss.detach()})
             run.request_validation()
             bus.emit("after_train_epoch")
-    weights = b"".join(each.numpy().tobytes() for each in model.state_dict().values())
+    weights = b"".join(weight.numpy().tobytes() for weight in model.state_dict().values())
     (directory / "final.bin").write_bytes(weights)
 
 

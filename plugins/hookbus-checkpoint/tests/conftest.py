@@ -1,4 +1,4 @@
-"""What the test modules share."""
+"""Fixtures for all test modules."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a loss of power could tell the difference, and none comes in these tests."""
+def _skip_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip `fsync`: these tests do not depend on durability after a power loss."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -1,4 +1,4 @@
-"""Kills a training again and again, and looks each time at what is left. A program of its own: it forks.
+"""Kill a training repeatedly, and check the remaining checkpoints after each kill. A separate program, since it forks.
 
 python killing.py DIRECTORY MODE KILLS
 """
@@ -22,11 +22,11 @@ from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 
 LONGEST = 0.03
-"""Seconds after a save has begun in which the training is killed: most are over sooner."""
+"""Maximum time in seconds from the start of a save to the kill. Most saves are shorter."""
 
 
-class Tells(Hook):
-    """Tells another process of each save that begins."""
+class SaveNotifier(Hook):
+    """Notify another process of the start of each save through a pipe."""
 
     def __init__(self, pipe: int) -> None:
         super().__init__()
@@ -37,55 +37,57 @@ class Tells(Hook):
 
 
 def train(directory: Path, mode: bool | str, pipe: int, *, epochs: int = 10**6) -> None:
-    """Go on with the training of a directory: a file each iteration, the best each epoch, the last always."""
+    """Resume the training of a directory, with a checkpoint per iteration, and best and last checkpoints."""
     hook = CheckpointHook(interval=1, by_epoch=False, max_keep_ckpts=2, async_save=mode)
     scores = lambda epoch: {"accuracy": epoch / 1e6}  # noqa: E731
-    fake_training([hook, Tells(pipe)], epochs=epochs, batches=2, scores=scores, work_dir=directory, resume="auto")
+    fake_training(
+        [hook, SaveNotifier(pipe)], epochs=epochs, batches=2, scores=scores, work_dir=directory, resume="auto"
+    )
 
 
-def killed(directory: Path, mode: bool | str, chance: random.Random) -> int:
-    """Train in a new process and kill it at any instant. Returns how many saves are over at least."""
-    saves, (ready, told) = chance.randrange(4), os.pipe()
+def train_and_kill(directory: Path, mode: bool | str, rng: random.Random) -> int:
+    """Train in a new process, kill it at a random time, and return the minimum number of completed saves."""
+    saves, (read_end, write_end) = rng.randrange(4), os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            train(directory, mode, told)
+            train(directory, mode, write_end)
         except BaseException:
             traceback.print_exc()
-        os._exit(1)  # it was to be killed
-    os.close(told)
+        os._exit(1)  # not reached if the process is killed
+    os.close(write_end)
     for _ in range(saves):
-        os.read(ready, 1)
-    time.sleep(chance.uniform(0, LONGEST))
+        os.read(read_end, 1)
+    time.sleep(rng.uniform(0, LONGEST))
     os.kill(child, signal.SIGKILL)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the training ended by itself"
-    os.close(ready)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the training ended before the kill"
+    os.close(read_end)
     return max(saves - 1, 0)
 
 
-def newest(folder: Path) -> int:
-    """The generation from which a training would go on, 0 where there is none; every vouched file is whole."""
+def get_newest_generation(folder: Path) -> int:
+    """Verify all checkpoints, and return the generation from which a training resumes, 0 without checkpoints."""
     for path in newest_first(folder):
         verify(path)
-    found = find_newest(folder)
-    return 0 if found is None else verify(found[0]).generation
+    newest = find_newest(folder)
+    return 0 if newest is None else verify(newest[0]).generation
 
 
 def main(directory: Path, mode: Any, kills: int) -> dict[str, Any]:
-    """Returns how many saves there were, and at least, how often a kill came amid one, and what is left in the end."""
-    os.fsync = lambda fd: None  # a kill leaves what was written, flushed or not
-    nobody, chance, folder = os.open(os.devnull, os.O_WRONLY), random.Random(kills), directory / "checkpoints"
-    train(directory / "before", mode, nobody, epochs=1)  # whatever is imported late is there now
+    """Kill a training, resume it after each kill, and return statistics of saves, kills and remaining files."""
+    os.fsync = lambda fd: None  # the page cache survives a kill of the process
+    null, rng, folder = os.open(os.devnull, os.O_WRONLY), random.Random(kills), directory / "checkpoints"
+    train(directory / "before", mode, null, epochs=1)  # imports all modules before the first fork
     generation = least = amid = 0
     for _ in range(kills):
-        least += killed(directory, mode, chance)
-        now = newest(folder)
-        assert now >= generation, f"generation {now} after {generation}"
-        generation = now
+        least += train_and_kill(directory, mode, rng)
+        current = get_newest_generation(folder)
+        assert current >= generation, f"generation {current} after {generation}"
+        generation = current
         amid += any(folder.glob(".tmp-*"))
-    found = find_newest(folder)
-    assert found is not None
-    train(directory, mode, nobody, epochs=found[1]["meta"]["epoch"] + 2)
+    newest = find_newest(folder)
+    assert newest is not None
+    train(directory, mode, null, epochs=newest[1]["meta"]["epoch"] + 2)
     left = sorted(path.name for path in folder.iterdir() if not path.name.startswith("iter_"))
     periodic = sum(1 for _ in folder.glob("iter_*.pth"))
     return {"generation": generation, "least": least, "amid": amid, "left": left, "periodic": periodic}

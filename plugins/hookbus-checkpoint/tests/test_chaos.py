@@ -1,7 +1,7 @@
-"""What an outside judge says of the files: ckpt-chaos kills a training at file operations and compares what comes back.
+"""Crash consistency, tested with ckpt-chaos, which kills a training at file operations and compares the resumed one.
 
-It knows three kinds of damage: a resume that fails (HARD_FAIL), one that ends with other weights (SILENT_DIVERGENCE),
-and one that does not use the newest file that was there (LOST_WORK).
+Failures are a resume that raises (HARD_FAIL), one that results in other weights (SILENT_DIVERGENCE), and one that does
+not use the latest complete checkpoint (LOST_WORK).
 """
 
 from __future__ import annotations
@@ -23,30 +23,38 @@ PROGRAM = Path(__file__).with_name("chaotic.py")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", ["false", "true"])
-def test_every_crash_is_passed(tmp_path: Path, mode: str) -> None:
+def test_training_resumes_after_each_crash(tmp_path: Path, mode: str) -> None:
     options = {
-        "--work": str(tmp_path / "judge"),
+        "--work": str(tmp_path / "chaos"),
         "--jobs": "2",
         "--modes": "before,torn,unsynced",
         "--max-points": "18",
         "--result-file": "{out}/final.bin",
         "--checkpoint-glob": "{out}/checkpoints/iter_*.pth",
-        "--step-regex": r"goes on at iteration (\d+)",
+        "--step-regex": r"resumed at iteration (\d+)",
         "--fail-on": "HARD_FAIL,SILENT_DIVERGENCE,LOST_WORK",
     }
-    judge = [sys.executable, "-m", "ckpt_chaos", "run", *chain.from_iterable(options.items())]
-    judged = subprocess.run(
-        [*judge, "--ckpt-ignore-size", "--", sys.executable, str(PROGRAM), "{out}", mode],  # paths are in the files
+    command = [sys.executable, "-m", "ckpt_chaos", "run", *chain.from_iterable(options.items())]
+    process = subprocess.run(
+        [
+            *command,
+            "--ckpt-ignore-size",
+            "--",
+            sys.executable,
+            str(PROGRAM),
+            "{out}",
+            mode,
+        ],  # checkpoints contain paths
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert judged.returncode == 0, judged.stdout[-5000:] + judged.stderr[-2000:]
+    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-2000:]
 
-    results = [json.loads(path.read_text()) for path in (tmp_path / "judge").glob("pt_*/result.json")]
-    verdicts = Counter(classify(ResumeOutcome(**each["outcome"])) for each in results)
+    results = [json.loads(path.read_text()) for path in (tmp_path / "chaos").glob("pt_*/result.json")]
+    verdicts = Counter(classify(ResumeOutcome(**result["outcome"])) for result in results)
     assert verdicts == {"PASS": 19}  # and one without a crash
-    crashed = [each for each in results if each["crashed"]]
+    crashed = [result for result in results if result["crashed"]]
     assert len(crashed) == 18
-    assert any(each["outcome"]["newest_complete_step"] > 0 for each in crashed)
+    assert any(result["outcome"]["newest_complete_step"] > 0 for result in crashed)

@@ -1,4 +1,4 @@
-"""The settings of the hooks, and what is refused."""
+"""Validation of the configuration of the checkpoint and preemption hooks."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from hookbus.errors import ConfigError
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 
 
-def test_defaults_are_those_of_the_hooks_document() -> None:
+def test_config_has_the_documented_defaults() -> None:
     config = CheckpointHook().config
 
     assert config.interval == 1
@@ -25,7 +25,7 @@ def test_defaults_are_those_of_the_hooks_document() -> None:
     ("save_best", "metrics"),
     [(True, ["accuracy"]), (False, []), ("val_loss", ["val_loss"]), (["acc", "loss"], ["acc", "loss"]), ("auto", [])],
 )
-def test_save_best_is_a_switch_a_metric_a_list_or_auto(save_best: object, metrics: list[str]) -> None:
+def test_save_best_is_a_bool_a_metric_a_list_or_auto(save_best: object, metrics: list[str]) -> None:
     assert CheckpointHook(save_best=save_best).config.metrics == metrics
 
 
@@ -41,47 +41,50 @@ def test_save_best_is_a_switch_a_metric_a_list_or_auto(save_best: object, metric
         ({"filename_tmpl": "model.pth"}, "one {} for the number"),
         ({"filename_tmpl": "a_{}_{}.pth"}, "one {} for the number"),
         ({"filename_tmpl": "sub/epoch_{}.pth"}, "must be a file name"),
-        ({"filename_tmpl": "epoch_{}.pt"}, "ends in .pth"),
-        ({"filename_tmpl": ".epoch_{}.pth"}, "begins neither with a dot"),
+        ({"filename_tmpl": "epoch_{}.pt"}, "ends with .pth"),
+        ({"filename_tmpl": ".epoch_{}.pth"}, "starts neither with a dot"),
         ({"filename_tmpl": "best_{}.pth"}, "nor with best_"),
-        ({"filename_tmpl": "epoch_{:.0e}.pth"}, "one file would overwrite another"),
+        ({"filename_tmpl": "epoch_{:.0e}.pth"}, "one {} for the number"),
         ({"filename_tmpl": "epoch_{:s}.pth"}, "one {} for the number"),
         ({"filename_tmpl": "epoch_{.pth"}, "one {} for the number"),
         ({"filename_tmpl": "epoch_{:{}}.pth"}, "one {} for the number"),
-        ({"filename_tmpl": "iter_{}.pth"}, "what files of iterations are called, and by_epoch is true"),
-        ({"filename_tmpl": "iter_{:d}.pth"}, "what files of iterations are called, and by_epoch is true"),
+        ({"filename_tmpl": "iter_{}.pth"}, "reserved for checkpoints of iterations because by_epoch is true"),
+        ({"filename_tmpl": "iter_{:d}.pth"}, "reserved for checkpoints of iterations because by_epoch is true"),
         ({"filename_tmpl": "epoch\n{}.pth"}, "one {} for the number"),
         ({"filename_tmpl": "epoch\0{}.pth"}, "one {} for the number"),
-        ({"save_best": ["val/acc", "val_acc"]}, "two of val/acc, val_acc would share one best file"),
-        ({"every": "soon"}, "'soon' is no duration"),
-        ({"every": "0min"}, "'0min' is no duration of at least a second"),
-        ({"every": "1.5h"}, "'1.5h' is no duration"),
+        ({"save_best": ["val/acc", "val_acc"]}, "metrics must have different file names, got val/acc, val_acc"),
+        ({"every": "soon"}, "must be a duration of at least 1 second, got 'soon'"),
+        ({"every": "0min"}, "must be a duration of at least 1 second, got '0min'"),
+        ({"every": "1.5h"}, "must be a duration of at least 1 second, got '1.5h'"),
         ({"every": 30}, "every: should be a valid string"),
         ({"keep_every": 0}, "keep_every: should be greater than or equal to 1"),
         ({"async_save": "later"}, "async_save"),
-        ({"when": "every(100)"}, "when: files of epochs and of iterations have each a schedule of their own"),
+        (
+            {"when": "every(100)"},
+            "when: not supported: checkpoints of epochs and of iterations have separate schedules",
+        ),
         ({"on_save_error": "ignore"}, "on_save_error: should be 'raise' or 'warn'"),
-        ({"best_metric": "0_hmean-iou:recall"}, "does not tell whether greater or less is better: say rule"),
-        ({"save_best": ["accuracy", "stop_rate"]}, "'stop_rate' does not tell"),
+        ({"best_metric": "0_hmean-iou:recall"}, "set `rule` to greater or less"),
+        ({"save_best": ["accuracy", "stop_rate"]}, "rule: 'stop_rate'"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_hook_is_built(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_constructor_names_the_invalid_setting(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
         CheckpointHook(settings)
 
-    assert message in str(caught.value)
+    assert message in str(error.value)
 
 
-def test_a_metric_without_direction_is_fine_with_a_rule() -> None:
+def test_metric_without_direction_is_accepted_with_a_rule() -> None:
     assert CheckpointHook(best_metric="0_hmean-iou:recall", rule="greater").config.metrics == ["0_hmean-iou:recall"]
 
 
 @pytest.mark.parametrize(("every", "seconds"), [(None, None), ("90", 90), ("90s", 90), ("30min", 1800), ("2 h", 7200)])
-def test_a_duration_is_in_seconds_minutes_or_hours(every: str | None, seconds: int | None) -> None:
+def test_duration_is_in_seconds_minutes_or_hours(every: str | None, seconds: int | None) -> None:
     assert CheckpointHook(every=every).config.seconds == seconds
 
 
-def test_names_of_files_by_the_clock_are_those_of_iterations() -> None:
+def test_checkpoints_by_duration_have_the_names_of_iterations() -> None:
     by_epoch = CheckpointHook(filename_tmpl="e{:03d}.pth").config
     by_iteration = CheckpointHook(filename_tmpl="i{}.pth", by_epoch=False).config
 
@@ -91,7 +94,7 @@ def test_names_of_files_by_the_clock_are_those_of_iterations() -> None:
     assert CheckpointHook(filename_tmpl="iter_{}.pth", by_epoch=False).config.file_name("iteration", 7) == "iter_7.pth"
 
 
-def test_only_multiples_in_the_unit_of_the_interval_are_kept_for_ever() -> None:
+def test_keep_every_pins_multiples_in_the_unit_of_the_interval() -> None:
     config = CheckpointHook(keep_every=5).config
 
     assert [n for n in range(12) if config.pins("epoch", n)] == [0, 5, 10]
@@ -100,6 +103,6 @@ def test_only_multiples_in_the_unit_of_the_interval_are_kept_for_ever() -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGNOTHING"])
-def test_only_signals_that_can_be_handled_are_accepted(name: str) -> None:
+def test_config_rejects_signals_that_cannot_be_handled(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         PreemptionHook(signals=[name])

@@ -1,4 +1,4 @@
-"""Names, generations and retention, without a training."""
+"""Names, generations and retention of checkpoints, without a training."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def save(folder: Folder, periodic: str | None, best: list[str], last: str | None
     folder.finish(plan, keep)
 
 
-def test_the_periodic_name_comes_first_and_the_others_are_links(tmp_path: Path) -> None:
+def test_periodic_name_is_written_and_the_others_are_links(tmp_path: Path) -> None:
     plan = Folder(tmp_path).plan(["epoch_1.pth"], ["best_a.pth"], "last.pth")
 
     assert plan.path == tmp_path / "epoch_1.pth"
@@ -25,14 +25,14 @@ def test_the_periodic_name_comes_first_and_the_others_are_links(tmp_path: Path) 
     assert plan.is_best
 
 
-def test_without_a_periodic_file_the_best_is_written_itself(tmp_path: Path) -> None:
+def test_best_name_is_written_without_a_periodic_name(tmp_path: Path) -> None:
     plan = Folder(tmp_path).plan([], ["best_a.pth"], None)
 
     assert plan.path == tmp_path / "best_a.pth"
     assert plan.counted == ()
 
 
-def test_generations_grow_beyond_those_that_are_there(tmp_path: Path) -> None:
+def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
     commit(tmp_path / "epoch_9.pth", lambda file: file.write(b"older run"), 41)
     folder = Folder(tmp_path)
     save(folder, "epoch_1.pth", [], None)
@@ -42,7 +42,7 @@ def test_generations_grow_beyond_those_that_are_there(tmp_path: Path) -> None:
     assert sidecar.generation == 42
 
 
-def test_saving_the_same_name_again_counts_once(tmp_path: Path) -> None:
+def test_repeated_name_counts_once(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     for _ in range(3):
         save(folder, "epoch_1.pth", [], "last.pth", keep=1)
@@ -51,7 +51,7 @@ def test_saving_the_same_name_again_counts_once(tmp_path: Path) -> None:
     assert (tmp_path / "epoch_1.pth").exists()
 
 
-def test_names_that_are_not_in_the_directory_are_forgotten(tmp_path: Path) -> None:
+def test_names_without_a_file_are_removed_from_the_state(tmp_path: Path) -> None:
     (tmp_path / "epoch_2.pth").touch()
     folder = Folder(tmp_path)
     folder.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
@@ -59,7 +59,7 @@ def test_names_that_are_not_in_the_directory_are_forgotten(tmp_path: Path) -> No
     assert (folder.periodic, folder.generation) == (["epoch_2.pth"], 3)
 
 
-def test_a_name_that_others_have_is_left_to_them(tmp_path: Path) -> None:
+def test_name_of_a_foreign_file_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "last.pth").touch()
     commit(tmp_path / "last-2.pth", lambda file: file.write(b"other"), 1, "other")
     commit(tmp_path / "epoch_1.pth", lambda file: file.write(b"mine"), 1, "mine")
@@ -71,7 +71,7 @@ def test_a_name_that_others_have_is_left_to_them(tmp_path: Path) -> None:
     assert folder.files_of_others() == [tmp_path / "last-2.pth"]
 
 
-def test_a_file_that_was_replaced_by_others_is_not_removed(tmp_path: Path) -> None:
+def test_replaced_file_is_not_removed(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     save(folder, "epoch_1.pth", [], None)
     (tmp_path / "epoch_1.pth").write_text("mine")
@@ -82,31 +82,31 @@ def test_a_file_that_was_replaced_by_others_is_not_removed(tmp_path: Path) -> No
     assert folder.periodic == ["epoch_2.pth"]
 
 
-@pytest.mark.parametrize("by", ["writing", "renaming"])
-def test_a_last_file_that_was_replaced_by_others_is_left_to_them(tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize("method", ["write", "rename"])
+def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -> None:
     folder = Folder(tmp_path, "mine")
     plan = folder.plan(["epoch_1.pth"], [], "last.pth")
     commit(plan.path, lambda file: file.write(b"mine"), 1, "mine")
     folder.finish(plan, None)
     assert folder.free("last.pth") == "last.pth"
 
-    if by == "writing":
-        (tmp_path / "last.pth").write_text("theirs")
+    if method == "write":
+        (tmp_path / "last.pth").write_text("other")
     else:
-        (tmp_path / "theirs").write_text("theirs")
-        (tmp_path / "theirs").rename(tmp_path / "last.pth")
+        (tmp_path / "other").write_text("other")
+        (tmp_path / "other").rename(tmp_path / "last.pth")
     (tmp_path / "last.pth.json").unlink()
 
     assert folder.free("last.pth") == "last-2.pth"
 
 
-def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
+def test_pinned_file_does_not_count(tmp_path: Path) -> None:
     plan = Folder(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
 
     assert plan.counted == ("iter_30.pth",)
 
 
-def test_a_file_is_behind_where_it_is_not_the_newest_or_gone(tmp_path: Path) -> None:
+def test_file_is_behind_if_it_is_outdated_or_missing(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     assert folder.is_behind("last.pth")
     save(folder, "epoch_1.pth", [], "last.pth")

@@ -1,4 +1,4 @@
-"""In which order a save touches the disk, from its first byte to the last file that it removes."""
+"""Order of the file operations of a save: write, fsync, rename, and removal of old files."""
 
 from __future__ import annotations
 
@@ -17,95 +17,95 @@ SIDECAR = ["open .tmp", "write .tmp", "fsync .tmp", "replace .tmp {}.json", "fsy
 
 
 @pytest.mark.parametrize("mode", [False, True])
-def test_a_whole_save_writes_flushes_renames_and_only_then_removes(
+def test_save_writes_flushes_and_renames_before_it_removes_old_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: bool
 ) -> None:
     (tmp_path / "checkpoints").mkdir()
-    trace = traced(monkeypatch, tmp_path / "checkpoints")
+    operations = trace_operations(monkeypatch, tmp_path / "checkpoints")
     hook = CheckpointHook(max_keep_ckpts=1, save_last=True, async_save=mode)
     fake_training([hook], epochs=2, scores=lambda epoch: {"accuracy": epoch / 10}, work_dir=tmp_path)
 
     first = [
-        *written("epoch_1.pth", replaces=False),
-        *linked("epoch_1.pth", "best_accuracy.pth", replaces=False),
-        *linked("epoch_1.pth", "last.pth", replaces=False),
+        *expect_write("epoch_1.pth", replaces=False),
+        *expect_link("epoch_1.pth", "best_accuracy.pth", replaces=False),
+        *expect_link("epoch_1.pth", "last.pth", replaces=False),
     ]
     second = [
-        *written("epoch_2.pth", replaces=False),
-        *linked("epoch_2.pth", "best_accuracy.pth", replaces=True),
-        *linked("epoch_2.pth", "last.pth", replaces=True),
+        *expect_write("epoch_2.pth", replaces=False),
+        *expect_link("epoch_2.pth", "best_accuracy.pth", replaces=True),
+        *expect_link("epoch_2.pth", "last.pth", replaces=True),
         "replace epoch_1.pth .tmp",
         "unlink epoch_1.pth.json",
         "unlink .tmp",
     ]
-    assert trace == [*first, *second]
+    assert operations == [*first, *second]
 
 
-def written(name: str, *, replaces: bool) -> list[str]:
-    """A file, flushed before it gets its name; the sidecar has its name first."""
-    return ["open .tmp", "write .tmp", "fsync .tmp", *placed(name, replaces=replaces)]
+def expect_write(name: str, *, replaces: bool) -> list[str]:
+    """Return the operations of a write: the file is flushed before the rename, and the sidecar is renamed first."""
+    return ["open .tmp", "write .tmp", "fsync .tmp", *expect_rename(name, replaces=replaces)]
 
 
-def linked(source: str, name: str, *, replaces: bool) -> list[str]:
-    return [f"link {source} .tmp", *placed(name, replaces=replaces)]
+def expect_link(source: str, name: str, *, replaces: bool) -> list[str]:
+    return [f"link {source} .tmp", *expect_rename(name, replaces=replaces)]
 
 
-def placed(name: str, *, replaces: bool) -> list[str]:
-    """The sidecar, the file, and where one was replaced, the sidecar that no longer knows of it."""
-    sidecar = [each.format(name) for each in SIDECAR]
+def expect_rename(name: str, *, replaces: bool) -> list[str]:
+    """Return the operations of a rename: sidecar, file, and after a replacement the sidecar without the old file."""
+    sidecar = [operation.format(name) for operation in SIDECAR]
     return [*sidecar, f"replace .tmp {name}", "fsync dir", *(sidecar if replaces else [])]
 
 
-def traced(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
-    """The operations on files of a folder from here on; writes that follow each other are one."""
+def trace_operations(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+    """Record operations on files of a folder; consecutive writes are one operation."""
     trace: list[str] = []
 
-    def place(path: Any) -> Path:
+    def resolve(path: Any) -> Path:
         return Path(os.readlink(f"/proc/self/fd/{path}")) if isinstance(path, int) else Path(path)
 
     def name(path: Any) -> str:
-        found = place(path)
-        return "dir" if found == folder else ".tmp" if found.name.startswith(".tmp-") else found.name
+        resolved = resolve(path)
+        return "dir" if resolved == folder else ".tmp" if resolved.name.startswith(".tmp-") else resolved.name
 
-    def note(what: str, *paths: Any) -> None:
-        if all(folder in (path := place(each), path.parent) for each in paths):
-            trace.append(" ".join([what, *map(name, paths)]))
+    def record(operation: str, *paths: Any) -> None:
+        if all(folder in (resolved := resolve(path), resolved.parent) for path in paths):
+            trace.append(" ".join([operation, *map(name, paths)]))
 
-    def noted(what: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def do(*paths: Any, **more: Any) -> Any:
-            is_leftover = what == "unlink" and not Path(paths[0]).exists()
+    def wrap(operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*paths: Any, **options: Any) -> Any:
+            is_leftover = operation == "unlink" and not Path(paths[0]).exists()
             if not is_leftover:
-                note(what, *paths)
-            return operation(*paths, **more)
+                record(operation, *paths)
+            return function(*paths, **options)
 
-        return do
+        return call
 
     real_open = builtins.open
 
-    def open_noted(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def open_traced(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         file = real_open(path, mode, *args, **kwargs)
         if "w" not in mode or Path(path).parent != folder:
             return file
-        note("open", path)
-        return Noted(file, lambda: trace.append("write .tmp") if trace[-1] != "write .tmp" else None)
+        record("open", path)
+        return TracedFile(file, lambda: trace.append("write .tmp") if trace[-1] != "write .tmp" else None)
 
     for operation in ("fsync", "replace", "link", "unlink"):
-        monkeypatch.setattr(os, operation, noted(operation, getattr(os, operation)))
-    monkeypatch.setattr(builtins, "open", open_noted)
+        monkeypatch.setattr(os, operation, wrap(operation, getattr(os, operation)))
+    monkeypatch.setattr(builtins, "open", open_traced)
     return trace
 
 
-class Noted:
-    """A file whose writes are noted."""
+class TracedFile:
+    """File with a callback before each write."""
 
-    def __init__(self, file: Any, note: Callable[[], None]) -> None:
-        self._file, self._note = file, note
+    def __init__(self, file: Any, on_write: Callable[[], None]) -> None:
+        self._file, self._on_write = file, on_write
 
     def write(self, data: Any) -> Any:
-        self._note()
+        self._on_write()
         return self._file.write(data)
 
-    def __enter__(self) -> Noted:
+    def __enter__(self) -> TracedFile:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The weights alone: which of them, and that others can read them."""
+"""Export of the weights as safetensors: selection, metadata, and errors."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ def train(directory: Path, *hooks: Hook, scores: Mapping[int, float] | None = No
     return fake_training(hooks, epochs=3, scores=results, work_dir=directory, **options)
 
 
-def about(path: Path) -> dict[str, str]:
+def load_metadata(path: Path) -> dict[str, str]:
     with safe_open(path, "pt") as file:
-        found: dict[str, str] = file.metadata()
-    return found
+        metadata: dict[str, str] = file.metadata()
+    return metadata
 
 
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+def is_identical(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("mode", [False, True])
-def test_it_is_the_best_and_says_why(tmp_path: Path, mode: bool) -> None:
+def test_best_weights_are_published_with_metadata(tmp_path: Path, mode: bool) -> None:
     training = train(tmp_path, CheckpointHook(publish=True, async_save=mode), scores={1: 0.5, 2: 0.9, 3: 0.7})
 
     published = load_file(tmp_path / NAME)
-    assert same(published, read_checkpoint(tmp_path / "checkpoints/epoch_2.pth")["state_dict"])
-    assert not same(published, training.model.state_dict())
-    assert about(tmp_path / NAME) == {"metric": "val/accuracy", "value": "0.9", "step": "6"}
+    assert is_identical(published, read_checkpoint(tmp_path / "checkpoints/epoch_2.pth")["state_dict"])
+    assert not is_identical(published, training.model.state_dict())
+    assert load_metadata(tmp_path / NAME) == {"metric": "val/accuracy", "value": "0.9", "step": "6"}
 
 
-def test_without_a_best_it_is_the_end(tmp_path: Path) -> None:
+def test_final_weights_are_published_without_a_best_result(tmp_path: Path) -> None:
     training = train(tmp_path, CheckpointHook(publish=True))
 
-    assert same(load_file(tmp_path / NAME), training.model.state_dict())
-    assert about(tmp_path / NAME) == {"step": "9"}
+    assert is_identical(load_file(tmp_path / NAME), training.model.state_dict())
+    assert load_metadata(tmp_path / NAME) == {"step": "9"}
 
 
-class Wants(Hook):
-    """Is asked first, and wants the best of another metric."""
+class BestRequester(Hook):
+    """Hook with an early priority that requests the best of another metric."""
 
     priority = 1
 
@@ -67,17 +67,17 @@ class Wants(Hook):
         return {"accuracy": None}
 
 
-def test_of_several_metrics_the_one_that_was_set_decides(tmp_path: Path) -> None:
-    train(tmp_path, Wants(), CheckpointHook(publish=True, best_metric="loss"), scores={1: 0.5, 2: 0.4, 3: 0.3})
-    assert about(tmp_path / NAME)["metric"] == "val/loss"
+def test_configured_metric_takes_precedence_over_those_of_other_hooks(tmp_path: Path) -> None:
+    train(tmp_path, BestRequester(), CheckpointHook(publish=True, best_metric="loss"), scores={1: 0.5, 2: 0.4, 3: 0.3})
+    assert load_metadata(tmp_path / NAME)["metric"] == "val/loss"
 
 
-class Averages(Hook):
-    """An average of zeros."""
+class AveragingHook(Hook):
+    """Provider of averaged weights that are zero."""
 
     def before_run(self, run: Run) -> None:
         assert run.model is not None
-        self.mean = {name: torch.zeros_like(each) for name, each in run.model.named_parameters()}
+        self.mean = {name: torch.zeros_like(weight) for name, weight in run.model.named_parameters()}
         run.weights.provide(self)
 
     def raw(self) -> None:
@@ -94,14 +94,14 @@ class Averages(Hook):
 
 
 @pytest.mark.parametrize("scores", [None, {1: 0.5, 2: 0.9, 3: 0.7}])
-def test_it_is_the_average_where_a_hook_averages(tmp_path: Path, scores: Any) -> None:
-    averages = Averages()
-    train(tmp_path, averages, CheckpointHook(publish=True), scores=scores)
+def test_averaged_weights_are_published_if_a_hook_averages(tmp_path: Path, scores: Any) -> None:
+    averaging = AveragingHook()
+    train(tmp_path, averaging, CheckpointHook(publish=True), scores=scores)
 
-    assert same(load_file(tmp_path / NAME), averages.mean)
+    assert is_identical(load_file(tmp_path / NAME), averaging.mean)
 
 
-class Stops(Hook):
+class Stopper(Hook):
     def __init__(self, outcome: Any) -> None:
         super().__init__()
         self.outcome = outcome
@@ -111,15 +111,15 @@ class Stops(Hook):
 
 
 @pytest.mark.parametrize(("outcome", "is_published"), [("stopped", True), ("preempted", False), ("interrupted", False)])
-def test_a_training_that_will_go_on_publishes_nothing(tmp_path: Path, outcome: Any, is_published: bool) -> None:
+def test_incomplete_training_publishes_nothing(tmp_path: Path, outcome: Any, is_published: bool) -> None:
     with contextlib.suppress(KeyboardInterrupt):
-        train(tmp_path, CheckpointHook(publish=True), Stops(outcome))
+        train(tmp_path, CheckpointHook(publish=True), Stopper(outcome))
     assert (tmp_path / NAME).exists() == is_published
 
 
-class TestTrouble:
+class TestErrors:
     @pytest.fixture(autouse=True)
-    def _full(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _fill_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.replace
 
         def replace(source: Any, target: Any) -> None:
@@ -129,17 +129,19 @@ class TestTrouble:
 
         monkeypatch.setattr(os, "replace", replace)
 
-    def test_ends_the_run(self, tmp_path: Path) -> None:
-        with pytest.raises(CheckpointError, match=r"model.safetensors could not be written: .*It needs [\d,]+ bytes"):
+    def test_failed_publish_ends_the_run(self, tmp_path: Path) -> None:
+        with pytest.raises(
+            CheckpointError, match=r"model.safetensors could not be written: .* [\d,]+ bytes are required"
+        ):
             train(tmp_path, CheckpointHook(publish=True))
 
-    def test_is_a_warning_where_that_was_asked_for(self, tmp_path: Path) -> None:
+    def test_failed_publish_is_a_warning_with_on_save_error_warn(self, tmp_path: Path) -> None:
         with pytest.warns(HookWarning, match="model.safetensors could not be written"):
             run = train(tmp_path, CheckpointHook(publish=True, on_save_error="warn")).run
         assert run.outcome == "finished"
 
 
-def test_tied_weights_are_written_each_and_what_is_no_tensor_is_left_out(tmp_path: Path) -> None:
+def test_tied_weights_are_duplicated_and_extra_state_is_omitted(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()

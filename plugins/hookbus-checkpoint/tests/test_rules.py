@@ -1,4 +1,4 @@
-"""Comparisons and names of metrics."""
+"""Comparison of scores, and file names of metrics."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from hookbus_checkpoint.rules import file_stem, is_better
 
 
-def test_better_is_strict() -> None:
+def test_comparison_is_strict() -> None:
     assert is_better(0.9, 0.8, "greater")
     assert not is_better(0.8, 0.8, "greater")
     assert is_better(0.4, 0.5, "less")
@@ -17,7 +17,7 @@ def test_better_is_strict() -> None:
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("best", [None, 0.5])
-def test_a_score_that_is_not_finite_is_never_better(score: float, best: float | None) -> None:
+def test_nonfinite_score_is_never_better(score: float, best: float | None) -> None:
     assert not is_better(score, best, "greater")
     assert not is_better(score, best, "less")
 
@@ -39,5 +39,5 @@ def test_a_score_that_is_not_finite_is_never_better(score: float, best: float | 
         ("acc\x00\n\u2028\u202e1", "acc_1"),
     ],
 )
-def test_a_metric_never_becomes_a_path(metric: str, stem: str) -> None:
+def test_file_stem_of_a_metric_contains_no_path(metric: str, stem: str) -> None:
     assert file_stem(metric) == stem

@@ -1,4 +1,4 @@
-"""One save that fails: what is forgotten, what is still there, and what is said."""
+"""Failed saves: restored state, remaining files, and messages."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in (directory / "checkpoints").iterdir() if path.suffix != ".json"}
 
 
-class Fills(Hook):
-    """After the first epoch no file may grow beyond some bytes, in this process; later that is over."""
+class FileSizeLimit(Hook):
+    """Limit the size of files of this process after the first epoch, up to an epoch."""
 
     def __init__(self, limit: int, until_epoch: int = 99) -> None:
         super().__init__()
@@ -52,37 +52,35 @@ class Fills(Hook):
 @pytest.mark.parametrize("mode", [False, True, "overlap"])
 @pytest.mark.parametrize("limit", [3_000, 20_000])
 class TestNoSpaceLeft:
-    """In a process of its own: the limit is one of processes."""
+    """Tests in child processes, because the limit applies to the process."""
 
-    def test_ends_the_run_and_leaves_older_files_as_they_were(self, tmp_path: Path, mode: Any, limit: int) -> None:
+    def test_failed_save_ends_the_run_and_keeps_existing_files(self, tmp_path: Path, mode: Any, limit: int) -> None:
         def fill() -> None:
             hook = CheckpointHook(max_keep_ckpts=1, async_save=mode)
-            with pytest.raises(CheckpointError) as caught:
-                train(tmp_path, hook, Fills(limit))
-            (tmp_path / "message").write_text(str(caught.value))
+            with pytest.raises(CheckpointError) as error:
+                train(tmp_path, hook, FileSizeLimit(limit))
+            (tmp_path / "message").write_text(str(error.value))
 
         assert in_child(fill) == 0
         assert names(tmp_path) == {"epoch_1.pth", "best_accuracy.pth", "last.pth"}
         assert {verify(path).generation for path in (tmp_path / "checkpoints").glob("*.pth")} == {1}
         message = (tmp_path / "message").read_text()
         assert re.search(
-            r"epoch_2.pth could not be written: .*File too large.* It needs about [\d,]+ bytes, and [\d,]+ are free. "
-            r"Older files are untouched.",
+            r"epoch_2.pth could not be written: .*File too large.* About [\d,]+ bytes are required, "
+            r"and [\d,]+ are available. Existing files are unchanged.",
             message,
         )
 
-    def test_is_a_warning_and_the_next_file_is_written_when_there_is_room(
-        self, tmp_path: Path, mode: Any, limit: int
-    ) -> None:
+    def test_failed_save_is_a_warning_and_the_next_save_succeeds(self, tmp_path: Path, mode: Any, limit: int) -> None:
         def fill() -> None:
             hook = CheckpointHook(max_keep_ckpts=1, async_save=mode, on_save_error="warn")
-            with warnings.catch_warnings(record=True) as caught:
+            with warnings.catch_warnings(record=True) as records:
                 warnings.simplefilter("always")
-                run = train(tmp_path, hook, Fills(limit, until_epoch=2))
-            said = [str(each.message) for each in caught if each.category is HookWarning]
-            assert len(said) == 1, said
-            assert "epoch_2.pth could not be written" in said[0]
-            assert said[0].endswith("The run goes on.")
+                run = train(tmp_path, hook, FileSizeLimit(limit, until_epoch=2))
+            messages = [str(record.message) for record in records if record.category is HookWarning]
+            assert len(messages) == 1, messages
+            assert "epoch_2.pth could not be written" in messages[0]
+            assert messages[0].endswith("Training continues.")
             assert run.outcome == "finished"
 
         assert in_child(fill) == 0
@@ -91,7 +89,7 @@ class TestNoSpaceLeft:
         assert (stored["meta"]["epoch"], stored["loop"]["best"]["val/accuracy"]["value"]) == (3, 0.95)
 
 
-def test_the_message_counts_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_contains_the_required_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(value: Any, file: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -102,16 +100,18 @@ def test_the_message_counts_what_is_needed(tmp_path: Path, monkeypatch: pytest.M
         def state_dict(self) -> dict[str, Any]:
             return {"large": shared, "again": shared[1:]}
 
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError) as error:
         train(tmp_path, CheckpointHook(), Large())
-    needed = re.search(r"needs about ([\d,]+) bytes", str(caught.value))
-    assert needed is not None
-    assert 4_000_000 < int(needed[1].replace(",", "")) < 4_050_000
+    required = re.search(r"About ([\d,]+) bytes are required", str(error.value))
+    assert required is not None
+    assert 4_000_000 < int(required[1].replace(",", "")) < 4_050_000
 
 
-class TestAFileThatIsThereAlthoughItsOtherNamesFailed:
-    def test_is_remembered_and_removed_in_its_turn(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The best and the last name of epoch 2 cannot be made; its own name can."""
+class TestFailedLinks:
+    def test_checkpoint_without_its_links_counts_for_retention(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The best and last links of epoch 2 cannot be created, the checkpoint itself can."""
         real, replaced = os.replace, []
 
         def replace(source: Any, target: Any) -> None:
@@ -124,17 +124,17 @@ class TestAFileThatIsThereAlthoughItsOtherNamesFailed:
         hook = CheckpointHook(max_keep_ckpts=1, on_save_error="warn")
         bests: list[float] = []
 
-        class Look(Hook):
+        class BestRecorder(Hook):
             def before_train_epoch(self) -> None:
                 bests.extend(best.value for best in self.run.best.values())
 
         with pytest.warns(HookWarning, match=r"epoch_2.pth could not be written"):
-            train(tmp_path, hook, Look())
+            train(tmp_path, hook, BestRecorder())
 
-        assert bests == [0.5, 0.5]  # the name holds the weights of epoch 1 still
+        assert bests == [0.5, 0.5]  # the best file still contains epoch 1
         assert names(tmp_path) == {"epoch_3.pth", "best_accuracy.pth", "last.pth"}
 
-    def test_stays_the_best_where_that_name_was_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_best_result_is_kept_if_its_link_was_created(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         real, replaced = os.replace, []
 
         def replace(source: Any, target: Any) -> None:
@@ -150,11 +150,11 @@ class TestAFileThatIsThereAlthoughItsOtherNamesFailed:
         best = run.best["val/accuracy"]
         assert (best.value, best.epoch) == (0.9, 2)
         assert read_checkpoint(tmp_path / "checkpoints/best_accuracy.pth")["meta"]["epoch"] == 2
-        assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["epoch"] == 2  # made up for at the end
+        assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["epoch"] == 2  # repeated at the end
 
 
-def test_tensors_that_share_memory_are_counted_once() -> None:
+def test_tensors_that_share_memory_are_yielded_once() -> None:
     one, other = torch.zeros(4), torch.ones(4)
-    found = list(tensors_in({"a": one, "b": [one[1:], (other, {"c": one.view(2, 2)})], "d": "text", "e": None}))
+    tensors = list(tensors_in({"a": one, "b": [one[1:], (other, {"c": one.view(2, 2)})], "d": "text", "e": None}))
 
-    assert sorted(tensor.sum().item() for tensor in found) == [0, 4]
+    assert sorted(tensor.sum().item() for tensor in tensors) == [0, 4]

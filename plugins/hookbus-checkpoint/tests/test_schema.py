@@ -1,6 +1,6 @@
-"""Files of every layout that there has been can be read for ever, and no file runs code.
+"""Compatibility with checkpoints of all schema versions, and protection against code in checkpoints.
 
-`golden/schema_N.pth` was written by the first release with layout N, and is never written again.
+`golden/schema_N.pth` was written by the first release with schema N and must not be regenerated.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hookbus_checkpoint import CheckpointHook
 GOLDEN = Path(__file__).parent / "golden"
 
 
-class TestLayout1:
+class TestSchema1:
     PATH = GOLDEN / "schema_1.pth"
 
-    def test_is_read(self) -> None:
+    def test_checkpoint_of_schema_1_is_loaded(self) -> None:
         checkpoint = read_checkpoint(self.PATH)
 
         assert verify(self.PATH).generation == 2
@@ -38,16 +38,20 @@ class TestLayout1:
         assert {"state_dict", "optimizer", "hooks", "rng", "loop"} <= set(checkpoint)
         assert checkpoint["state_dict"]["2.weight"].shape == (2, 4)
 
-    def test_is_resumed_from(self, tmp_path: Path) -> None:
+    def test_run_resumes_from_a_checkpoint_of_schema_1(self, tmp_path: Path) -> None:
         weights: list[str] = []
 
-        class Look(Hook):
+        class WeightRecorder(Hook):
             def before_train(self, run: Run) -> None:
                 assert run.model is not None
                 weights.append(fingerprint(run.model.state_dict()))
 
         run = fake_training(
-            [CheckpointHook(max_keep_ckpts=2), Look()], epochs=3, batches=2, work_dir=tmp_path, resume=self.PATH
+            [CheckpointHook(max_keep_ckpts=2), WeightRecorder()],
+            epochs=3,
+            batches=2,
+            work_dir=tmp_path,
+            resume=self.PATH,
         ).run
 
         assert weights == [fingerprint(read_checkpoint(self.PATH)["state_dict"])]
@@ -56,8 +60,8 @@ class TestLayout1:
         assert verify(tmp_path / "checkpoints/epoch_3.pth").generation == 3
 
 
-class Runs:
-    """An object whose unpickling is a call."""
+class CallOnUnpickle:
+    """Object whose unpickling calls a function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments
@@ -66,50 +70,56 @@ class Runs:
         return self.call
 
 
-class Builds:
-    """An object of a class of one's own, whose unpickling sets its state."""
+class CustomObject:
+    """Object of a custom class, whose unpickling sets its state."""
 
     def __setstate__(self, state: Any) -> None:
-        raise AssertionError("code of a file ran")
+        raise AssertionError("code of the checkpoint was executed")
 
 
-def hostile(marker: Path) -> dict[str, Any]:
-    """Contents that would leave a mark if anything in them ran."""
+def build_hostile_contents(marker: Path) -> dict[str, Any]:
+    """Return contents that create a marker file if any code in them is executed."""
     return {
-        "a command": Runs(os.system, f"touch {marker}"),
-        "a file": Runs(open, str(marker), "w"),
-        "an expression": Runs(eval, f"open({str(marker)!r}, 'w')"),
-        "a load": Runs(torch.load, str(marker)),
-        "an object": Builds(),
+        "a command": CallOnUnpickle(os.system, f"touch {marker}"),
+        "a file": CallOnUnpickle(open, str(marker), "w"),
+        "an expression": CallOnUnpickle(eval, f"open({str(marker)!r}, 'w')"),
+        "a load": CallOnUnpickle(torch.load, str(marker)),
+        "an object": CustomObject(),
     }
 
 
 @pytest.mark.parametrize("kind", ["a command", "a file", "an expression", "a load", "an object"])
 @pytest.mark.parametrize("deep", [True, False])
-@pytest.mark.parametrize("vouched", [True, False])
-class TestAFileThatWouldRunCode:
-    def test_is_refused_and_runs_nothing(self, tmp_path: Path, kind: str, deep: bool, vouched: bool) -> None:
+@pytest.mark.parametrize("has_sidecar", [True, False])
+class TestHostileCheckpoint:
+    def test_hostile_checkpoint_is_rejected_without_executing_code(
+        self, tmp_path: Path, kind: str, deep: bool, has_sidecar: bool
+    ) -> None:
         marker, path = tmp_path / "marker", tmp_path / "x.pth"
-        content = hostile(marker)[kind]
-        save(path, {"state_dict": {"weight": torch.zeros(1), "bias": content}} if deep else content, vouched=vouched)
+        content = build_hostile_contents(marker)[kind]
+        save(
+            path,
+            {"state_dict": {"weight": torch.zeros(1), "bias": content}} if deep else content,
+            has_sidecar=has_sidecar,
+        )
 
-        told = nullcontext() if vouched else pytest.warns(HookWarning, match="no sidecar")
-        with told, pytest.raises(CheckpointDamaged, match="it cannot be read as data"):
+        warning = nullcontext() if has_sidecar else pytest.warns(HookWarning, match="no sidecar")
+        with warning, pytest.raises(CheckpointDamaged, match="it cannot be read as data"):
             read_checkpoint(path)
         assert not marker.exists()
 
 
-def save(path: Path, content: Any, *, vouched: bool) -> None:
-    if vouched:
+def save(path: Path, content: Any, *, has_sidecar: bool) -> None:
+    if has_sidecar:
         commit(path, lambda file: torch.save(content, file), 1)
     else:
         torch.save(content, path)
 
 
 @pytest.mark.parametrize("container", ["plain pickle", "zip with another pickle", "script"])
-def test_other_containers_run_nothing_either(tmp_path: Path, container: str) -> None:
+def test_other_containers_are_rejected_without_executing_code(tmp_path: Path, container: str) -> None:
     marker, path = tmp_path / "marker", tmp_path / "x.pth"
-    attack = pickle.dumps(Runs(os.system, f"touch {marker}"))
+    attack = pickle.dumps(CallOnUnpickle(os.system, f"touch {marker}"))
     if container == "plain pickle":
         commit(path, lambda file: file.write(attack), 1)
     elif container == "zip with another pickle":
@@ -126,17 +136,19 @@ def test_other_containers_run_nothing_either(tmp_path: Path, container: str) -> 
     assert not marker.exists()
 
 
-def test_automatic_resume_passes_over_a_hostile_file(tmp_path: Path) -> None:
+def test_automatic_resume_skips_hostile_checkpoints(tmp_path: Path) -> None:
     fake_training([CheckpointHook(save_last=False, save_best=False)], epochs=1, work_dir=tmp_path)
-    save(tmp_path / "checkpoints/evil.pth", Runs(os.system, f"touch {tmp_path / 'marker'}"), vouched=False)
+    save(
+        tmp_path / "checkpoints/evil.pth", CallOnUnpickle(os.system, f"touch {tmp_path / 'marker'}"), has_sidecar=False
+    )
     commit(
-        tmp_path / "checkpoints/vouched.pth",
-        lambda file: torch.save(Runs(os.system, f"touch {tmp_path / 'marker'}"), file),
+        tmp_path / "checkpoints/with_sidecar.pth",
+        lambda file: torch.save(CallOnUnpickle(os.system, f"touch {tmp_path / 'marker'}"), file),
         99,
     )
-    found = find_newest(tmp_path / "checkpoints")
+    newest = find_newest(tmp_path / "checkpoints")
 
-    assert found is not None
-    assert found[0].name == "epoch_1.pth"
-    assert len(found[2]) == 2
+    assert newest is not None
+    assert newest[0].name == "epoch_1.pth"
+    assert len(newest[2]) == 2
     assert not (tmp_path / "marker").exists()

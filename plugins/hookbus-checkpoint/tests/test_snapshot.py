@@ -1,4 +1,4 @@
-"""Copies of checkpoints: the same bytes in the file, and memory that is used again."""
+"""Copies of checkpoints: byte-identical files, and reused memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from hookbus_checkpoint.snapshot import NOWHERE, Snapshot, memory_of
 
 
-def saved(value: Any) -> bytes:
+def serialize(value: Any) -> bytes:
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()
@@ -40,7 +40,7 @@ def module_state() -> dict[str, Any]:
     return {"state": model.state_dict()}
 
 
-def odd_tensors() -> dict[str, Any]:
+def special_tensors() -> dict[str, Any]:
     return {
         "scalar": torch.tensor(3.5),
         "nothing": torch.empty(0, 4),
@@ -65,15 +65,17 @@ def plain_values() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("make", [shared_memory, shared_objects, module_state, odd_tensors, plain_values])
-def test_a_copy_makes_the_same_file(make: Any) -> None:
-    checkpoint, snapshot = make(), Snapshot()
+@pytest.mark.parametrize(
+    "build_checkpoint", [shared_memory, shared_objects, module_state, special_tensors, plain_values]
+)
+def test_copy_results_in_a_byte_identical_file(build_checkpoint: Any) -> None:
+    checkpoint, snapshot = build_checkpoint(), Snapshot()
 
     for _ in range(2):
-        assert saved(snapshot.take(checkpoint)) == saved(checkpoint)
+        assert serialize(snapshot.take(checkpoint)) == serialize(checkpoint)
 
 
-def test_a_copy_stays_as_it_is_when_the_original_changes() -> None:
+def test_copy_is_independent_of_the_original() -> None:
     weight, names = torch.ones(3), ["a"]
     copy = Snapshot().take({"weight": weight, "names": names, "array": (array := bytearray(b"a"))})
     weight.zero_()
@@ -84,18 +86,18 @@ def test_a_copy_stays_as_it_is_when_the_original_changes() -> None:
     assert (copy["names"], copy["array"]) == (["a"], bytearray(b"a"))
 
 
-def test_the_second_copy_allocates_nothing() -> None:
+def test_second_copy_allocates_no_memory() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     snapshot = Snapshot()
-    first = {memory_of(each) for each in snapshot.take(dict(model.state_dict())).values()}
+    first = {memory_of(tensor) for tensor in snapshot.take(dict(model.state_dict())).values()}
     assert snapshot.allocated == 2 * (16 + 4) * 4
 
-    second = {memory_of(each) for each in snapshot.take(dict(model.state_dict())).values()}
+    second = {memory_of(tensor) for tensor in snapshot.take(dict(model.state_dict())).values()}
     assert second == first
     assert snapshot.allocated == 2 * (16 + 4) * 4
 
 
-def test_memory_that_is_no_longer_needed_is_given_back() -> None:
+def test_unused_memory_is_released() -> None:
     snapshot = Snapshot()
     for length in range(1, 100):
         snapshot.take({"history": torch.zeros(length)})
@@ -103,75 +105,75 @@ def test_memory_that_is_no_longer_needed_is_given_back() -> None:
     assert snapshot.allocated == 99 * 4
 
 
-class TestLater:
-    def test_only_what_may_wait_is_left_for_later(self) -> None:
+class TestDeferred:
+    def test_tensor_with_memory_of_a_copied_tensor_is_not_deferred(self) -> None:
         weight, buffer = torch.ones(2), torch.ones(2)
         snapshot = Snapshot()
-        copy = snapshot.take({"deep": {"weight": weight}, "buffer": buffer, "again": weight[:1]}, later=[weight])
+        copy = snapshot.take({"deep": {"weight": weight}, "buffer": buffer, "again": weight[:1]}, deferred=[weight])
         weight.fill_(2)
         buffer.fill_(2)
         snapshot.finish()
 
-        assert copy["deep"]["weight"].tolist() == [1, 1]  # "again" was not to be left, and is the same memory
+        assert copy["deep"]["weight"].tolist() == [1, 1]  # "again" is not deferred and shares the memory
         assert copy["again"].tolist() == [1]
         assert copy["buffer"].tolist() == [1, 1]
 
-    def test_it_makes_the_same_file(self) -> None:
+    def test_deferred_copy_results_in_a_byte_identical_file(self) -> None:
         checkpoint = {"a": shared_memory(), "b": module_state()}
         tensors = [*checkpoint["a"].values(), *checkpoint["b"]["state"].values()]
         snapshot = Snapshot()
-        for later in (tensors, tensors[::2], tensors[:2], [checkpoint["a"], *tensors[:2]]):
-            copy = snapshot.take(checkpoint, later)
+        for deferred in (tensors, tensors[::2], tensors[:2], [checkpoint["a"], *tensors[:2]]):
+            copy = snapshot.take(checkpoint, deferred)
             snapshot.finish()
-            assert saved(copy) == saved(checkpoint)
+            assert serialize(copy) == serialize(checkpoint)
 
-    def test_nothing_of_it_is_copied_before(self) -> None:
+    def test_deferred_tensor_is_copied_by_finish(self) -> None:
         weight = torch.ones(2)
         snapshot = Snapshot()
-        copy = snapshot.take({"weight": weight}, later=[weight])
+        copy = snapshot.take({"weight": weight}, deferred=[weight])
         weight.fill_(2)
         snapshot.finish()
         weight.fill_(3)
 
         assert copy["weight"].tolist() == [2, 2]
 
-    def test_that_it_stayed_the_same_is_seen_bit_for_bit(self) -> None:
+    def test_change_of_one_bit_is_detected(self) -> None:
         weight = torch.tensor([1.0, float("nan")])
         snapshot = Snapshot()
-        snapshot.take({"weight": weight}, later=[weight])
+        snapshot.take({"weight": weight}, deferred=[weight])
         snapshot.finish()
         assert snapshot.stayed()
 
         weight.data[0] = torch.nextafter(weight[0], torch.tensor(2.0))
         assert not snapshot.stayed()
 
-    def test_the_originals_are_let_go_of_once_nobody_asks(self) -> None:
+    def test_forget_releases_the_originals(self) -> None:
         memory = np.ones(3, dtype=np.float32)
-        weight, seen, snapshot = torch.from_numpy(memory), weakref.ref(memory), Snapshot()
-        copy = snapshot.take({"weight": weight}, later=[weight])
+        weight, reference, snapshot = torch.from_numpy(memory), weakref.ref(memory), Snapshot()
+        copy = snapshot.take({"weight": weight}, deferred=[weight])
         snapshot.finish()
         del memory, weight
-        assert seen() is not None
+        assert reference() is not None
 
         snapshot.forget()
-        assert seen() is None
+        assert reference() is None
         assert copy["weight"].tolist() == [1, 1, 1]
 
 
-def test_the_values_of_what_is_no_view_of_memory_are_copied() -> None:
+def test_tensors_without_strided_memory_are_copied_by_value() -> None:
     conjugate, sparse = torch.tensor([1 + 2j]).conj(), torch.eye(2).to_sparse()
-    copy = Snapshot().take({"conjugate": conjugate, "sparse": sparse}, later=[conjugate, sparse])
+    copy = Snapshot().take({"conjugate": conjugate, "sparse": sparse}, deferred=[conjugate, sparse])
 
     assert copy["conjugate"].tolist() == [1 - 2j]
     assert torch.equal(copy["sparse"].to_dense(), torch.eye(2))
 
 
 @pytest.mark.parametrize("tensor", [torch.empty(0), torch.eye(2).to_sparse(), torch.tensor([1j]).conj()])
-def test_what_is_no_view_of_memory_shares_none(tensor: Tensor) -> None:
+def test_tensors_without_strided_memory_share_none(tensor: Tensor) -> None:
     assert memory_of(tensor) == NOWHERE
 
 
-def test_a_tensor_that_is_spread_over_processes_is_copied_and_stays_spread() -> None:
+def test_copy_of_a_sharded_tensor_is_sharded() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         weight = distribute_tensor(torch.arange(6.0).reshape(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])

@@ -1,4 +1,4 @@
-"""What stays until the next update: told from what does not, and watched while it is copied."""
+"""Tensors that do not change before the next optimizer step: selection, and detection of changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookbus_checkpoint.stable import Stable
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    """A run with an update behind it, whose model has parameters and buffers."""
+    """Start a run after one optimizer step, whose model has parameters and buffers."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(4, 2)).sum().backward()
@@ -26,26 +26,29 @@ def run(tmp_path: Path) -> Any:
         yield run
 
 
-def names_of(found: list[Any], checkpoint: dict[str, Any]) -> list[str]:
-    known = {id(value): name for name, value in checkpoint["state_dict"].items()}
-    return [known[id(each)] for each in found if id(each) in known]
+def get_names(values: list[Any], checkpoint: dict[str, Any]) -> list[str]:
+    names = {id(value): name for name, value in checkpoint["state_dict"].items()}
+    return [names[id(value)] for value in values if id(value) in names]
 
 
-def test_parameters_and_states_stay_and_buffers_do_not(run: Run) -> None:
+def test_find_returns_parameters_and_states_without_buffers(run: Run) -> None:
     checkpoint = collect(run)
 
-    found = Stable().find(checkpoint, run)
+    values = Stable().find(checkpoint, run)
 
-    assert names_of(found, checkpoint) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    assert [each for each in found if isinstance(each, dict)] == [checkpoint["optimizer"]["state"], checkpoint["rng"]]
+    assert get_names(values, checkpoint) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert [value for value in values if isinstance(value, dict)] == [
+        checkpoint["optimizer"]["state"],
+        checkpoint["rng"],
+    ]
 
 
-def test_without_an_optimizer_nobody_tells_of_updates() -> None:
+def test_find_returns_nothing_without_an_optimizer() -> None:
     with HookBus().run(model=nn.Linear(1, 1), iterations=1) as run:
         assert Stable().find(collect(run), run) == []
 
 
-def test_a_model_that_has_grown_is_looked_through_again(run: Run) -> None:
+def test_find_includes_parameters_added_to_the_model(run: Run) -> None:
     stable = Stable()
     stable.find(collect(run), run)
     assert run.model is not None
@@ -53,10 +56,10 @@ def test_a_model_that_has_grown_is_looked_through_again(run: Run) -> None:
 
     checkpoint = collect(run)
 
-    assert names_of(stable.find(checkpoint, run), checkpoint)[-1] == "2.weight"
+    assert get_names(stable.find(checkpoint, run), checkpoint)[-1] == "2.weight"
 
 
-def test_a_change_of_a_weight_is_noticed_from_the_moment_of_the_save(run: Run) -> None:
+def test_change_of_a_weight_is_detected_from_the_save_on(run: Run) -> None:
     stable = Stable()
     stable.find(collect(run), run)
     stable.watch_weights()
@@ -69,7 +72,7 @@ def test_a_change_of_a_weight_is_noticed_from_the_moment_of_the_save(run: Run) -
     assert not stable.stayed()
 
 
-def test_a_change_of_the_optimizers_state_is_noticed_while_it_is_copied(run: Run) -> None:
+def test_change_of_the_optimizer_state_is_detected_during_the_copy(run: Run) -> None:
     stable = Stable()
     stable.find(collect(run), run)
     stable.watch_weights()
@@ -80,7 +83,7 @@ def test_a_change_of_the_optimizers_state_is_noticed_while_it_is_copied(run: Run
     assert not stable.stayed()
 
 
-def test_what_stays_and_a_buffer_that_moves_are_no_change(run: Run) -> None:
+def test_change_of_a_buffer_is_ignored(run: Run) -> None:
     stable = Stable()
     stable.find(collect(run), run)
     stable.watch_weights()

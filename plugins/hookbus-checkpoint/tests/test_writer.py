@@ -1,4 +1,4 @@
-"""Names, retention and the clock: which files several settings and several runs leave together."""
+"""Names, retention and durations: checkpoints of combined settings and of multiple runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 
 
-def periodic(directory: Path) -> list[str]:
-    """The periodic files, by number."""
-    found = [path for path in (directory / "checkpoints").glob("*.pth") if path.stem.rpartition("_")[2].isdigit()]
-    for path in found:
+def list_periodic(directory: Path) -> list[str]:
+    """Return the periodic checkpoints, sorted by number."""
+    paths = [path for path in (directory / "checkpoints").glob("*.pth") if path.stem.rpartition("_")[2].isdigit()]
+    for path in paths:
         verify(path)
-    return [path.name for path in sorted(found, key=lambda path: int(path.stem.rpartition("_")[2]))]
+    return [path.name for path in sorted(paths, key=lambda path: int(path.stem.rpartition("_")[2]))]
 
 
-class Passes(Hook):
-    """The time that passes in each iteration, in seconds."""
+class IterationTime(Hook):
+    """Set the duration of each iteration in seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -39,52 +39,52 @@ class Passes(Hook):
         self.now += self.seconds
 
 
-class TestByTheClock:
+class TestDuration:
     @pytest.mark.parametrize("every", ["30", "30s", "30 s"])
-    def test_files_come_every_so_many_seconds_of_training(self, tmp_path: Path, every: str) -> None:
-        """12 iterations of 10 s: the time passes amid an iteration and is seen as the next one begins."""
-        hooks = [CheckpointHook(interval=None, every=every, save_last=False), Passes(10)]
+    def test_checkpoints_are_written_after_each_duration(self, tmp_path: Path, every: str) -> None:
+        """12 iterations of 10 s: time elapses during an iteration and is measured at the start of the next one."""
+        hooks = [CheckpointHook(interval=None, every=every, save_last=False), IterationTime(10)]
         fake_training(hooks, epochs=4, work_dir=tmp_path)
 
-        assert periodic(tmp_path) == ["iter_4.pth", "iter_7.pth", "iter_10.pth"]
+        assert list_periodic(tmp_path) == ["iter_4.pth", "iter_7.pth", "iter_10.pth"]
 
-    def test_they_come_besides_those_of_the_interval(self, tmp_path: Path) -> None:
-        hooks = [CheckpointHook(interval=2, every="1min", save_last=False), Passes(10)]
+    def test_duration_adds_to_the_interval(self, tmp_path: Path) -> None:
+        hooks = [CheckpointHook(interval=2, every="1min", save_last=False), IterationTime(10)]
         fake_training(hooks, epochs=4, work_dir=tmp_path)
 
-        assert periodic(tmp_path) == ["epoch_2.pth", "epoch_4.pth", "iter_7.pth"]
+        assert list_periodic(tmp_path) == ["epoch_2.pth", "epoch_4.pth", "iter_7.pth"]
 
-    def test_a_resumed_run_goes_on_counting(self, tmp_path: Path) -> None:
+    def test_resumed_run_continues_the_duration(self, tmp_path: Path) -> None:
         for epochs in (1, 4):
-            hooks = [CheckpointHook(interval=None, every="50s", max_keep_ckpts=None), Passes(10)]
+            hooks = [CheckpointHook(interval=None, every="50s", max_keep_ckpts=None), IterationTime(10)]
             fake_training(hooks, epochs=epochs, work_dir=tmp_path, resume="auto")
 
-        assert periodic(tmp_path) == ["iter_6.pth", "iter_11.pth"]
+        assert list_periodic(tmp_path) == ["iter_6.pth", "iter_11.pth"]
 
 
-class TestFilesThatAreKeptForEver:
-    def test_are_those_with_a_multiple_of_the_number(self, tmp_path: Path) -> None:
+class TestKeepEvery:
+    def test_checkpoints_with_multiples_of_the_number_are_kept(self, tmp_path: Path) -> None:
         hook = CheckpointHook(max_keep_ckpts=2, keep_every=3, save_last=False)
         fake_training([hook], epochs=8, batches=1, work_dir=tmp_path)
 
-        assert periodic(tmp_path) == ["epoch_3.pth", "epoch_6.pth", "epoch_7.pth", "epoch_8.pth"]
+        assert list_periodic(tmp_path) == ["epoch_3.pth", "epoch_6.pth", "epoch_7.pth", "epoch_8.pth"]
 
-    def test_count_what_the_interval_counts(self, tmp_path: Path) -> None:
-        """Files by the clock carry numbers of iterations, of which every second is a multiple of 2."""
+    def test_keep_every_counts_the_unit_of_the_interval(self, tmp_path: Path) -> None:
+        """Checkpoints by duration are numbered by iterations, of which every second is a multiple of 2."""
         hook = CheckpointHook(interval=None, every="1s", keep_every=2, max_keep_ckpts=1, save_last=False)
-        fake_training([hook, Passes(1)], epochs=2, work_dir=tmp_path)
+        fake_training([hook, IterationTime(1)], epochs=2, work_dir=tmp_path)
 
-        assert periodic(tmp_path) == ["iter_6.pth"]
+        assert list_periodic(tmp_path) == ["iter_6.pth"]
 
-    def test_are_kept_after_resume_as_well(self, tmp_path: Path) -> None:
+    def test_pinned_checkpoints_are_kept_after_a_resume(self, tmp_path: Path) -> None:
         for epochs in (4, 7):
             hook = CheckpointHook(max_keep_ckpts=1, keep_every=3, save_last=False)
             fake_training([hook], epochs=epochs, batches=1, work_dir=tmp_path, resume="auto")
 
-        assert periodic(tmp_path) == ["epoch_3.pth", "epoch_6.pth", "epoch_7.pth"]
+        assert list_periodic(tmp_path) == ["epoch_3.pth", "epoch_6.pth", "epoch_7.pth"]
 
 
-class Asks(Hook):
+class SaveRequester(Hook):
     def __init__(self, at: int) -> None:
         super().__init__()
         self.at = at
@@ -94,27 +94,27 @@ class Asks(Hook):
             run.request_save("please")
 
 
-class TestAFileThatSomebodyAskedFor:
-    def test_amid_an_epoch_does_not_take_the_name_of_the_epoch_before(self, tmp_path: Path) -> None:
+class TestRequestedSave:
+    def test_save_within_an_epoch_has_the_name_of_the_iteration(self, tmp_path: Path) -> None:
         hook = CheckpointHook(save_last=False)
-        fake_training([hook, Asks(at=4)], epochs=2, work_dir=tmp_path)
+        fake_training([hook, SaveRequester(at=4)], epochs=2, work_dir=tmp_path)
 
-        assert periodic(tmp_path) == ["epoch_1.pth", "epoch_2.pth", "iter_4.pth"]
+        assert list_periodic(tmp_path) == ["epoch_1.pth", "epoch_2.pth", "iter_4.pth"]
         assert read_checkpoint(tmp_path / "checkpoints/epoch_1.pth")["meta"]["iter"] == 3
 
-    def test_counts_for_retention(self, tmp_path: Path) -> None:
-        class AsksAlways(Hook):
+    def test_requested_save_counts_for_retention(self, tmp_path: Path) -> None:
+        class PermanentRequester(Hook):
             def after_train_iter(self, run: Run) -> None:
                 run.request_save("please")
 
         hook = CheckpointHook(interval=None, save_last=False, max_keep_ckpts=2)
-        fake_training([hook, AsksAlways()], epochs=1, work_dir=tmp_path)
+        fake_training([hook, PermanentRequester()], epochs=1, work_dir=tmp_path)
 
-        assert periodic(tmp_path) == ["iter_2.pth", "iter_3.pth"]
+        assert list_periodic(tmp_path) == ["iter_2.pth", "iter_3.pth"]
 
 
-class TestTheSameHookInSeveralRuns:
-    def test_a_run_that_goes_on_removes_the_files_of_its_first_part(self, tmp_path: Path) -> None:
+class TestMultipleRuns:
+    def test_continued_run_removes_the_checkpoints_of_its_first_part(self, tmp_path: Path) -> None:
         model = nn.Linear(1, 1)
         trainer = Trainer(
             model,
@@ -129,10 +129,10 @@ class TestTheSameHookInSeveralRuns:
         trainer.fit()
         trainer.fit(epochs=5)
 
-        assert periodic(tmp_path) == ["epoch_4.pth", "epoch_5.pth"]
+        assert list_periodic(tmp_path) == ["epoch_4.pth", "epoch_5.pth"]
         assert verify(tmp_path / "checkpoints/last.pth").generation == 5
 
-    def test_a_fresh_run_knows_nothing_of_the_one_before(self, tmp_path: Path) -> None:
+    def test_fresh_run_ignores_the_previous_run(self, tmp_path: Path) -> None:
         bus = HookBus([CheckpointHook(interval=None, save_best=False)])
         for name in ("a", "b"):
             fake_training(bus=bus, epochs=1, work_dir=tmp_path / name, fresh=True)
