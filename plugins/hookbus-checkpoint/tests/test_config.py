@@ -65,7 +65,7 @@ def test_save_best_is_a_bool_a_metric_a_list_or_auto(save_best: object, metrics:
         ),
         ({"on_save_error": "ignore"}, "on_save_error: should be 'raise' or 'warn'"),
         ({"best_metric": "0_hmean-iou:recall"}, "set `rule` to greater or less"),
-        ({"save_best": ["accuracy", "stop_rate"]}, "rule: 'stop_rate'"),
+        ({"save_best": ["accuracy", "stop_rate"]}, "rule: the name 'stop_rate'"),
     ],
 )
 def test_constructor_names_the_invalid_setting(settings: dict[str, object], message: str) -> None:

@@ -166,8 +166,8 @@ def test_training_resumes_from_an_older_checkpoint_with_a_warning(
     run = fake_training([CheckpointHook()], epochs=4, batches=1, work_dir=tmp_path, resume="auto").run
 
     assert run.iters_done == 4
-    assert "epoch_3.pth: damaged" in caplog.text
-    assert "last.pth: damaged" in caplog.text
+    assert "epoch_3.pth: corrupted" in caplog.text
+    assert "last.pth: corrupted" in caplog.text
     assert verify(tmp_path / "checkpoints/last.pth").generation > 3
 
 
@@ -176,5 +176,5 @@ def test_training_with_only_corrupted_checkpoints_does_not_start_from_scratch(in
     for path in (tmp_path / "checkpoints").glob("*.pth"):
         flip(path, random.Random(0))
 
-    with pytest.raises(CheckpointError, match="No checkpoint can be used:\n.*damaged"):
+    with pytest.raises(CheckpointError, match="No checkpoint can be used:\n.*corrupted"):
         fake_training([CheckpointHook()], epochs=4, batches=1, work_dir=tmp_path, resume="auto")

@@ -325,7 +325,7 @@ class TestBest:
             train(tmp_path, CheckpointHook(), scores=[None, None])
 
         assert [str(record.message) for record in records if record.category is HookWarning] == [
-            "There is no metric 'accuracy'. Available: val/other. No best checkpoint is kept. Set `best_metric`."
+            "Unknown metric 'accuracy'. Available: val/other. No best checkpoint is kept. Set `best_metric`."
         ]
         assert list_files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 
@@ -630,12 +630,12 @@ class TestErrors:
             run = train(tmp_path, CheckpointHook(save_last=False, save_best=False), epochs=4, resume="auto")
 
         assert run.iters_done == 12
-        assert "epoch_3.pth: damaged" in caplog.text
+        assert "epoch_3.pth: corrupted" in caplog.text
 
     def test_explicitly_resumed_corrupted_file_is_an_error(self, tmp_path: Path) -> None:
         train(tmp_path, CheckpointHook(), epochs=1)
         path = tmp_path / "checkpoints/epoch_1.pth"
         path.write_bytes(path.read_bytes()[:-1])
 
-        with pytest.raises(CheckpointError, match="damaged"):
+        with pytest.raises(CheckpointError, match="corrupted"):
             train(tmp_path / "again", CheckpointHook(), epochs=2, resume=path)

@@ -103,8 +103,8 @@ class TestHostileCheckpoint:
             has_sidecar=has_sidecar,
         )
 
-        warning = nullcontext() if has_sidecar else pytest.warns(HookWarning, match="no sidecar")
-        with warning, pytest.raises(CheckpointDamaged, match="it cannot be read as data"):
+        warning = nullcontext() if has_sidecar else pytest.warns(HookWarning, match="no valid sidecar")
+        with warning, pytest.raises(CheckpointDamaged, match="file cannot be loaded as data"):
             read_checkpoint(path)
         assert not marker.exists()
 
@@ -131,7 +131,7 @@ def test_other_containers_are_rejected_without_executing_code(tmp_path: Path, co
     else:
         commit(path, lambda file: file.write(f"import os; os.system('touch {marker}')".encode()), 1)
 
-    with pytest.raises(CheckpointDamaged, match="it cannot be read as data"):
+    with pytest.raises(CheckpointDamaged, match="file cannot be loaded as data"):
         read_checkpoint(path)
     assert not marker.exists()
 

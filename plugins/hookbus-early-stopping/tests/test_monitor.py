@@ -20,7 +20,7 @@ def test_monitor_finds_the_metric_by_any_unambiguous_name(metric: str, score: fl
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ("loss", "'loss' .*val/a/loss or val/b/loss"),
+        ("loss", "'loss'.* val/a/loss or val/b/loss"),
         ("f1", "'f1'.* val/a/loss, val/accuracy, val/b/loss"),
     ],
 )

@@ -548,7 +548,7 @@ class TestResume:
         file = tmp_path / "a/checkpoints/iter_4.pth"
         count_up(EMAHook(momentum=0.9, warm_up=9), recorder, epochs=2, work_dir=None, resume=file)
 
-        assert "The checkpoint holds no state of hook 'ema': it starts afresh." in caplog.messages
+        assert "No state of hook 'ema' in the checkpoint; it is re-initialized." in caplog.messages
         assert recorder.averages[0] == pytest.approx(0.2 * 4 + 0.8 * 5)
 
     def test_averages_of_another_model_are_rejected(self, tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ class TestStartingFromOthers:
         old.register_buffer("count", torch.ones(1))
         torch.save(old.state_dict(), tmp_path / "old.pth")
         head, hook = fingerprint(new["head"].state_dict()), EMAHook()
-        with pytest.warns(HookWarning, match="no sidecar"):
+        with pytest.warns(HookWarning, match="no valid sidecar"):
             count_up(hook, model=new, epochs=0, load_from=tmp_path / "old.pth", load_strict=False)
 
         averages = hook.averaged()
@@ -646,7 +646,7 @@ class TestStartingFromOthers:
 
     def test_missing_resume_from_is_rejected_before_training(self, tmp_path: Path) -> None:
         model = CountUp()
-        with pytest.raises(CheckpointError, match=r"nowhere\.pth: there is no such file"):
+        with pytest.raises(CheckpointError, match=r"nowhere\.pth: file does not exist"):
             count_up(EMAHook(resume_from=str(tmp_path / "nowhere.pth")), model=model)
         assert model.weight.item() == 0
 

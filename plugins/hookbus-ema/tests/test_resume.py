@@ -91,5 +91,5 @@ def test_checkpoint_of_another_model_is_rejected(write: Callable[..., Path]) -> 
 
 
 def test_missing_checkpoint_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no such file"):
+    with pytest.raises(CheckpointError, match="file does not exist"):
         start_from(ExponentialMovingAverage(nn.Linear(2, 5)), tmp_path / "none.pth", LOGGER)

@@ -150,5 +150,5 @@ def test_unknown_loader_name_is_reported_before_training(dataloader: Any) -> Non
 
 @pytest.mark.parametrize("empty", [{}, []])
 def test_validation_without_data_is_an_error(empty: Any) -> None:
-    with pytest.raises(LoopError, match="nothing was measured"):
+    with pytest.raises(LoopError, match="val_loader: expected at least one"):
         validate(EvalHook(dataloader=empty))
