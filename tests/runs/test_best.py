@@ -11,7 +11,7 @@ from hookbus.runs.best import Best
 
 
 @pytest.mark.parametrize("path", [None, Path("runs/x/checkpoints/best_loss.pth")])
-def test_goes_through_plain_values_and_comes_back_equal(path: Path | None) -> None:
+def test_best_is_restored_from_its_json_state(path: Path | None) -> None:
     best = Best(0.25, epoch=2, step=6, weights="averaged", path=path)
     state = json.loads(json.dumps(best.state_dict()))
     assert state == {"value": 0.25, "epoch": 2, "step": 6, "weights": "averaged", "path": path and str(path)}

@@ -1,4 +1,4 @@
-"""What a run shows of its clock."""
+"""Progress of a run, as hooks read it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def iterate(bus: HookBus, *batches: Any) -> None:
         bus.emit("after_train_iter", batch=batch)
 
 
-def test_counts_say_what_is_done_and_indices_what_is_in_progress() -> None:
+def test_counts_are_of_completed_work_and_indices_of_work_in_progress() -> None:
     bus, seen = HookBus(), []
 
-    def look(run: Run) -> None:
+    def record_counts(run: Run) -> None:
         counts = (run.epochs_done, run.iters_done, run.steps_done, run.samples_done)
         seen.append((*counts, run.epoch, run.iter, run.stepped))
 
     for point in ("before_train_iter", "after_train_iter", "after_train_epoch"):
-        bus.on(point, name=point)(look)
+        bus.on(point, name=point)(record_counts)
     with bus.run(epochs=2) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
@@ -40,14 +40,14 @@ def test_counts_say_what_is_done_and_indices_what_is_in_progress() -> None:
     ]
 
 
-def test_limits_are_those_that_were_given() -> None:
+def test_limits_are_the_arguments_of_the_run() -> None:
     with HookBus().run(epochs=3) as run:
         assert (run.max_epochs, run.max_iters) == (3, None)
     with HookBus().run(iterations=7) as run:
         assert (run.max_epochs, run.max_iters) == (None, 7)
 
 
-def test_an_epoch_is_complete_at_its_end_unless_it_was_cut() -> None:
+def test_epoch_is_complete_at_its_end_unless_a_stop_truncates_it() -> None:
     bus, seen = HookBus(), []
     bus.on("before_epoch", name="before")(lambda run: seen.append(run.epoch_complete))
     bus.on("after_train_epoch", name="after")(lambda run: seen.append(run.epoch_complete))

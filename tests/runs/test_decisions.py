@@ -1,4 +1,4 @@
-"""Of one process; what several agree on is in tests/distributed/test_decisions.py."""
+"""Request synchronization with one process; tests/distributed/test_decisions.py tests it with multiple processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hookbus.runs.decisions import begin_together
 from hookbus.testing import fake_training
 
 
-class TestInOneProcess:
-    def test_nothing_is_compared(self) -> None:
+class TestSingleProcess:
+    def test_single_process_compares_no_requests(self) -> None:
         class Stop(Hook):
             skips_iterations = True
 
@@ -29,14 +29,14 @@ class TestInOneProcess:
         assert not run.decisions.skipping
         assert run.stop_reasons == ["stop: enough"]
 
-    def test_id_and_seed_stay(self) -> None:
+    def test_single_process_keeps_its_run_id_and_seed(self) -> None:
         run = fake_training().run
         before = run.id, run.seed
         begin_together(run)
 
         assert (run.id, run.seed) == before
 
-    def test_a_hook_that_says_that_it_never_asks_may_ask(self) -> None:
+    def test_hook_that_declares_no_requests_may_make_one(self) -> None:
         class Silent(Hook):
             makes_requests = False
 
@@ -46,8 +46,8 @@ class TestInOneProcess:
         assert fake_training([Silent()]).run.outcome == "stopped"
 
 
-class Alike(Ranks):
-    """Two ranks that always do the same: one of them, and what it says twice. Notes what is compared."""
+class EqualRanks(Ranks):
+    """Two ranks with equal calls and values, of which one exists. Records the names of the reductions."""
 
     def __init__(self) -> None:
         self.rank, self.world_size = 0, 2
@@ -61,89 +61,91 @@ class Alike(Ranks):
         return tensor
 
 
-def trained_alike(hook: Hook, monkeypatch: pytest.MonkeyPatch, every: int = 1) -> list[str]:
-    """What two ranks compare in a training of 2 epochs of 3 iterations."""
-    ranks = Alike()
+def reductions_of_training(hook: Hook, monkeypatch: pytest.MonkeyPatch, every: int = 1) -> list[str]:
+    """Return the names of the reductions in a training of 2 epochs of 3 iterations on two equal ranks."""
+    ranks = EqualRanks()
     monkeypatch.setattr("hookbus.session.join", lambda device: ranks)
 
-    class Sets(Hook):
+    class SetInterval(Hook):
         makes_requests = False
 
         def before_run(self, run) -> None:
             run.decisions.every = every
 
-    fake_training([hook, Sets()])
+    fake_training([hook, SetInterval()])
     return ranks.compared
 
 
-class Asks(Hook):
+class MayRequest(Hook):
     pass
 
 
-class Skips(Asks):
+class MaySkip(MayRequest):
     skips_iterations = True
 
     def after_forward(self) -> None:
         pass
 
 
-class AsksRarely(Asks):
+class ScheduledRequests(MayRequest):
     @hookimpl(when=every(4))
     def after_train_iter(self) -> None:
         pass
 
 
-class Watches(Hook):
+class Observer(Hook):
     observer = True
 
 
-class NeverAsks(Hook):
+class NoRequests(Hook):
     makes_requests = False
 
 
-class TestWhatTwoRanksCompare:
-    def test_what_waits_at_each_boundary_where_a_hook_can_ask(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert trained_alike(Asks(), monkeypatch) == ["requests"] * 17
-
-    @pytest.mark.parametrize("hook", [Watches, NeverAsks])
-    def test_nothing_where_none_can(self, hook: type[Hook], monkeypatch: pytest.MonkeyPatch) -> None:
-        assert trained_alike(hook(), monkeypatch) == []
-
-    def test_less_often_where_that_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of the 6 iterations, the third and the sixth."""
-        assert len(trained_alike(Asks(), monkeypatch, every=3)) == 17 - 4
-
-    def test_at_once_where_the_schedule_of_a_hook_that_asks_is_due(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of the 6 iterations, the fourth, and the fifth."""
-        assert len(trained_alike(AsksRarely(), monkeypatch, every=5)) == 17 - 4
-
-    def test_whether_to_leave_the_iteration_out_where_a_hook_can_ask_that(
+class TestReductions:
+    def test_ranks_compare_requests_at_each_boundary_if_a_hook_can_make_any(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        compared = trained_alike(Skips(), monkeypatch)
+        assert reductions_of_training(MayRequest(), monkeypatch) == ["requests"] * 17
+
+    @pytest.mark.parametrize("hook", [Observer, NoRequests])
+    def test_ranks_compare_nothing_if_no_hook_can_make_requests(
+        self, hook: type[Hook], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert reductions_of_training(hook(), monkeypatch) == []
+
+    def test_ranks_compare_requests_every_n_iterations(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Of the 6 iterations, the third and the sixth.
+        assert len(reductions_of_training(MayRequest(), monkeypatch, every=3)) == 17 - 4
+
+    def test_ranks_compare_requests_when_a_scheduled_hook_is_due(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Of the 6 iterations, the fourth and the fifth.
+        assert len(reductions_of_training(ScheduledRequests(), monkeypatch, every=5)) == 17 - 4
+
+    def test_ranks_compare_skips_if_a_hook_can_skip_iterations(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        compared = reductions_of_training(MaySkip(), monkeypatch)
 
         assert compared.count("skip the iteration") == 6
         assert compared.count("requests") == 17
 
 
-def test_a_vector_of_requests_is_small() -> None:
+def test_requests_are_compared_as_three_integers() -> None:
     sizes: list[tuple[int, torch.dtype]] = []
 
-    class Measures(Alike):
+    class RecordSizes(EqualRanks):
         def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
             sizes.append((tensor.numel(), tensor.dtype))
             return tensor
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookbus.session.join", lambda device: Measures())
-        fake_training([Asks()])
+        patch.setattr("hookbus.session.join", lambda device: RecordSizes())
+        fake_training([MayRequest()])
 
     assert set(sizes) == {(3, torch.int64)}
 
 
-def test_ranks_that_are_at_different_places_are_an_error_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ahead(Alike):
-        """The other rank is an iteration ahead."""
+def test_ranks_at_different_points_raise_an_error_with_both_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead(EqualRanks):
+        """Two ranks, of which the second is one iteration ahead."""
 
         def _gather(self, name, value):
             return [value, replace(value, iteration=value.iteration + 1) if name == "requests" else value]
@@ -154,7 +156,7 @@ def test_ranks_that_are_at_different_places_are_an_error_that_names_them(monkeyp
     monkeypatch.setattr("hookbus.session.join", lambda device: Ahead())
 
     with pytest.raises(RankError) as caught:
-        fake_training([Asks()])
+        fake_training([MayRequest()])
     assert str(caught.value) == (
         "The ranks have reached different points: rank 0: before_train, iteration 0; rank 1: before_train, iteration "
         "1. Make the training loaders of all ranks yield the same number of batches, and emit the same events on every "

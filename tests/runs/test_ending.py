@@ -1,4 +1,4 @@
-"""However a run ends, its end is told: to every hook once, in `status.json`, and to the caller."""
+"""The end of a run: events of the hooks, `status.json` and the exception of the caller."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from hookbus.runs.ending import EXIT_CODES, agreed_outcome
 from hookbus.runs.workdir import claim, read_status
 from tests import toys
 
-AT_THE_END = ("after_run", "cleanup")
+AT_END = ("after_run", "cleanup")
 NOT_IN_TRAINING = {
     "before_test", "before_test_epoch", "before_test_iter", "after_test_iter", "after_test_epoch", "after_test",
     "log_images", "log_histograms", "log_figure", "log_text", "log_artifact", "on_exception",
 }  # fmt: skip
 IN_TRAINING = [point for point in POINTS if point not in NOT_IN_TRAINING]
-BEFORE_THE_LOOP = ("before_run", "log_config", "after_load_checkpoint")
-IN_THE_LOOP = [point for point in IN_TRAINING if point not in (*BEFORE_THE_LOOP, *AT_THE_END)]
+BEFORE_LOOP = ("before_run", "log_config", "after_load_checkpoint")
+IN_LOOP = [point for point in IN_TRAINING if point not in (*BEFORE_LOOP, *AT_END)]
 
 
-class Records(Hook):
-    """Asks for a record of each iteration, so that `log_scalars` fires."""
+class RequestRecords(Hook):
+    """Hook that requests a record of each iteration, so that `log_scalars` is emitted."""
 
     def after_train_iter(self, run: Any) -> None:
         window = run.metrics.window(self.name)
         run.request_record(window, lambda metrics, step: run.bus.emit("log_scalars", values=metrics, step=step))
 
 
-class Heard:
-    """Writes down every event of a training, and does something at the first event of one point."""
+class EventRecorder:
+    """Listener of all points that records the events of a training, and acts at the first event of one point."""
 
     def __init__(self, training: Trainer, point: str, act: Callable[[], None]) -> None:
         self.events: list[str] = []
         self.outcomes: list[tuple[str, str, str]] = []
         self.exceptions: list[BaseException] = []
-        for each in POINTS:
-            setattr(self, each, hookimpl(self._noting(each)))
-        training.bus.register(self, "heard")
+        for name in POINTS:
+            setattr(self, name, hookimpl(self._recorder(name)))
+        training.bus.register(self, "recorder")
         training.bus.on(point, name="culprit")(self._once(act))
 
-    def _noting(self, point: str) -> Callable[..., None]:
-        def note(run: Any) -> None:
+    def _recorder(self, point: str) -> Callable[..., None]:
+        def record(run: Any) -> None:
             self.events.append(point)
-            if point in AT_THE_END:
+            if point in AT_END:
                 self.outcomes.append((point, run.outcome, type(run.exception).__name__))
 
-        return note
+        return record
 
     def _once(self, act: Callable[[], None]) -> Callable[..., None]:
         def first() -> None:
@@ -65,11 +65,11 @@ class Heard:
         return first
 
     def since(self, point: str) -> list[str]:
-        """The events of other points since it was done."""
-        return [each for each in self.events[self.events.index("acted") + 1 :] if each != point]
+        """Return the events of other points after the action."""
+        return [event for event in self.events[self.events.index("acted") + 1 :] if event != point]
 
 
-def raising(error: BaseException) -> Callable[[], None]:
+def raise_error(error: BaseException) -> Callable[[], None]:
     def act() -> None:
         raise error
 
@@ -78,7 +78,7 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of iteration 2, in the middle of the first epoch."""
+    """Checkpoint of iteration 2, within the first epoch."""
     saver = toys.Saver("after_train_iter", 2)
     toys.trainer(saver, work_dir=tmp_path_factory.mktemp("earlier"), iterations=2).fit()
     return saver.files[0]
@@ -86,19 +86,19 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def training(file: Path, tmp_path: Path) -> Trainer:
-    """A training in which every point of a training fires."""
+    """Training in which every point of a training is emitted."""
     options: dict[str, Any] = {
         "work_dir": tmp_path / "run",
         "resume": file,
         "val_loader": toys.pairs(),
         "config": {"lr": 0.1},
     }
-    return toys.trainer(Records(), toys.Saver("after_train"), epochs=2, **options)
+    return toys.trainer(RequestRecords(), toys.Saver("after_train"), epochs=2, **options)
 
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Ctrl-C does here what it does in a program; afterwards nobody listens for it in another way."""
+    """Install the default handler of SIGINT, and check that the test restored it."""
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.signal(signal.SIGINT, earlier) is signal.default_int_handler
@@ -114,28 +114,28 @@ def lock_is_free(training: Trainer) -> bool:
     return True
 
 
-def test_these_are_the_points_of_a_training(training: Trainer) -> None:
-    heard = Heard(training, "before_run", lambda: None)
+def test_training_emits_every_point_of_a_training(training: Trainer) -> None:
+    recorder = EventRecorder(training, "before_run", lambda: None)
     training.fit()
-    assert sorted(set(heard.events) - {"acted"}) == sorted(IN_TRAINING)
+    assert sorted(set(recorder.events) - {"acted"}) == sorted(IN_TRAINING)
 
 
-class TestAnException:
+class TestException:
     @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()], ids=repr)
-    @pytest.mark.parametrize("point", [point for point in IN_TRAINING if point not in AT_THE_END])
-    def test_is_told_once_and_then_the_end_whatever_the_point(
+    @pytest.mark.parametrize("point", [point for point in IN_TRAINING if point not in AT_END])
+    def test_exception_at_any_point_is_emitted_once_before_the_end(
         self, training: Trainer, point: str, error: BaseException
     ) -> None:
-        heard = Heard(training, point, raising(error))
+        recorder = EventRecorder(training, point, raise_error(error))
         seen: list[object] = []
         training.bus.on("on_exception")(lambda exception: seen.append(exception))
         with pytest.raises(type(error)) as caught:
             training.fit()
         assert caught.value is error
         assert seen == [error]
-        assert heard.since(point) == ["on_exception", "after_run", "cleanup"]
+        assert recorder.since(point) == ["on_exception", "after_run", "cleanup"]
         outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        assert heard.outcomes == [(each, outcome, type(error).__name__) for each in AT_THE_END]
+        assert recorder.outcomes == [(last_point, outcome, type(error).__name__) for last_point in AT_END]
         status = status_of(training)
         assert (status["outcome"], status["exit_code"]) == (outcome, EXIT_CODES[outcome])
         assert status["error"] == in_one_line(error)
@@ -145,47 +145,51 @@ class TestAnException:
     @pytest.mark.parametrize(
         ("error", "outcome"), [(ValueError("broken"), "failed"), (KeyboardInterrupt(), "interrupted")]
     )
-    @pytest.mark.parametrize("point", AT_THE_END)
-    def test_at_the_end_ends_a_run_that_had_ended_well(
+    @pytest.mark.parametrize("point", AT_END)
+    def test_exception_at_the_end_fails_a_completed_run(
         self, training: Trainer, point: str, error: BaseException, outcome: str
     ) -> None:
-        heard = Heard(training, point, raising(error))
+        recorder = EventRecorder(training, point, raise_error(error))
         with pytest.raises(type(error)) as caught:
             training.fit()
         assert caught.value is error
-        assert heard.since(point) == (["cleanup"] if point == "after_run" else [])
-        assert {each for each in heard.outcomes if each[1] != "finished"} <= {
+        assert recorder.since(point) == (["cleanup"] if point == "after_run" else [])
+        assert {entry for entry in recorder.outcomes if entry[1] != "finished"} <= {
             ("cleanup", outcome, type(error).__name__)
         }
         assert (status_of(training)["outcome"], status_of(training)["epochs_done"]) == (outcome, 2)
         assert lock_is_free(training)
 
-    def test_leaves_requests_undone_and_says_so(self, training: Trainer, caplog: pytest.LogCaptureFixture) -> None:
-        def ask_and_fail(run: Any) -> None:
+    def test_exception_drops_pending_requests_with_a_warning(
+        self, training: Trainer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def request_and_fail(run: Any) -> None:
             run.request_save("before it is too late")
             run.request_stop("enough")
             raise ValueError("broken")
 
-        training.bus.on("after_train_iter", name="asking")(ask_and_fail)
+        training.bus.on("after_train_iter", name="requester")(request_and_fail)
         with pytest.raises(ValueError, match="broken"):
             training.fit()
         assert [line for line in caplog.messages if line.startswith("The run ended")] == [
-            "The run ended before a request was processed: save, requested by asking: before it is too late",
-            "The run ended before a request was processed: stop, requested by asking: enough",
+            "The run ended before a request was processed: save, requested by requester: before it is too late",
+            "The run ended before a request was processed: stop, requested by requester: enough",
         ]
         assert training.bus.current.stops == []
 
-    def test_what_is_asked_for_after_it_is_not_done_either(
+    def test_request_after_an_exception_is_dropped_with_a_warning(
         self, training: Trainer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        training.bus.on("on_exception", name="asking")(lambda run: run.request_save("a last one"))
-        heard = Heard(training, "before_train", raising(ValueError("broken")))
+        training.bus.on("on_exception", name="requester")(lambda run: run.request_save("a last one"))
+        recorder = EventRecorder(training, "before_train", raise_error(ValueError("broken")))
         with pytest.raises(ValueError, match="broken"):
             training.fit()
-        assert "The run ended before a request was processed: save, requested by asking: a last one" in caplog.messages
-        assert "before_save_checkpoint" not in heard.events
+        assert (
+            "The run ended before a request was processed: save, requested by requester: a last one" in caplog.messages
+        )
+        assert "before_save_checkpoint" not in recorder.events
 
-    def test_of_the_loop_itself_is_told_in_the_same_way(self) -> None:
+    def test_exception_of_the_loop_is_emitted_before_the_end(self) -> None:
         bus, called = HookBus(), list[str]()
         bus.on("on_exception", name="a")(lambda exception: called.append(str(exception)))
         bus.on("after_run", name="b")(lambda run: called.append(run.outcome))
@@ -195,12 +199,12 @@ class TestAnException:
         assert called == ["division by zero", "failed", "cleanup"]
 
 
-class TestSeveralFailures:
-    def test_at_the_end_are_one_group(self, training: Trainer) -> None:
+class TestMultipleFailures:
+    def test_multiple_errors_at_the_end_are_raised_as_one_group(self, training: Trainer) -> None:
         first, second, third = ValueError("first"), TypeError("second"), OSError("third")
-        training.bus.on("after_run", name="a")(raising(first))
-        training.bus.on("after_run", name="b")(raising(second))
-        training.bus.on("cleanup", name="c")(raising(third))
+        training.bus.on("after_run", name="a")(raise_error(first))
+        training.bus.on("after_run", name="b")(raise_error(second))
+        training.bus.on("cleanup", name="c")(raise_error(third))
         with pytest.raises(BaseExceptionGroup, match="hooks failed at the end of the run") as caught:
             training.fit()
         inner, last = caught.value.exceptions
@@ -209,10 +213,10 @@ class TestSeveralFailures:
         assert inner.exceptions == (second, first)
         assert status_of(training)["outcome"] == "failed"
 
-    def test_leave_ctrl_c_as_it_is_with_the_others_noted(self, training: Trainer) -> None:
+    def test_keyboard_interrupt_is_raised_with_other_errors_as_notes(self, training: Trainer) -> None:
         interrupt = KeyboardInterrupt()
-        training.bus.on("after_run", name="a")(raising(ValueError("first")))
-        training.bus.on("cleanup", name="b")(raising(interrupt))
+        training.bus.on("after_run", name="a")(raise_error(ValueError("first")))
+        training.bus.on("cleanup", name="b")(raise_error(interrupt))
         with pytest.raises(KeyboardInterrupt) as caught:
             training.fit()
         assert caught.value is interrupt
@@ -220,11 +224,11 @@ class TestSeveralFailures:
         assert note.startswith("also raised: ValueError: first (raised by hook 'a'")
         assert (training.bus.current.outcome, status_of(training)["exit_code"]) == ("interrupted", 130)
 
-    def test_leave_the_error_of_the_training_as_it_is(self, training: Trainer) -> None:
-        error, heard = ValueError("broken"), Heard(training, "before_train", lambda: None)
-        training.bus.on("before_train", name="a")(raising(error))
-        training.bus.on("on_exception", name="b")(raising(KeyboardInterrupt()))
-        training.bus.on("cleanup", name="c")(raising(OSError("third")))
+    def test_error_of_the_training_is_raised_with_errors_at_the_end_as_notes(self, training: Trainer) -> None:
+        error, recorder = ValueError("broken"), EventRecorder(training, "before_train", lambda: None)
+        training.bus.on("before_train", name="a")(raise_error(error))
+        training.bus.on("on_exception", name="b")(raise_error(KeyboardInterrupt()))
+        training.bus.on("cleanup", name="c")(raise_error(OSError("third")))
         with pytest.raises(ValueError, match="broken") as caught:
             training.fit()
         assert caught.value is error
@@ -232,15 +236,15 @@ class TestSeveralFailures:
             "also raised: KeyboardInterrupt",
             "also raised: OSError: third",
         ]
-        assert [each for each in heard.events if each in AT_THE_END] == ["after_run", "cleanup"]
+        assert [event for event in recorder.events if event in AT_END] == ["after_run", "cleanup"]
         assert status_of(training)["outcome"] == "failed"
 
-    def test_a_status_that_cannot_be_written_is_one_of_them(self, training: Trainer, tmp_path: Path) -> None:
-        def take_its_place() -> None:
+    def test_status_that_cannot_be_written_fails_the_run(self, training: Trainer, tmp_path: Path) -> None:
+        def replace_by_directory() -> None:
             (tmp_path / "run" / "status.json").unlink()
             (tmp_path / "run" / "status.json").mkdir()
 
-        training.bus.on("cleanup", name="a")(take_its_place)
+        training.bus.on("cleanup", name="a")(replace_by_directory)
         with pytest.raises(IsADirectoryError):
             training.fit()
         assert training.bus.current.outcome == "failed"
@@ -248,24 +252,24 @@ class TestSeveralFailures:
 
 
 class TestCtrlC:
-    @pytest.mark.parametrize("point", IN_THE_LOOP)
-    def test_lets_the_iteration_end_and_everything_be_closed_whatever_is_running(
+    @pytest.mark.parametrize("point", IN_LOOP)
+    def test_ctrl_c_at_any_point_ends_the_iteration_and_closes_open_points(
         self, training: Trainer, point: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        heard = Heard(training, point, lambda: signal.raise_signal(signal.SIGINT))
+        recorder = EventRecorder(training, point, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             training.fit()
-        assert "on_exception" not in heard.events
-        assert heard.events[-2:] == ["after_run", "cleanup"]
-        assert heard.outcomes == [(each, "interrupted", "NoneType") for each in AT_THE_END]
-        for opening in (each for each in POINTS if each.startswith("before_") and "optimizer" not in each):
+        assert "on_exception" not in recorder.events
+        assert recorder.events[-2:] == ["after_run", "cleanup"]
+        assert recorder.outcomes == [(last_point, "interrupted", "NoneType") for last_point in AT_END]
+        for opening in (name for name in POINTS if name.startswith("before_") and "optimizer" not in name):
             closing = opening.replace("before_", "after_")
-            assert heard.events.count(opening) == heard.events.count(closing), opening
+            assert recorder.events.count(opening) == recorder.events.count(closing), opening
         run = training.bus.current
         assert run.stop_reasons == ["Ctrl-C"]
         assert status_of(training)["reasons"] == ["Ctrl-C"]
         files = (Path(str(training.work_dir)) / "checkpoints").glob("*.pth")
-        assert [each.name for each in files] == [f"iter_{run.iters_done}.pth"]
+        assert [path.name for path in files] == [f"iter_{run.iters_done}.pth"]
         expected = "Interrupted: finishing this iteration. Press Ctrl-C again to stop at once."
         assert caplog.messages.count(expected) == 1
 
@@ -273,36 +277,36 @@ class TestCtrlC:
         ("point", "iterations"),
         [("before_train", 2), ("before_train_iter", 3), ("after_backward", 3), ("after_epoch", 3)],
     )
-    def test_no_further_iteration_begins(self, training: Trainer, point: str, iterations: int) -> None:
-        Heard(training, point, lambda: signal.raise_signal(signal.SIGINT))
+    def test_no_iteration_begins_after_ctrl_c(self, training: Trainer, point: str, iterations: int) -> None:
+        EventRecorder(training, point, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             training.fit()
         assert training.bus.current.iters_done == iterations
 
-    @pytest.mark.parametrize("point", [*BEFORE_THE_LOOP, *AT_THE_END])
-    def test_outside_of_the_loop_it_ends_the_run_at_once(self, training: Trainer, point: str) -> None:
-        heard = Heard(training, point, lambda: signal.raise_signal(signal.SIGINT))
+    @pytest.mark.parametrize("point", [*BEFORE_LOOP, *AT_END])
+    def test_ctrl_c_outside_of_the_loop_ends_the_run_at_once(self, training: Trainer, point: str) -> None:
+        recorder = EventRecorder(training, point, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             training.fit()
-        assert [each for each in heard.since(point) if each in AT_THE_END] == [
-            each for each in AT_THE_END if point not in (each, "cleanup")
+        assert [event for event in recorder.since(point) if event in AT_END] == [
+            last_point for last_point in AT_END if point not in (last_point, "cleanup")
         ]
         assert (training.bus.current.outcome, status_of(training)["exit_code"]) == ("interrupted", 130)
 
-    @pytest.mark.parametrize("point", IN_THE_LOOP)
-    def test_a_second_time_it_ends_the_run_at_once(self, training: Trainer, point: str) -> None:
+    @pytest.mark.parametrize("point", IN_LOOP)
+    def test_second_ctrl_c_ends_the_run_at_once(self, training: Trainer, point: str) -> None:
         def twice() -> None:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
-        heard = Heard(training, point, twice)
+        recorder = EventRecorder(training, point, twice)
         with pytest.raises(KeyboardInterrupt):
             training.fit()
-        assert heard.since(point) == ["on_exception", "after_run", "cleanup"]
+        assert recorder.since(point) == ["on_exception", "after_run", "cleanup"]
         assert status_of(training)["outcome"] == "interrupted"
 
 
-class Asks(Hook):
+class RequestStops(Hook):
     def __init__(self, *outcomes: str) -> None:
         super().__init__()
         self.outcomes = outcomes
@@ -314,7 +318,7 @@ class Asks(Hook):
 
 class TestOutcome:
     @pytest.mark.parametrize(
-        ("asked", "outcome"),
+        ("outcomes", "outcome"),
         [
             ((), "finished"),
             (("stopped",), "stopped"),
@@ -322,8 +326,8 @@ class TestOutcome:
             (("preempted", "interrupted", "stopped"), "interrupted"),
         ],
     )
-    def test_is_the_most_urgent_of_what_was_asked_for(self, asked: tuple[str, ...], outcome: str) -> None:
-        with contextlib.suppress(KeyboardInterrupt), HookBus([Asks(*asked)]).run(iterations=1) as run:
+    def test_outcome_is_the_strongest_of_the_stop_requests(self, outcomes: tuple[str, ...], outcome: str) -> None:
+        with contextlib.suppress(KeyboardInterrupt), HookBus([RequestStops(*outcomes)]).run(iterations=1) as run:
             for _ in run.epochs():
                 for _ in run.batches([1]):
                     run.bus.emit("after_train_iter")
@@ -331,7 +335,7 @@ class TestOutcome:
             assert agreed_outcome(run) == outcome
         assert run.outcome == outcome
 
-    def test_every_one_has_an_exit_code(self) -> None:
+    def test_every_outcome_has_an_exit_code(self) -> None:
         assert EXIT_CODES == {
             "finished": 0,
             "stopped": 0,
@@ -344,28 +348,28 @@ class TestOutcome:
 
 class TestStatus:
     @pytest.mark.parametrize(
-        ("asked", "outcome", "code"),
+        ("outcomes", "outcome", "code"),
         [((), "finished", 0), (("stopped",), "stopped", 0), (("preempted",), "preempted", 75)],
     )
-    def test_says_how_it_ended_why_and_how_far_it_got(
-        self, tmp_path: Path, asked: tuple[str, ...], outcome: str, code: int
+    def test_status_contains_outcome_reasons_and_progress(
+        self, tmp_path: Path, outcomes: tuple[str, ...], outcome: str, code: int
     ) -> None:
-        training = toys.trainer(Asks(*asked), iterations=2, work_dir=tmp_path, val_loader=toys.pairs())
+        training = toys.trainer(RequestStops(*outcomes), iterations=2, work_dir=tmp_path, val_loader=toys.pairs())
         run = training.fit()
         status = json.loads((tmp_path / "status.json").read_text())
-        done = 1 if asked else 2
+        done = 1 if outcomes else 2
         assert {key: status[key] for key in ("outcome", "exit_code", "mode", "reasons", "error")} == {
             "outcome": outcome,
             "exit_code": code,
             "mode": "train",
-            "reasons": [f"asks: it is {each}" for each in asked],
+            "reasons": [f"request_stops: it is {reason}" for reason in outcomes],
             "error": None,
         }
         assert status["about"] == {}
         assert (status["epochs_done"], status["iters_done"], status["steps_done"]) == (0, done, done)
         assert (status["best"], status["metrics"]) == ({}, dict(run.metrics.results))
 
-    def test_names_the_best_results(self, tmp_path: Path) -> None:
+    def test_status_contains_the_best_results(self, tmp_path: Path) -> None:
         from hookbus.run import Best
 
         with HookBus().run(work_dir=tmp_path) as run:
@@ -375,21 +379,21 @@ class TestStatus:
         assert status["best"] == {"val/accuracy": {"value": 0.5, "epoch": 2, "step": 6}}
         assert status["metrics"] == {"val/loss": None}
 
-    def test_says_that_the_run_is_going_on_before_any_hook_is_called(self, tmp_path: Path) -> None:
+    def test_status_is_running_before_any_hook_is_called(self, tmp_path: Path) -> None:
         bus, seen = HookBus(), []
         bus.on("before_run")(lambda: seen.append(read_status(tmp_path)))
         with bus.run(work_dir=tmp_path):
             pass
-        assert [(each["outcome"], each["exit_code"]) for each in seen] == [("running", None)]
+        assert [(status["outcome"], status["exit_code"]) for status in seen] == [("running", None)]
 
-    def test_is_written_when_every_hook_has_cleaned_up(self, tmp_path: Path) -> None:
+    def test_final_status_is_written_after_the_cleanup_of_hooks(self, tmp_path: Path) -> None:
         bus, seen = HookBus(), []
         bus.on("cleanup")(lambda: seen.append(read_status(tmp_path)["outcome"]))
         with bus.run(work_dir=tmp_path):
             pass
         assert (seen, read_status(tmp_path)["outcome"]) == (["running"], "finished")
 
-    def test_is_left_alone_by_a_validation_on_its_own(self, tmp_path: Path) -> None:
+    def test_separate_validation_does_not_modify_the_status(self, tmp_path: Path) -> None:
         training = toys.trainer(epochs=1, work_dir=tmp_path, val_loader=toys.pairs())
         training.fit()
         before = (tmp_path / "status.json").read_text()

@@ -1,4 +1,4 @@
-"""Ctrl-C: in a training, in a loop of one's own, in a terminal."""
+"""Ctrl-C in a training, in a custom loop and in a terminal."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 class TestInterrupts:
     @pytest.fixture(autouse=True)
-    def default(self) -> Any:
+    def default_handler(self) -> Any:
         earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
         signal.signal(signal.SIGINT, earlier)
 
-    def test_are_taken_as_a_request_of_ctrl_c_and_the_handler_is_restored(self) -> None:
+    def test_ctrl_c_adds_a_stop_request_and_the_handler_is_restored(self) -> None:
         run = Run(HookBus())
         with graceful_interrupts(run):
             signal.raise_signal(signal.SIGINT)
@@ -42,12 +42,12 @@ class TestInterrupts:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert run.interrupted
 
-    def test_the_handler_is_restored_after_an_error_too(self) -> None:
+    def test_handler_is_restored_after_an_error(self) -> None:
         with pytest.raises(ValueError, match="broken"), graceful_interrupts(Run(HookBus())):
             raise ValueError("broken")
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-    def test_a_handler_of_the_program_is_left_alone(self) -> None:
+    def test_handler_of_the_program_is_not_replaced(self) -> None:
         called = []
 
         def mine(number: int, frame: FrameType | None) -> None:
@@ -60,7 +60,7 @@ class TestInterrupts:
         assert called == [signal.SIGINT]
         assert signal.getsignal(signal.SIGINT) is mine
 
-    def test_a_thread_can_train(self) -> None:
+    def test_training_runs_in_a_thread(self) -> None:
         outcomes: list[str] = []
         training = toys.trainer(iterations=1)
         thread = threading.Thread(target=lambda: outcomes.append(training.fit().outcome))
@@ -69,11 +69,11 @@ class TestInterrupts:
         assert outcomes == ["finished"]
 
 
-class TestInterruptsInALoopOfOnesOwn:
-    """Ctrl-C comes in the second iteration of three."""
+class TestInterruptsInCustomLoop:
+    """Ctrl-C in the second iteration of three."""
 
     @pytest.fixture(autouse=True)
-    def default(self) -> Any:
+    def default_handler(self) -> Any:
         earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
         signal.signal(signal.SIGINT, earlier)
@@ -85,14 +85,14 @@ class TestInterruptsInALoopOfOnesOwn:
             signal.raise_signal(signal.SIGINT)
         bus.emit("after_train_iter", batch_idx=index)
 
-    def by_run(self, bus: RecordingBus, run: Run) -> None:
+    def loop_over_run_batches(self, bus: RecordingBus, run: Run) -> None:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for index, _ in run.batches([1, 2, 3]):
                 self.step(bus, index)
             bus.emit("after_train_epoch")
 
-    def by_asking(self, bus: RecordingBus, run: Run) -> None:
+    def loop_that_checks_should_stop(self, bus: RecordingBus, run: Run) -> None:
         bus.emit("before_train_epoch")
         for index in range(3):
             self.step(bus, index)
@@ -100,33 +100,41 @@ class TestInterruptsInALoopOfOnesOwn:
                 break
         bus.emit("after_train_epoch")
 
-    def by_nothing(self, bus: RecordingBus, run: Run) -> None:
+    def loop_without_checks(self, bus: RecordingBus, run: Run) -> None:
         bus.emit("before_train_epoch")
         for index in range(3):
             self.step(bus, index)
-        pytest.fail("the loop went on to its end")
+        pytest.fail("the loop continued to its end")
 
-    def by_the_ends_of_iterations_alone(self, bus: RecordingBus, run: Run) -> None:
+    def loop_of_iteration_ends(self, bus: RecordingBus, run: Run) -> None:
         for index in range(4):
             self.step(bus, index, opens=False)
-        pytest.fail("the loop went on to its end")
+        pytest.fail("the loop continued to its end")
 
-    def by_catching(self, bus: RecordingBus, run: Run) -> None:
+    def loop_that_catches_the_interrupt(self, bus: RecordingBus, run: Run) -> None:
         with contextlib.suppress(KeyboardInterrupt):
-            self.by_nothing(bus, run)
+            self.loop_without_checks(bus, run)
 
-    def by_pressing_twice(self, bus: RecordingBus) -> None:
+    def interrupt_twice(self, bus: RecordingBus) -> None:
         bus.emit("before_train_epoch")
         bus.emit("before_train_iter")
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
-        pytest.fail("the loop went on")
+        pytest.fail("the loop continued")
 
     @pytest.mark.parametrize(
         ("loop", "iterations"),
-        [(by_run, 2), (by_asking, 2), (by_nothing, 2), (by_the_ends_of_iterations_alone, 3), (by_catching, 2)],
+        [
+            (loop_over_run_batches, 2),
+            (loop_that_checks_should_stop, 2),
+            (loop_without_checks, 2),
+            (loop_of_iteration_ends, 3),
+            (loop_that_catches_the_interrupt, 2),
+        ],
     )
-    def test_end_it_at_a_boundary_with_a_last_checkpoint(self, tmp_path: Path, loop: Any, iterations: int) -> None:
+    def test_ctrl_c_ends_a_custom_loop_at_a_boundary_with_a_final_checkpoint(
+        self, tmp_path: Path, loop: Any, iterations: int
+    ) -> None:
         bus = RecordingBus([toys.Saver("after_train")])
         with pytest.raises(KeyboardInterrupt), bus.run(epochs=1, work_dir=tmp_path) as run:
             loop(self, bus, run)
@@ -137,14 +145,14 @@ class TestInterruptsInALoopOfOnesOwn:
         assert read_status(tmp_path)["exit_code"] == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-    def test_a_second_one_ends_it_at_once(self, tmp_path: Path) -> None:
+    def test_second_ctrl_c_ends_a_custom_loop_at_once(self, tmp_path: Path) -> None:
         bus = RecordingBus([toys.Saver("after_train")])
         with pytest.raises(KeyboardInterrupt), bus.run(epochs=1, work_dir=tmp_path) as run:
-            self.by_pressing_twice(bus)
+            self.interrupt_twice(bus)
         assert (run.outcome, run.iters_done) == ("interrupted", 0)
         assert "after_train" not in bus.fired
 
-    def test_after_its_last_event_it_is_told_as_well(self) -> None:
+    def test_ctrl_c_after_the_last_event_is_raised(self) -> None:
         with pytest.raises(KeyboardInterrupt), HookBus().run() as run:
             signal.raise_signal(signal.SIGINT)
         assert run.outcome == "interrupted"
@@ -194,7 +202,7 @@ SLOW = """
 
 
 @pytest.mark.slow
-class TestCtrlCInATerminal:
+class TestCtrlCInTerminal:
     def start(self, project: Project, seconds: int) -> subprocess.Popen[str]:
         project.write(SLOW.replace("SECONDS", str(seconds)), "slow_parts.py")
         project.write(RUN)
@@ -207,7 +215,7 @@ class TestCtrlCInATerminal:
         assert process.stdout.readline() == f"{at}\n"
         process.send_signal(signal.SIGINT)
 
-    def test_once_ends_the_iteration_and_writes_a_last_checkpoint(self, project: Project) -> None:
+    def test_one_ctrl_c_ends_the_iteration_and_writes_a_final_checkpoint(self, project: Project) -> None:
         with self.start(project, 0) as process:
             self.interrupt(process, "at work")
             _, errors = process.communicate(timeout=60)
@@ -219,7 +227,7 @@ class TestCtrlCInATerminal:
         assert (status["outcome"], status["exit_code"], status["iters_done"]) == ("interrupted", 130, 3)
         assert [path.name for path in (project.path / "x/checkpoints").glob("*.pth")] == ["iter_3.pth"]
 
-    def test_twice_leaves_at_once(self, project: Project) -> None:
+    def test_two_ctrl_c_end_the_process_at_once(self, project: Project) -> None:
         with self.start(project, 600) as process:
             self.interrupt(process, "at work")
             self.interrupt(process, "noticed")
@@ -231,7 +239,7 @@ class TestCtrlCInATerminal:
         assert list((project.path / "x/checkpoints").glob("*")) == []
         claim(project.path / "x", resume=True).release()
 
-    def test_a_script_is_left_by_it_with_its_threads_ended(self, tmp_path: Path) -> None:
+    def test_ctrl_c_ends_a_script_and_its_threads(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"
         script.write_text(
             "import os, signal, threading\n"

@@ -1,4 +1,4 @@
-"""What hooks need is looked for before anything is done."""
+"""Preconditions of hooks are checked before the run starts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hookbus.testing import RecordingBus
 from tests.toys import trainer
 
 
-class Wants(Hook):
-    """Cannot work, for the given reason."""
+class FailingCheck(Hook):
+    """Hook whose precondition raises the given error."""
 
     def __init__(self, error: Exception, **settings: Any) -> None:
         super().__init__(None, **settings)
@@ -26,22 +26,25 @@ class Wants(Hook):
 
 
 HEAD = ConfigError(["layer: 'haed' is no module. Did you mean 'head'?"])
-ME = "module tests.runs.test_preconditions"
+PACKAGE = "module tests.runs.test_preconditions"
 
 
-def test_a_hook_that_lacks_something_keeps_the_run_from_beginning() -> None:
-    bus = RecordingBus([Wants(HEAD, name="maps")])
+def test_failed_check_of_a_hook_prevents_the_run() -> None:
+    bus = RecordingBus([FailingCheck(HEAD, name="maps")])
     with pytest.raises(ConfigError) as caught, bus.run():
-        pytest.fail("the loop has begun")
-    assert caught.value.problems == [f"hook 'maps' ({ME}): layer: 'haed' is no module. Did you mean 'head'?"]
+        pytest.fail("the loop has started")
+    assert caught.value.problems == [f"hook 'maps' ({PACKAGE}): layer: 'haed' is no module. Did you mean 'head'?"]
     assert "before_run" not in bus.fired
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_errors_of_all_hooks_are_raised_at_once() -> None:
     two = ConfigError(["layer: no", "size: no"])
-    with pytest.raises(ConfigError) as caught, HookBus([Wants(HEAD, name="a"), Wants(two, name="b")]).run():
-        pytest.fail("the loop has begun")
-    assert [problem.partition(f" ({ME}): ")[0] for problem in caught.value.problems] == [
+    with (
+        pytest.raises(ConfigError) as caught,
+        HookBus([FailingCheck(HEAD, name="a"), FailingCheck(two, name="b")]).run(),
+    ):
+        pytest.fail("the loop has started")
+    assert [problem.partition(f" ({PACKAGE}): ")[0] for problem in caught.value.problems] == [
         "hook 'a'",
         "hook 'b'",
         "hook 'b'",
@@ -49,27 +52,27 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 
     with (
         pytest.raises(HookbusError) as mixed,
-        HookBus([Wants(HEAD, name="a"), Wants(HookError("no."), name="b")]).run(),
+        HookBus([FailingCheck(HEAD, name="a"), FailingCheck(HookError("no."), name="b")]).run(),
     ):
-        pytest.fail("the loop has begun")
+        pytest.fail("the loop has started")
     first, second = str(mixed.value).splitlines()
-    assert (first[:8], second) == ("hook 'a'", f"hook 'b' ({ME}): no.")
+    assert (first[:8], second) == ("hook 'a'", f"hook 'b' ({PACKAGE}): no.")
 
 
-def test_the_check_of_a_trainer_asks_each_hook_with_all_that_the_run_will_have() -> None:
-    class Looks(Hook):
+def test_trainer_check_passes_the_complete_run_to_each_hook() -> None:
+    class RecordRun(Hook):
         def check(self, run: Run) -> None:
             seen.append((run.mode, type(run.model), run.max_epochs, run.train_loader is not None, run.work_dir))
 
     seen: list[Any] = []
-    made = trainer(Looks(), epochs=3)
-    made.check()
+    training = trainer(RecordRun(), epochs=3)
+    training.check()
     assert seen == [("train", nn.Sequential, 3, True, None)]
 
     with pytest.raises(ConfigError, match=r"hook 'maps' .*: layer: 'haed' is no module"):
-        trainer(Wants(HEAD, name="maps"), epochs=3).check()
+        trainer(FailingCheck(HEAD, name="maps"), epochs=3).check()
 
 
-def test_one_that_is_not_enabled_is_not_asked() -> None:
-    with HookBus([Wants(HEAD, enabled=False)]).run():
+def test_disabled_hook_is_not_checked() -> None:
+    with HookBus([FailingCheck(HEAD, enabled=False)]).run():
         pass

@@ -1,4 +1,4 @@
-"""What hooks may ask a run for."""
+"""Requests that hooks make of a run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def iterate(bus: HookBus, *batches: Any) -> None:
         bus.emit("after_train_iter", batch=batch)
 
 
-class Asks(Hook):
-    """Asks for everything that can be asked for at the end of the first iteration."""
+class MakeRequests(Hook):
+    """Hook that makes every request at the end of the first iteration."""
 
     def before_run(self, run: Run) -> None:
         run.provide("saver", self)
@@ -39,14 +39,14 @@ class Asks(Hook):
 
 
 class TestRequests:
-    def test_are_there_at_the_end_with_who_why_and_when(self) -> None:
-        bus, seen = HookBus([Asks(name="curious")]), []
+    def test_history_contains_requester_reason_and_counts_of_each_request(self) -> None:
+        bus, seen = HookBus([MakeRequests(name="curious")]), []
         bus.on("after_run", name="end")(lambda run: seen.extend(run.queue.history))
         with bus.run(epochs=1, validate=lambda: {"loss": 0.5}) as run:
             for _ in run.epochs():
                 bus.emit("before_train_epoch")
                 iterate(bus, 1)
-        assert [(each.kind, str(each), each.iteration, each.step) for each in seen] == [
+        assert [(request.kind, str(request), request.iteration, request.step) for request in seen] == [
             (Kind.SKIP_ITER, "curious: no good", 0, 0),
             (Kind.VALIDATE, "curious: how is it", 0, 1),
             (Kind.SAVE, "curious: for later", 0, 1),
@@ -56,32 +56,32 @@ class TestRequests:
         assert seen[2].details == {"saver": bus.hooks["curious"], "color": "red"}
         assert (run.stop_reasons, run.outcome) == (["curious: enough"], "stopped")
 
-    def test_of_ctrl_c_are_its_own_whichever_hook_is_running(self) -> None:
-        class Busy(Hook):
+    def test_requester_of_an_interrupt_is_ctrl_c_also_within_a_hook(self) -> None:
+        class InterruptIteration(Hook):
             def after_train_iter(self, run: Run) -> None:
                 run.interrupt()
 
-        bus = HookBus([Busy()])
+        bus = HookBus([InterruptIteration()])
         with contextlib.suppress(KeyboardInterrupt), bus.run() as run:
             iterate(bus, 1)
             assert (run.stop_reasons, run.should_stop) == (["Ctrl-C"], True)
         assert run.outcome == "interrupted"
 
-    def test_of_a_stop_are_agreed_to_when_the_loop_asks_but_not_when_a_hook_does(self) -> None:
+    def test_should_stop_applies_stop_requests_in_the_loop_but_not_in_a_hook(self) -> None:
         bus, seen = HookBus(), []
 
-        def ask(run: Run) -> None:
+        def request_stop_and_check(run: Run) -> None:
             run.request_stop("enough")
             seen.append(run.should_stop)
 
-        bus.on("before_train_iter")(ask)
+        bus.on("before_train_iter")(request_stop_and_check)
         with bus.run() as run:
             bus.emit("before_train_iter")
             assert (seen, run.stops) == ([False], [])
             assert run.should_stop
             assert run.stop_reasons == [str(run.stops[0])]
 
-    def test_reaching_the_limit_ends_the_loop_without_anybody_asking(self) -> None:
+    def test_should_stop_is_true_at_the_limit_without_a_request(self) -> None:
         bus = HookBus()
         with bus.run(iterations=2) as run:
             iterate(bus, 1)
@@ -90,7 +90,7 @@ class TestRequests:
             assert (run.should_stop, run.should_stop_epoch, run.stops) == (True, True, [])
         assert run.outcome == "finished"
 
-    def test_to_end_the_epoch_hold_until_the_next_begins(self) -> None:
+    def test_request_to_stop_the_epoch_applies_until_the_next_epoch(self) -> None:
         bus = HookBus()
         bus.on("after_train_iter")(lambda run: run.request_stop_epoch())
         with bus.run(epochs=2) as run:
@@ -101,7 +101,7 @@ class TestRequests:
             bus.emit("before_train_epoch")
             assert not run.should_stop_epoch
 
-    def test_that_nobody_can_meet_say_what_is_missing(self) -> None:
+    def test_request_that_cannot_be_processed_raises_an_error(self) -> None:
         with HookBus().run() as run:
             with pytest.raises(RequestError, match="loop requested a checkpoint, but no hook writes checkpoints"):
                 run.request_save()
@@ -110,6 +110,6 @@ class TestRequests:
             with pytest.raises(RequestError, match="The run has no validation function"):
                 run.validate()
 
-    def test_of_a_run_without_limit_for_its_epochs_are_an_error(self) -> None:
+    def test_epochs_of_a_run_without_limit_raise_an_error(self) -> None:
         with HookBus().run() as run, pytest.raises(LoopError, match="run.epochs\\(\\): the run has no limit"):
             next(run.epochs())

@@ -1,9 +1,9 @@
-"""From which checkpoint a run goes on, and what is said of it."""
+"""Resume of a run from a checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +14,9 @@ from hookbus.run import Run
 from hookbus.runs.workdir import STATUS, claim, read_status
 from tests import toys
 
-if TYPE_CHECKING:
-    pass
 
-
-class Elsewhere(toys.Saver):
-    """Keeps its files in a directory of its own."""
+class SaverWithDirectory(toys.Saver):
+    """Saver with its own directory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("after_train_iter")
@@ -33,11 +30,13 @@ class Elsewhere(toys.Saver):
 
 
 class TestResume:
-    def test_auto_begins_at_zero_where_there_is_nothing(self, tmp_path: Path) -> None:
+    def test_auto_resume_starts_at_zero_without_a_checkpoint(self, tmp_path: Path) -> None:
         run = toys.trainer(iterations=2, work_dir=tmp_path, resume="auto").fit()
         assert run.iters_done == 2
 
-    def test_auto_goes_on_from_the_newest_and_says_so(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_auto_resume_continues_from_the_newest_checkpoint_and_logs_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         toys.trainer(toys.Saver(), iterations=4, work_dir=tmp_path).fit()
         bus_events: list[Path] = []
         training = toys.trainer(toys.Saver(), iterations=5, work_dir=tmp_path, resume="auto")
@@ -48,30 +47,28 @@ class TestResume:
         assert (bus_events, run.iters_done) == ([newest], 5)
         assert f"Resumed from {newest}: epoch 1, iteration 4, step 4." in caplog.messages
 
-    def test_auto_looks_where_the_saver_keeps_its_files(self, tmp_path: Path) -> None:
-        (elsewhere := tmp_path / "elsewhere").mkdir()
-        toys.trainer(Elsewhere(elsewhere), iterations=2, work_dir=tmp_path / "x").fit()
-        begun: list[int] = []
-        training = toys.trainer(Elsewhere(elsewhere), iterations=3, work_dir=tmp_path / "x", resume="auto")
-        training.bus.on("before_train")(lambda run: begun.append(run.iters_done))
+    def test_auto_resume_searches_the_directory_of_the_saver(self, tmp_path: Path) -> None:
+        (out_dir := tmp_path / "out").mkdir()
+        toys.trainer(SaverWithDirectory(out_dir), iterations=2, work_dir=tmp_path / "x").fit()
+        started_at: list[int] = []
+        training = toys.trainer(SaverWithDirectory(out_dir), iterations=3, work_dir=tmp_path / "x", resume="auto")
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
         training.fit()
-        assert begun == [2]
+        assert started_at == [2]
 
-    def test_auto_needs_no_work_dir_where_the_saver_has_a_place(self, tmp_path: Path) -> None:
-        toys.trainer(Elsewhere(tmp_path), iterations=2).fit()
-        begun: list[int] = []
-        training = toys.trainer(Elsewhere(tmp_path), iterations=3, resume="auto")
-        training.bus.on("before_train")(lambda run: begun.append(run.iters_done))
+    def test_auto_resume_requires_no_work_dir_if_the_saver_has_a_directory(self, tmp_path: Path) -> None:
+        toys.trainer(SaverWithDirectory(tmp_path), iterations=2).fit()
+        started_at: list[int] = []
+        training = toys.trainer(SaverWithDirectory(tmp_path), iterations=3, resume="auto")
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
         training.fit()
-        assert begun == [2]
+        assert started_at == [2]
 
-    def test_auto_without_any_place_is_an_error(self) -> None:
-        with pytest.raises(
-            CheckpointError, match="requires a work directory, got none. Set `work_dir`"
-        ):
+    def test_auto_resume_without_a_directory_raises_an_error(self) -> None:
+        with pytest.raises(CheckpointError, match="requires a work directory, got none. Set `work_dir`"):
             toys.trainer(toys.Saver(), epochs=1, resume="auto").fit()
 
-    def test_auto_passes_over_a_damaged_file_and_says_so(
+    def test_auto_resume_skips_a_corrupted_checkpoint_with_a_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         saver = toys.Saver()
@@ -79,21 +76,21 @@ class TestResume:
         with saver.files[1].open("r+b") as file:
             file.truncate(10)
         training = toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path, resume="auto")
-        begun: list[int] = []
-        training.bus.on("before_train")(lambda run: begun.append(run.iters_done))
+        started_at: list[int] = []
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
         training.fit()
-        assert begun == [1]
-        assert [each for each in caplog.messages if each.startswith(f"resume: {saver.files[1]}: ")] != []
+        assert started_at == [1]
+        assert [message for message in caplog.messages if message.startswith(f"resume: {saver.files[1]}: ")] != []
 
-    def test_a_named_file_that_is_missing_ends_a_loop_of_ones_own_before_it_trains(self, tmp_path: Path) -> None:
+    def test_missing_checkpoint_ends_a_custom_loop_before_it_trains(self, tmp_path: Path) -> None:
         with (
-            pytest.raises(CheckpointError, match="there is no such file"),
+            pytest.raises(CheckpointError, match="file does not exist"),
             HookBus().run(epochs=1, work_dir=tmp_path, resume=tmp_path / "nothing.pth"),
         ):
             pass
         assert (read_status(tmp_path)["outcome"], read_status(tmp_path)["iters_done"]) == ("failed", 0)
 
-    def test_hooks_see_the_checkpoint_before_it_is_applied_and_may_change_it(self, tmp_path: Path) -> None:
+    def test_hooks_may_modify_the_checkpoint_before_it_is_restored(self, tmp_path: Path) -> None:
         saver = toys.Saver("after_train_iter", 2)
         toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
         model = toys.net()
@@ -107,7 +104,7 @@ class TestResume:
         training.fit()
         assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 4), 3.0))
 
-    def test_a_loop_of_ones_own_goes_on_as_well(self, tmp_path: Path) -> None:
+    def test_custom_loop_resumes_at_its_iteration(self, tmp_path: Path) -> None:
         def train(iterations: int) -> list[tuple[int, int]]:
             bus, seen, model = HookBus([toys.Saver()]), [], toys.net()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -130,19 +127,21 @@ class TestRecordedRun:
         files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
         return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
-    @pytest.mark.parametrize("how", ["moved", "empty", "of another run"])
-    def test_is_refused_without_its_checkpoints_and_nothing_is_modified(self, tmp_path: Path, how: str) -> None:
+    @pytest.mark.parametrize("problem", ["moved", "empty", "of another run"])
+    def test_recorded_run_without_its_checkpoints_raises_and_modifies_nothing(
+        self, tmp_path: Path, problem: str
+    ) -> None:
         work_dir, out_dir = tmp_path / "x", tmp_path / "out"
         out_dir.mkdir()
-        toys.trainer(Elsewhere(out_dir), iterations=2, work_dir=work_dir, config={"a": 1}).fit()
+        toys.trainer(SaverWithDirectory(out_dir), iterations=2, work_dir=work_dir, config={"a": 1}).fit()
         out_dir.rename(tmp_path / "moved")
-        if how == "empty":
+        if problem == "empty":
             out_dir.mkdir()
-        if how == "of another run":
+        if problem == "of another run":
             out_dir.mkdir()
-            toys.trainer(Elsewhere(out_dir), iterations=1).fit()
+            toys.trainer(SaverWithDirectory(out_dir), iterations=1).fit()
         before, events = self.content(work_dir), []
-        training = toys.trainer(Elsewhere(out_dir), iterations=3, work_dir=work_dir, resume="auto")
+        training = toys.trainer(SaverWithDirectory(out_dir), iterations=3, work_dir=work_dir, resume="auto")
         for point in ("before_run", "on_exception", "after_run", "cleanup"):
             training.bus.on(point, name=point)(lambda: events.append("called"))
         for _ in range(2):
@@ -156,7 +155,7 @@ class TestRecordedRun:
         assert events == []
         claim(work_dir, resume=True).release()
 
-    def test_is_refused_in_a_loop_of_ones_own(self, tmp_path: Path) -> None:
+    def test_recorded_run_without_its_checkpoints_raises_in_a_custom_loop(self, tmp_path: Path) -> None:
         saver = toys.Saver()
         toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
         for path in saver.files:
@@ -170,9 +169,8 @@ class TestRecordedRun:
 
         assert self.content(tmp_path) == before
 
-    def test_is_refused_after_a_kill_and_after_a_failed_resume(self, tmp_path: Path) -> None:
-        """The first commit is recorded at once, and a status of a later attempt does not erase the record."""
-
+    def test_recorded_run_raises_after_a_kill_and_after_a_failed_resume(self, tmp_path: Path) -> None:
+        # The first commit is recorded at once, and a status of a later attempt does not erase the record.
         killed: list[bytes] = []
         training = toys.trainer(toys.Saver("after_train_iter", 1), iterations=2, work_dir=tmp_path)
         training.bus.on("before_train_iter")(lambda: killed.append((tmp_path / STATUS).read_bytes()))
@@ -192,7 +190,7 @@ class TestRecordedRun:
         with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
             toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
 
-    def test_that_saved_nothing_restarts_from_zero_with_a_warning(
+    def test_recorded_run_without_a_saved_checkpoint_restarts_with_a_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         first = toys.trainer(iterations=2, work_dir=tmp_path).fit()
@@ -204,8 +202,8 @@ class TestRecordedRun:
             "restarts from iteration 0, and the log of that run is replaced."
         ]
 
-    def test_can_be_overwritten(self, tmp_path: Path) -> None:
-        toys.trainer(Elsewhere(tmp_path), iterations=2, work_dir=tmp_path / "x").fit()
+    def test_recorded_run_without_its_checkpoints_can_be_overwritten(self, tmp_path: Path) -> None:
+        toys.trainer(SaverWithDirectory(tmp_path), iterations=2, work_dir=tmp_path / "x").fit()
         run = toys.trainer(iterations=1, work_dir=tmp_path / "x", overwrite=True).fit()
 
         assert (run.iters_done, read_status(tmp_path / "x")["checkpoint"]) == (1, None)

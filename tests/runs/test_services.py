@@ -1,4 +1,4 @@
-"""What a run provides to hooks by name."""
+"""Services of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookbus.errors import ServiceError
 from hookbus.writers import BusWriter, Visualizer
 
 
-def test_what_was_provided_is_found_and_may_be_replaced() -> None:
+def test_provided_service_is_returned_and_may_be_replaced() -> None:
     run = HookBus().current
     assert run.get("tracker") is None
     assert run.get("tracker", 3) == 3
@@ -26,7 +26,7 @@ def test_what_was_provided_is_found_and_may_be_replaced() -> None:
     assert run.get("model") == "mine"
 
 
-def test_the_parts_of_the_run_are_there_from_the_start() -> None:
+def test_parts_of_the_run_are_services_from_the_start() -> None:
     model, optimizer, loader = nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters()), [1, 2]
     with HookBus().run(
         model=model,
@@ -37,8 +37,8 @@ def test_the_parts_of_the_run_are_there_from_the_start() -> None:
         config={"a": 1},
         device="cpu",
     ) as run:
-        found = {name: run.get(name) for name in ("model", "optimizer", "scheduler", "train_loader", "val_loader")}
-        assert found == {
+        services = {name: run.get(name) for name in ("model", "optimizer", "scheduler", "train_loader", "val_loader")}
+        assert services == {
             "model": model,
             "optimizer": optimizer,
             "scheduler": "s",
@@ -53,7 +53,7 @@ def test_the_parts_of_the_run_are_there_from_the_start() -> None:
         assert run.get("test_loader") is None
 
 
-def test_directories_are_made_when_they_are_first_asked_for(tmp_path: Path) -> None:
+def test_directories_are_created_on_first_use(tmp_path: Path) -> None:
     names = ("checkpoints_dir", "logs_dir", "visualization_dir")
     with HookBus().run() as run:
         assert [run.get(name) for name in ("experiment_dir", *names)] == [None] * 4
@@ -69,7 +69,7 @@ def test_directories_are_made_when_they_are_first_asked_for(tmp_path: Path) -> N
         assert all(run.get(name).is_dir() for name in names)
 
 
-def test_a_service_that_is_missing_is_told_with_what_there_is(tmp_path: Path) -> None:
+def test_missing_service_raises_an_error_with_available_services(tmp_path: Path) -> None:
     with HookBus().run(model=nn.Linear(1, 1)) as run:
         run.provide("mlflow", object())
         with pytest.raises(ServiceError, match="This run has no service 'mlfow'. Did you mean 'mlflow'?"):
@@ -80,26 +80,26 @@ def test_a_service_that_is_missing_is_told_with_what_there_is(tmp_path: Path) ->
         assert listed.endswith("Available: config, logger, mlflow, model, visualizer, writer.")
 
 
-def test_asking_for_a_missing_service_makes_no_directories(tmp_path: Path) -> None:
+def test_missing_service_creates_no_directories(tmp_path: Path) -> None:
     with HookBus().run(work_dir=tmp_path / "run") as run:
         with pytest.raises(ServiceError, match="checkpoints_dir, .*experiment_dir, .*logs_dir, .*visualization_dir"):
             run.require("zzz")
         assert [path for path in (tmp_path / "run").iterdir() if path.is_dir()] == []
 
 
-def test_the_logger_may_be_replaced_by_a_service() -> None:
+def test_logger_may_be_replaced_by_a_service() -> None:
     run = HookBus().current
     assert run.logger is logging.getLogger("hookbus")
     run.provide("logger", mine := logging.getLogger("mine"))
     assert run.logger is run.get("logger") is mine
 
 
-def test_a_hook_asks_its_run() -> None:
-    class Asking(Hook):
+def test_hook_gets_services_of_its_run() -> None:
+    class GetServices(Hook):
         def before_train(self) -> None:
             self.found: Any = (self.get_service("tracker"), self.get_service("nothing"))
 
-    bus = HookBus([hook := Asking()])
+    bus = HookBus([hook := GetServices()])
     bus.current.provide("tracker", 5)
     bus.fire("before_train")
     assert hook.found == (5, None)

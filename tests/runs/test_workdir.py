@@ -1,3 +1,5 @@
+"""Work directory of a run."""
+
 from __future__ import annotations
 
 import errno
@@ -24,8 +26,8 @@ from tests.dying import in_child
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a loss of power would leave."""
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable `fsync`: no test depends on a loss of power."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -34,7 +36,7 @@ import os, sys, time
 from pathlib import Path
 from hookbus.runs.workdir import claim
 
-held = claim(Path(sys.argv[1]))
+work_dir = claim(Path(sys.argv[1]))
 if "forks" in sys.argv:
     read, write = os.pipe()
     child = os.fork()
@@ -44,20 +46,20 @@ if "forks" in sys.argv:
         time.sleep(60)
     os.read(read, 5)
     print(child, flush=True)
-print("held", flush=True)
+print("locked", flush=True)
 time.sleep(60)
 """
 
 
 class Holder:
-    """Another process that has a work directory."""
+    """Process that has locked a work directory."""
 
     def __init__(self, path: Path, *options: str) -> None:
         command = [sys.executable, "-c", HOLDER, str(path), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.lines = [self.process.stdout.readline().strip()]
-        while self.lines[-1] != "held":
+        while self.lines[-1] != "locked":
             self.lines.append(self.process.stdout.readline().strip())
 
     def __enter__(self) -> Holder:
@@ -76,7 +78,7 @@ class Holder:
 
 
 def run_in(path: Path, **options: Any) -> WorkDir:
-    """A run that has begun and ended in a directory."""
+    """Start and end a run in a directory."""
     work_dir = claim(path, **options)
     work_dir.write_status(outcome="finished")
     work_dir.release()
@@ -84,14 +86,14 @@ def run_in(path: Path, **options: Any) -> WorkDir:
 
 
 class TestClaim:
-    def test_makes_the_directory(self, tmp_path: Path) -> None:
+    def test_claim_creates_the_directory(self, tmp_path: Path) -> None:
         work_dir = claim(tmp_path / "runs" / "x")
 
         assert (work_dir.path, work_dir.moved_from) == (tmp_path / "runs" / "x", None)
         assert work_dir.path.is_dir()
         work_dir.release()
 
-    def test_a_directory_without_a_run_is_taken_whatever_is_in_it(self, tmp_path: Path) -> None:
+    def test_directory_without_a_run_is_claimed_with_any_content(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("mine")
         work_dir = claim(tmp_path)
         work_dir.release()
@@ -99,14 +101,14 @@ class TestClaim:
         assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
-    def test_a_new_run_goes_into_the_first_free_sibling(self, tmp_path: Path) -> None:
+    def test_new_run_uses_the_first_free_sibling(self, tmp_path: Path) -> None:
         path = tmp_path / "x"
-        where = [run_in(path) for _ in range(3)]
+        work_dirs = [run_in(path) for _ in range(3)]
 
-        assert [each.path.name for each in where] == ["x", "x-2", "x-3"]
-        assert [each.moved_from for each in where] == [None, path, path]
+        assert [work_dir.path.name for work_dir in work_dirs] == ["x", "x-2", "x-3"]
+        assert [work_dir.moved_from for work_dir in work_dirs] == [None, path, path]
 
-    def test_a_sibling_can_be_found_for_the_current_directory(
+    def test_new_run_uses_a_sibling_of_the_current_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "x").mkdir()
@@ -118,36 +120,36 @@ class TestClaim:
         monkeypatch.chdir(tmp_path / "x" / "inside")
         assert run_in(Path("..")).path == tmp_path / "x-3"
 
-    def test_told_to_resume_it_takes_the_directory_with_everything_in_it(self, tmp_path: Path) -> None:
+    def test_resume_claims_the_directory_with_its_content(self, tmp_path: Path) -> None:
         (run_in(tmp_path).directory("checkpoints") / "a.pth").write_text("a")
         work_dir = run_in(tmp_path, resume=True)
 
         assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
         assert (tmp_path / "checkpoints" / "a.pth").read_text() == "a"
 
-    def test_told_to_overwrite_it_removes_what_the_run_has_made_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_overwrite_removes_only_the_files_of_the_run(self, tmp_path: Path) -> None:
         first = claim(tmp_path)
         first.write_status(outcome="finished", run="me")
         first.write_config("a: 1")
         for name in ("checkpoints/mine.pth", "checkpoints/other.pth", "checkpoints/user.pth"):
             write = lambda file: file.write(b"weights")  # noqa: E731
             commit(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
-        for name in ("logs/run.jsonl", "visualization/pictures"):
+        for name in ("logs/run.jsonl", "visualization/images"):
             assert first.own(tmp_path / name)
-        for name in ("logs/run.jsonl", "logs/user.txt", "visualization/pictures/1.png", "mine/file", "notes.txt"):
+        for name in ("logs/run.jsonl", "logs/user.txt", "visualization/images/1.png", "mine/file", "notes.txt"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("text")
         first.release()
         work_dir = claim(tmp_path, overwrite=True)
 
-        found = sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file())
+        names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
         kept = ["checkpoints/other.pth", "checkpoints/other.pth.json", "checkpoints/user.pth", "logs/user.txt"]
-        assert found == [".lock", *kept, "mine/file", "notes.txt"]
-        assert [str(each.relative_to(tmp_path)) for each in work_dir.left] == kept
+        assert names == [".lock", *kept, "mine/file", "notes.txt"]
+        assert [str(path.relative_to(tmp_path)) for path in work_dir.left] == kept
         assert not (tmp_path / "visualization").exists()
         work_dir.release()
 
-    def test_told_to_overwrite_it_removes_the_generations_of_the_run(self, tmp_path: Path) -> None:
+    def test_overwrite_removes_the_generations_of_the_run(self, tmp_path: Path) -> None:
         first = claim(tmp_path)
         first.write_status(outcome="finished", run="me")
         for number, run in ((1, "me"), (2, "other")):
@@ -156,17 +158,17 @@ class TestClaim:
         first.release()
         work_dir = claim(tmp_path, overwrite=True)
 
-        assert [each.name for each in (tmp_path / "checkpoints").iterdir()] == ["generation_2"]
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["generation_2"]
         assert work_dir.left == [tmp_path / "checkpoints/generation_2"]
         work_dir.release()
 
-    def test_told_to_overwrite_where_no_run_is_it_removes_nothing(self, tmp_path: Path) -> None:
+    def test_overwrite_without_a_run_removes_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "logs").mkdir()
         claim(tmp_path, overwrite=True).release()
 
         assert (tmp_path / "logs").is_dir()
 
-    def test_overwriting_follows_no_link(self, tmp_path: Path) -> None:
+    def test_overwrite_does_not_follow_links(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / "precious.pth").write_text("a")
         first = claim(tmp_path / "x")
@@ -183,7 +185,7 @@ class TestClaim:
         assert names == {"precious.pth", "new.txt", "last.pth", "last.pth.json"}
 
     @pytest.mark.parametrize("option", ["resume", "overwrite"])
-    def test_removes_the_temporary_files_of_a_killed_run_and_no_others(self, tmp_path: Path, option: str) -> None:
+    def test_claim_removes_only_the_temporary_files_of_a_killed_run(self, tmp_path: Path, option: str) -> None:
         first = claim(tmp_path)
         first.write_status(outcome="running", run="me")
         checkpoints = first.directory("checkpoints")
@@ -200,7 +202,7 @@ class TestClaim:
             assert left == [".tmp-notes", ".tmp-x.pth", ".tmp-you-" + left[2][9:]]
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
-    def test_a_directory_without_a_run_contains_no_temporary_files_of_a_run(
+    def test_claim_removes_no_temporary_files_in_a_directory_without_a_run(
         self, tmp_path: Path, options: dict[str, bool]
     ) -> None:
         paths = [tmp_path / ".tmp-data.csv", tmp_path / temporary_name("me"), tmp_path / temporary_name("")]
@@ -211,7 +213,7 @@ class TestClaim:
         assert all(path.read_text() == "1,2,3" for path in paths)
 
     @pytest.mark.parametrize("run", ["*", "../x", 3, None, ""])
-    def test_a_status_that_names_no_run_removes_nothing(self, tmp_path: Path, run: object) -> None:
+    def test_status_without_a_run_id_removes_nothing(self, tmp_path: Path, run: object) -> None:
         (tmp_path / STATUS).write_text(json.dumps({"run": run}))
         (tmp_path / temporary_name("me")).write_text("mine")
         (tmp_path / ".tmp-x").write_text("mine")
@@ -221,8 +223,8 @@ class TestClaim:
         assert len(list(tmp_path.glob(".tmp*"))) == 2
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
-    def test_one_that_cannot_be_written_is_an_error(self, tmp_path: Path, options: dict[str, bool]) -> None:
-        (tmp_path / "file").write_text("no directory")
+    def test_directory_that_cannot_be_written_raises_an_error(self, tmp_path: Path, options: dict[str, bool]) -> None:
+        (tmp_path / "file").write_text("not a directory")
 
         with pytest.raises(
             WorkDirError, match="The work directory .*file/x cannot be written: Not a directory. Set an"
@@ -234,7 +236,7 @@ class TestClaim:
     @pytest.mark.parametrize(
         ("name", "reason"), [("a\0b", "embedded null byte"), ("x" * 300, "File name too long")], ids=["null", "long"]
     )
-    def test_a_name_that_no_directory_can_have_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
+    def test_invalid_directory_name_raises_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
         message = re.escape(repr(str(tmp_path / name)).strip("'"))
         with pytest.raises(WorkDirError, match=f"{message}'? cannot be written: {reason}. Set another work_dir."):
             claim(tmp_path / name)
@@ -244,7 +246,7 @@ class TestClaim:
 
 
 class TestOwn:
-    def test_is_what_was_not_there_before_and_stays_so_for_the_run_that_goes_on(self, tmp_path: Path) -> None:
+    def test_own_registers_new_files_also_for_the_resumed_run(self, tmp_path: Path) -> None:
         (tmp_path / "user.txt").touch()
         first = claim(tmp_path)
         assert not first.own(tmp_path / "user.txt")
@@ -258,14 +260,14 @@ class TestOwn:
         assert [second.own(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
         second.release()
 
-    def test_is_nothing_outside(self, tmp_path: Path) -> None:
+    def test_own_registers_no_file_outside(self, tmp_path: Path) -> None:
         work_dir = claim(tmp_path / "x")
         assert not work_dir.own(tmp_path / "new.txt")
         assert not (tmp_path / "x" / ".made").exists()
         work_dir.release()
 
     @pytest.mark.parametrize("line", ['"../precious"', '"/precious"', '"logs/../../precious"', '".."', '"."', "3", "{"])
-    def test_a_list_that_was_tampered_with_removes_nothing_outside(self, tmp_path: Path, line: str) -> None:
+    def test_modified_list_of_outputs_removes_nothing_outside(self, tmp_path: Path, line: str) -> None:
         (tmp_path / "precious").touch()
         run_in(tmp_path / "x")
         (tmp_path / "x" / ".made").write_text(f'{line}\n"logs"\n"torn')
@@ -275,7 +277,7 @@ class TestOwn:
         assert (tmp_path / "precious").exists()
         assert [path.name for path in (tmp_path / "x").iterdir()] == [".lock"]
 
-    def test_a_config_of_the_users_is_not_written_over(self, tmp_path: Path) -> None:
+    def test_config_of_the_user_is_not_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("mine: 1")
         work_dir = claim(tmp_path)
         with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run .* Move the file, or set"):
@@ -285,17 +287,17 @@ class TestOwn:
 
 
 class TestHold:
-    def test_keeps_others_from_a_directory_until_it_is_let_go(self, tmp_path: Path) -> None:
-        let_go = hold(tmp_path)
+    def test_locked_directory_raises_an_error_until_it_is_released(self, tmp_path: Path) -> None:
+        release = hold(tmp_path)
         with pytest.raises(
             WorkDirError, match=rf"The directory {tmp_path} is in use by an active run \(pid .*set another out_dir"
         ):
             hold(tmp_path)
-        let_go()
+        release()
         hold(tmp_path)()
 
     @pytest.mark.parametrize("locked", [False, True])
-    def test_removes_the_temporary_files_of_its_run_and_of_the_overwritten_one(
+    def test_hold_removes_temporary_files_of_its_run_and_the_overwritten_run(
         self, tmp_path: Path, locked: bool
     ) -> None:
         for run in ("me", "removed", "you", ""):
@@ -309,7 +311,7 @@ class TestHold:
 
 
 class TestLock:
-    def test_a_second_run_leaves_a_live_one_alone(self, tmp_path: Path) -> None:
+    def test_second_run_does_not_use_the_directory_of_an_active_run(self, tmp_path: Path) -> None:
         with Holder(tmp_path / "x"):
             work_dir = claim(tmp_path / "x")
 
@@ -317,7 +319,7 @@ class TestLock:
             work_dir.release()
 
     @pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
-    def test_going_on_with_a_live_run_is_an_error_that_says_who_has_it(
+    def test_resume_of_an_active_run_raises_an_error_with_its_process(
         self, tmp_path: Path, options: dict[str, bool]
     ) -> None:
         with Holder(tmp_path) as holder, pytest.raises(WorkDirError) as caught:
@@ -326,7 +328,7 @@ class TestLock:
         assert f"{tmp_path} is in use by an active run (pid {holder.process.pid} on " in str(caught.value)
         assert str(caught.value).endswith("Stop that run, or set another work_dir.")
 
-    def test_the_lock_of_a_killed_process_is_void(self, tmp_path: Path) -> None:
+    def test_lock_of_a_killed_process_is_released(self, tmp_path: Path) -> None:
         with Holder(tmp_path) as holder:
             holder.kill()
             work_dir = claim(tmp_path, resume=True)
@@ -334,13 +336,13 @@ class TestLock:
             assert (tmp_path / ".lock").read_text().startswith(f"pid {os.getpid()} on ")
             work_dir.release()
 
-    def test_also_when_a_child_of_it_lives_on(self, tmp_path: Path) -> None:
+    def test_lock_of_a_killed_process_is_released_while_its_child_runs(self, tmp_path: Path) -> None:
         with Holder(tmp_path, "forks") as holder:
             holder.kill()
             os.kill(int(holder.lines[0]), 0)
             claim(tmp_path, resume=True).release()
 
-    def test_a_child_cannot_release_what_its_parent_holds(self, tmp_path: Path) -> None:
+    def test_forked_child_cannot_release_the_lock_of_its_parent(self, tmp_path: Path) -> None:
         work_dir = claim(tmp_path)
         assert in_child(work_dir.release) == 0
 
@@ -350,7 +352,7 @@ class TestLock:
         work_dir.release()
         claim(tmp_path, resume=True).release()
 
-    def test_two_runs_in_one_process_exclude_each_other(self, tmp_path: Path) -> None:
+    def test_two_runs_in_one_process_use_separate_directories(self, tmp_path: Path) -> None:
         first, second = claim(tmp_path / "x"), claim(tmp_path / "x")
 
         assert (first.path.name, second.path.name) == ("x", "x-2")
@@ -372,7 +374,7 @@ class TestFlockErrors:
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
     @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
-    def test_a_file_system_without_locks_is_used_without_a_lock(
+    def test_file_system_without_locks_is_used_without_a_lock(
         self,
         tmp_path: Path,
         fails_with: Callable[[int], None],
@@ -393,7 +395,7 @@ class TestFlockErrors:
         ]
         work_dir.release()
 
-    def test_an_out_dir_without_locks_is_used_without_a_lock(
+    def test_out_dir_without_locks_is_used_without_a_lock(
         self, tmp_path: Path, fails_with: Callable[[int], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         fails_with(errno.ENOLCK)
@@ -402,7 +404,7 @@ class TestFlockErrors:
         assert [message.split(":")[0] for message in caplog.messages] == [str(tmp_path)]
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
-    def test_any_other_error_is_reported_with_its_reason(
+    def test_other_error_of_flock_is_raised_with_its_reason(
         self, tmp_path: Path, fails_with: Callable[[int], None], options: dict[str, bool]
     ) -> None:
         fails_with(errno.EIO)
@@ -416,7 +418,7 @@ class TestFlockErrors:
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
     @pytest.mark.parametrize("code", [errno.EWOULDBLOCK, errno.EACCES])
-    def test_the_search_ends_if_every_new_directory_is_reported_as_locked(
+    def test_search_ends_if_every_new_directory_is_reported_as_locked(
         self, tmp_path: Path, fails_with: Callable[[int], None], code: int
     ) -> None:
         fails_with(code)
@@ -431,22 +433,22 @@ class TestFlockErrors:
 class TestSee:
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
     @pytest.mark.parametrize("runs", [0, 1, 2])
-    def test_tells_what_claim_would_take_and_makes_nothing(
+    def test_see_returns_the_directory_of_claim_and_creates_nothing(
         self, tmp_path: Path, runs: int, options: dict[str, bool]
     ) -> None:
         path = tmp_path / "a" / "x"
         for _ in range(runs):
             run_in(path)
         before = sorted(tmp_path.rglob("*"))
-        seen = see(path, **options)
+        preview = see(path, **options)
         assert sorted(tmp_path.rglob("*")) == before
 
         work_dir = claim(path, **options)
         work_dir.release()
-        assert seen == (work_dir.path, "")
+        assert preview == (work_dir.path, "")
 
-    def test_says_what_would_go_wrong(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("no directory")
+    def test_see_returns_the_error_of_claim(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("not a directory")
         path = tmp_path / "file" / "x"
 
         assert see(path) == (
@@ -457,7 +459,7 @@ class TestSee:
 
 
 class TestStatus:
-    def test_says_where_the_run_stands_and_who_makes_it(self, tmp_path: Path) -> None:
+    def test_status_contains_outcome_metrics_times_and_process(self, tmp_path: Path) -> None:
         work_dir = claim(tmp_path)
         work_dir.write_status(outcome="running", metrics={"val/loss": float("nan")})
         status = read_status(tmp_path)
@@ -469,7 +471,7 @@ class TestStatus:
         assert status["host"]
         work_dir.release()
 
-    def test_a_later_one_replaces_it(self, tmp_path: Path) -> None:
+    def test_status_replaces_the_previous_status(self, tmp_path: Path) -> None:
         work_dir = claim(tmp_path)
         work_dir.write_status(outcome="running", only_first=1)
         work_dir.write_status(outcome="finished")
@@ -480,14 +482,14 @@ class TestStatus:
         assert read_status(tmp_path)["outcome"] == "finished"
 
     @pytest.mark.parametrize("text", [None, "", "{", "3"])
-    def test_where_there_is_none_it_is_empty(self, tmp_path: Path, text: str | None) -> None:
+    def test_missing_or_invalid_status_is_empty(self, tmp_path: Path, text: str | None) -> None:
         if text is not None:
             (tmp_path / STATUS).write_text(text)
 
         assert read_status(tmp_path) == {}
 
 
-def test_a_directory_inside_is_made_on_first_use(tmp_path: Path) -> None:
+def test_subdirectory_is_created_on_first_use(tmp_path: Path) -> None:
     work_dir = claim(tmp_path)
     assert not (tmp_path / "logs").exists()
 
@@ -496,12 +498,12 @@ def test_a_directory_inside_is_made_on_first_use(tmp_path: Path) -> None:
     work_dir.release()
 
 
-def test_another_process_is_told_where_the_directory_is_and_does_not_hold_it(tmp_path: Path) -> None:
-    held = claim(tmp_path / "x")
-    told = pickle.loads(pickle.dumps(held))
-    told.release()
+def test_pickled_work_dir_has_the_path_but_not_the_lock(tmp_path: Path) -> None:
+    work_dir = claim(tmp_path / "x")
+    copied = pickle.loads(pickle.dumps(work_dir))
+    copied.release()
 
-    assert (told.path, told.moved_from, told.left) == (held.path, None, [])
+    assert (copied.path, copied.moved_from, copied.left) == (work_dir.path, None, [])
     with pytest.raises(WorkDirError, match="in use by an active run"):
         claim(tmp_path / "x", resume=True)
-    held.release()
+    work_dir.release()
