@@ -117,7 +117,9 @@ def test(
 def hooks(json_: Json = False) -> None:
     """List the installed hooks without importing them."""
     with reported():
-        from hookbus.discovery import listed_names, offers, warn_of_unknown_blocks
+        from hookbus._plugin_entries import listed_names
+        from hookbus.discovery import offers
+        from hookbus.runfile.blocking import warn_of_unknown_blocks
 
         warn_of_unknown_blocks()
         rows = [

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
+from hookbus._published import package_publishing
 from hookbus._validation_errors import AS_A_WHOLE, missing
 from hookbus.bus import HookBus
-from hookbus.discovery import package_publishing
 from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
 from hookbus.hook import Hook
 from hookbus.runfile import yaml as _yaml

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-
-from hookbus.discovery import PUBLISHED, normalized, package_publishing, warn_of_unknown_blocks
-from hookbus.errors import HookWarning
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -115,62 +111,6 @@ def test_lookup_of_a_blocked_hook_raises(environment: Environment, blocked: str)
     assert answer == {"greet": f"PluginError: The hook 'greet' is blocked by HOOKBUS_BLOCK={blocked}."}
 
 
-@pytest.mark.parametrize(
-    ("blocked", "message"),
-    [
-        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and blocks nothing."),
-        ("logger, loger", "'loger' is not an installed hook and blocks nothing. Did you mean 'logger'"),
-    ],
-)
-def test_unknown_blocked_name_is_a_warning(monkeypatch: pytest.MonkeyPatch, blocked: str, message: str) -> None:
-    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
-    with pytest.warns(HookWarning, match=re.escape(message)) as caught:
-        warn_of_unknown_blocks()
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize("blocked", ["", " , ", "logger,LoggerHook,Hookbus_Logger/logger", "cnn,digits", "EMAHook"])
-def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
-    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
-    warn_of_unknown_blocks()
-
-
-LISTED = """
-    import os, warnings
-    from hookbus.config import read_config
-    from hookbus.discovery import listed_names, offers
-    warnings.simplefilter("ignore")
-    names = list(listed_names(offers()).values())
-    named, blocked = {}, {}
-    for name in names:
-        os.environ["HOOKBUS_BLOCK"] = name
-        config, problems = read_config({"hooks": [{"type": name}, "greet"]})
-        blocked[name] = len(config.hooks), problems
-    os.environ["HOOKBUS_BLOCK"] = ""
-    for name in set(names) - {"killing", "leaving"}:
-        named[name] = read_config({"hooks": [{"type": name}]})[1]
-    answer = {"named": named, "blocked": blocked}
-"""
-
-
-@pytest.fixture(scope="module")
-def listed(environment: Environment) -> Any:
-    """Return, by listed name, the errors of a run file with the hook and with the blocked hook."""
-    return environment.answer(LISTED, MARKER=str(environment.path / "listed"))
-
-
-class TestListedNames:
-    def test_listed_name_can_be_blocked(self, listed: Any) -> None:
-        expected = {name: [0 if name == "greet" else 1, []] for name in listed["blocked"]}
-        assert listed["blocked"] == expected
-        assert {"broken", "killing", "twin-one/twin", "twin-two/twin"} < set(expected)
-
-    def test_listed_name_works_in_a_run_file(self, listed: Any) -> None:
-        broken = {name for name, problems in listed["named"].items() if problems}
-        assert broken == {"broken", "odd", "tomorrow"}
-        assert {"greet", "logger", "progress", "twin-one/twin", "twin-two/twin"} <= set(listed["named"]) - broken
-
-
 def test_installed_hook_is_neither_imported_nor_registered(environment: Environment) -> None:
     script = """
         import sys
@@ -217,21 +157,6 @@ def test_blocked_default_hook_is_skipped(environment: Environment) -> None:
     assert environment.answer(script, HOOKBUS_BLOCK="logger") == 0
 
 
-def test_blocked_hook_of_a_run_file_is_skipped_with_a_warning(environment: Environment) -> None:
-    script = """
-        import warnings
-        from hookbus.config import load_config
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            config = load_config({"hooks": ["greet", {"type": "twin-one/twin"}]})
-        answer = [config.hooks, [str(warning.message) for warning in caught]]
-    """
-    assert environment.answer(script, HOOKBUS_BLOCK="GreetHook") == [
-        [{"type": "twin-one/twin"}],
-        ["config: hooks.0: 'greet' is skipped because of HOOKBUS_BLOCK=GreetHook."],
-    ]
-
-
 def test_points_of_a_package_are_declared_on_use(environment: Environment) -> None:
     script = """
         import io, contextlib
@@ -245,14 +170,6 @@ def test_points_of_a_package_are_declared_on_use(environment: Environment) -> No
         answer = output.getvalue()
     """
     assert environment.answer(script) == "rendered an image\n"
-
-
-@pytest.fixture(scope="module")
-def missing(bare_environment: Environment) -> dict[str, str]:
-    """Return the errors of the names of all hooks of the project if none is installed."""
-    names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
-    answer: dict[str, str] = bare_environment.answer(LOADING, NAMES=json.dumps(names))
-    return answer
 
 
 def test_order_depends_on_priority_and_not_on_the_origin(environment: Environment) -> None:
@@ -299,30 +216,3 @@ def test_broken_optional_packages_are_not_imported(bare_environment: Environment
             [("wandb", "wandb"), ("MLflowHook", "mlflow"), ("tensorboard", "tensorboard")]
         )
     ]
-
-
-class TestPublished:
-    @pytest.mark.parametrize(
-        ("package", "name"),
-        [(package, name) for package, hooks in PUBLISHED.items() for pair in hooks.items() for name in pair],
-    )
-    def test_missing_hook_of_the_project_names_its_package(
-        self, missing: dict[str, str], package: str, name: str
-    ) -> None:
-        assert missing[name] == f"PluginNotFound: The hook {name!r} is not installed. Run: pip install {package}"
-
-    def test_close_match_among_published_hooks_is_suggested(self, environment: Environment) -> None:
-        answer = environment.answer(LOADING, NAMES='["EMAHok"]')
-        assert "No installed package publishes the hook 'EMAHok'. Did you mean 'EMAHook'" in answer["EMAHok"]
-
-    def test_package_of_a_missing_hook_is_known(self) -> None:
-        assert package_publishing("ema") == package_publishing("EMAHook") == "hookbus-ema"
-        assert package_publishing("unknown") is None
-
-    def test_published_names_are_unique(self) -> None:
-        names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
-        assert len(set(names)) == len(names)
-
-
-def test_package_names_are_normalized() -> None:
-    assert normalized("Hookbus__EMA.x") == "hookbus-ema-x"

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 import hookbus
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
+from hookbus._published import PUBLISHED
 from hookbus.config import TrainingConfig
-from hookbus.discovery import PUBLISHED
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 

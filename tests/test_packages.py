@@ -18,6 +18,7 @@ from hookbus._packages import (
     entry_point_of,
     entry_points,
     module_of,
+    normalized,
     package_of,
     parts_of,
     point_specs,
@@ -177,3 +178,7 @@ def test_module_as_a_hook_is_not_blocked_without_the_variable(
     install("modules", "[hookbus.hooks]\na_module = types\n")
 
     assert find("a_module").blocked is False
+
+
+def test_package_names_are_normalized() -> None:
+    assert normalized("Hookbus__EMA.x") == "hookbus-ema-x"

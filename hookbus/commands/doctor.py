@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hookbus import discovery
 from hookbus._packages import unreadable
+from hookbus._plugin_entries import Offer, listed_names
 from hookbus.errors import PluginVersionError
 
 __all__ = ["Report", "examine"]
@@ -54,7 +55,7 @@ def examine() -> Iterator[Report]:
     Yields:
         One report per hook, sorted by name, and one per package with unreadable metadata.
     """
-    names = discovery.listed_names(discovery.offers())
+    names = listed_names(discovery.offers())
     # The threads only wait for the processes, so the GIL does not limit them.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (offer, name), problem in zip(names.items(), pool.map(_problem_of, names), strict=True):
@@ -64,7 +65,7 @@ def examine() -> Iterator[Report]:
         yield Report("", package, False, f"its entry points cannot be read: {flaw}; reinstall the package")
 
 
-def _problem_of(offer: discovery.Offer) -> str:
+def _problem_of(offer: Offer) -> str:
     try:
         discovery.check_version(offer)
     except PluginVersionError as error:
@@ -72,14 +73,14 @@ def _problem_of(offer: discovery.Offer) -> str:
     return _import(offer)
 
 
-def _clash(offer: discovery.Offer, entries: list[discovery.Offer]) -> str:
+def _clash(offer: Offer, entries: list[Offer]) -> str:
     others = [entry.package for entry in entries if entry.name == offer.name and entry.package != offer.package]
     if not others:
         return ""
     return f"{', '.join(others)} also publishes {offer.name!r}; use {offer.full_name!r} in run files"
 
 
-def _import(offer: discovery.Offer) -> str:
+def _import(offer: Offer) -> str:
     """Import a hook in a separate process. Returns the reason if the import fails, else ""."""
     command = [sys.executable, "-W", "ignore", "-c", PROBE, offer.full_name]
     try:

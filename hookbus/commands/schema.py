@@ -8,6 +8,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from hookbus import discovery
+from hookbus._plugin_entries import listed_names
 from hookbus.config import RunConfig
 from hookbus.errors import PluginError
 from hookbus.hook import Hook, HookConfig
@@ -74,7 +75,7 @@ def _key(names: list[str]) -> str:
 def _branches() -> tuple[list[Branch], list[str]]:
     """Return the branches of the importable hooks that are not blocked, and the errors of the others."""
     branches, problems = [], []
-    for offer, name in discovery.listed_names(discovery.offers()).items():
+    for offer, name in listed_names(discovery.offers()).items():
         if offer.blocked:
             continue
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import discovery
 from hookbus._imports import cause_of, import_path, nearest
+from hookbus._published import package_publishing
 from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE
 from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFound, RegistrationError, did_you_mean
 from hookbus.hook import Hook, HookConfig, Priority, validated
@@ -189,7 +190,7 @@ def get_default_hooks() -> list[Hook]:
     """
     installed = {offer.full_name for offer in discovery.offers() if not offer.blocked}
     # Full names: an installed package of another project must not be able to replace a default hook.
-    names = [f"{discovery.package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
+    names = [f"{package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
     return [build_hook({"type": name}) for name in names if name in installed]
 
 

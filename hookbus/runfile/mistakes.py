@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from hookbus._plugin_entries import BLOCK_VARIABLE
 from hookbus._validation_errors import mistakes_in
-from hookbus.discovery import BLOCK_VARIABLE, is_blocked, warn_of_unknown_blocks
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.runfile import yaml as _yaml
+from hookbus.runfile.blocking import is_blocked, warn_of_unknown_blocks
 from hookbus.runfile.builder import named_settings
 from hookbus.runfile.yaml import Document, Path, unwritable
 

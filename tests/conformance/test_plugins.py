@@ -10,6 +10,7 @@ import pytest
 from pydantic import Field
 
 from hookbus import Hook, HookConfig, discovery
+from hookbus._plugin_entries import Offer
 from hookbus.testing import check_hook
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,7 +59,7 @@ def test_every_declared_hook_is_installed() -> None:
 @pytest.mark.parametrize(
     "offer", [offer for offer in OFFERS if offer.name not in NEEDS], ids=lambda offer: offer.full_name
 )
-def test_hook_passes_the_check(offer: discovery.Offer) -> None:
+def test_hook_passes_the_check(offer: Offer) -> None:
     cls = discovery.load(offer)
     check_hook(cls, **(WORKING.get(offer.name) or get_example_settings(cls)))
 

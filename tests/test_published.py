@@ -1,0 +1,57 @@
+"""Tests of the packages of the hookbus project and the messages for plugins that are not installed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hookbus._published import PUBLISHED, package_publishing
+
+if TYPE_CHECKING:
+    from tests.conftest import Environment
+
+FINDING = """
+    import json, os
+    from hookbus.discovery import find
+    from hookbus.errors import PluginNotFound
+
+    answer = {}
+    for name in json.loads(os.environ["NAMES"]):
+        try:
+            find(name)
+        except PluginNotFound as error:
+            answer[name] = str(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def missing(bare_environment: Environment) -> dict[str, str]:
+    """Return the errors of the names of all hooks of the project if none is installed."""
+    names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
+    answer: dict[str, str] = bare_environment.answer(FINDING, NAMES=json.dumps(names))
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [(package, name) for package, hooks in PUBLISHED.items() for pair in hooks.items() for name in pair],
+)
+def test_missing_hook_of_the_project_names_its_package(missing: dict[str, str], package: str, name: str) -> None:
+    assert missing[name] == f"The hook {name!r} is not installed. Run: pip install {package}"
+
+
+def test_close_match_among_published_hooks_is_suggested(environment: Environment) -> None:
+    answer = environment.answer(FINDING, NAMES='["EMAHok"]')
+    assert "No installed package publishes the hook 'EMAHok'. Did you mean 'EMAHook'" in answer["EMAHok"]
+
+
+def test_package_of_a_missing_hook_is_known() -> None:
+    assert package_publishing("ema") == package_publishing("EMAHook") == "hookbus-ema"
+    assert package_publishing("unknown") is None
+
+
+def test_published_names_are_unique() -> None:
+    names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
+    assert len(set(names)) == len(names)
