@@ -2,11 +2,12 @@
 
 `Lifecycle` is the only list of points. The pluggy specs, the typed `emit`, the tables in the documentation and
 `hookbus points` are derived from it. A hook listens at a point by defining a method of the same name that takes any of
-the arguments, in any order. `run` is available at every point.
+the arguments, in any order. `run` is available at every point. An argument that an event omits is the current value of
+the run, or None.
 
 An *epoch* is one pass over the training loader, an *iteration* is one micro-batch, and a *step* is one optimizer step.
 `epoch` and `batch_idx` are indices from 0. `step` is the number of completed optimizer steps, the axis of all logged
-values. The clock advances immediately before an `after_*` event.
+values. The clock advances immediately before an `after_*` event. Schedules count in the unit of `@per`.
 """
 
 from __future__ import annotations
@@ -33,219 +34,111 @@ Mode = Literal["train", "val", "test"]
 class Lifecycle:
     """Points of a run, in the order in which training emits them."""
 
-    def before_run(self, mode: Mode | None = None) -> None:
-        """Start of a call of fit, validate or test; `mode` is "train", "val" or "test"."""
+    # One block per phase, without blank lines between its points.
+    # fmt: off
 
-    def after_load_checkpoint(self, checkpoint: dict[str, Any] | None = None, path: Path | None = None) -> None:
+    def before_run(self, mode: Mode) -> None:
+        """Start of a call of fit, validate or test; `mode` is "train", "val" or "test"."""
+    def after_load_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Checkpoint loaded, before it is applied; the dict may be modified."""
 
-    def before_train(self, model: nn.Module | None = None) -> None:
+    def before_train(self, model: nn.Module) -> None:
         """Start of training, or of its continuation after a resume."""
-
     @per("epoch")
-    def before_epoch(self, epoch: int | None = None, model: nn.Module | None = None) -> None:
+    def before_epoch(self, epoch: int, model: nn.Module) -> None:
         """Start of an epoch, which includes training and validation."""
-
     @per("epoch")
-    def before_train_epoch(self, epoch: int | None = None, model: nn.Module | None = None) -> None:
+    def before_train_epoch(self, epoch: int, model: nn.Module) -> None:
         """Start of the training part of an epoch."""
-
     @per("iter")
-    def before_train_iter(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        model: nn.Module | None = None,
-    ) -> None:
+    def before_train_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module) -> None:
         """Start of an iteration: the micro-batch is loaded, the forward pass not yet started."""
-
     @per("iter")
-    def after_forward(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        outputs: Any = None,
-        loss: Any = None,
-    ) -> None:
+    def after_forward(self, step: int, batch_idx: int, batch: Any, outputs: Any, loss: Any) -> None:
         """End of the forward pass, with the loss computed, before the backward pass."""
-
     @per("iter")
-    def after_backward(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        outputs: Any = None,
-        loss: Any = None,
-    ) -> None:
+    def after_backward(self, step: int, batch_idx: int, batch: Any, outputs: Any, loss: Any) -> None:
         """End of the backward pass, with the gradients accumulated (scaled if a gradient scaler is used)."""
-
     @per("step")
-    def before_optimizer_step(self, step: int | None = None, optimizer: Optimizer | None = None) -> None:
+    def before_optimizer_step(self, step: int, optimizer: Optimizer) -> None:
         """Start of an optimizer step. Not emitted if the optimizer step is skipped."""
-
     @per("step")
-    def after_optimizer_step(self, step: int | None = None, optimizer: Optimizer | None = None) -> None:
+    def after_optimizer_step(self, step: int, optimizer: Optimizer) -> None:
         """End of an optimizer step; `step` includes this optimizer step."""
-
     @per("iter")
-    def after_train_iter(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        model: nn.Module | None = None,
-        outputs: Any = None,
-        loss: Any = None,
-    ) -> None:
+    def after_train_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any,
+                         loss: Any) -> None:
         """End of an iteration. Gradients are still available; they are zeroed at the start of the next iteration."""
-
     @per("epoch")
-    def after_train_epoch(
-        self, epoch: int | None = None, model: nn.Module | None = None, metrics: Metrics | None = None
-    ) -> None:
+    def after_train_epoch(self, epoch: int, model: nn.Module, metrics: Metrics) -> None:
         """End of the training part of an epoch; `metrics` contains its means, `train/...`."""
 
-    def before_val(self, model: nn.Module | None = None) -> None:
+    def before_val(self, model: nn.Module) -> None:
         """Start of a validation. Averaged weights, if any, are already applied."""
-
     @per("epoch")
-    def before_val_epoch(
-        self, epoch: int | None = None, model: nn.Module | None = None, dataloader_name: str | None = None
-    ) -> None:
+    def before_val_epoch(self, epoch: int, model: nn.Module, dataloader_name: str) -> None:
         """Start of a validation loader; `dataloader_name` is its name if there are multiple loaders."""
-
     @per("batch")
-    def before_val_iter(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        model: nn.Module | None = None,
-        dataloader_name: str | None = None,
-    ) -> None:
+    def before_val_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, dataloader_name: str) -> None:
         """Start of a validation batch, before the forward pass."""
-
     @per("batch")
-    def after_val_iter(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        model: nn.Module | None = None,
-        outputs: Any = None,
-        loss: Any = None,
-        dataloader_name: str | None = None,
-    ) -> None:
+    def after_val_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any, loss: Any,
+                       dataloader_name: str) -> None:
         """End of a validation batch."""
-
     @per("epoch")
-    def after_val_epoch(
-        self,
-        epoch: int | None = None,
-        model: nn.Module | None = None,
-        metrics: Metrics | None = None,
-        dataloader_name: str | None = None,
-    ) -> None:
+    def after_val_epoch(self, epoch: int, model: nn.Module, metrics: Metrics, dataloader_name: str) -> None:
         """End of a validation loader; `metrics` contains its results, `val/...`, read-only."""
-
-    def after_val(self, model: nn.Module | None = None, metrics: Metrics | None = None) -> None:
+    def after_val(self, model: nn.Module, metrics: Metrics) -> None:
         """End of the validation; `metrics` contains the results of all loaders."""
 
     @per("epoch")
-    def after_epoch(
-        self, epoch: int | None = None, model: nn.Module | None = None, metrics: Metrics | None = None
-    ) -> None:
+    def after_epoch(self, epoch: int, model: nn.Module, metrics: Metrics) -> None:
         """End of an epoch, validation included. Saves requested during the epoch are written after this point."""
-
-    def after_train(self, model: nn.Module | None = None, metrics: Metrics | None = None) -> None:
+    def after_train(self, model: nn.Module, metrics: Metrics) -> None:
         """End of training, complete or stopped."""
 
-    def before_test(self, model: nn.Module | None = None) -> None:
+    def before_test(self, model: nn.Module) -> None:
         """Start of a test."""
-
     @per("epoch")
-    def before_test_epoch(
-        self, epoch: int | None = None, model: nn.Module | None = None, dataloader_name: str | None = None
-    ) -> None:
+    def before_test_epoch(self, epoch: int, model: nn.Module, dataloader_name: str) -> None:
         """Start of a test loader; `dataloader_name` is its name if there are multiple loaders."""
-
     @per("batch")
-    def before_test_iter(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        model: nn.Module | None = None,
-        dataloader_name: str | None = None,
-    ) -> None:
+    def before_test_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, dataloader_name: str) -> None:
         """Start of a test batch, before the forward pass."""
-
     @per("batch")
-    def after_test_iter(
-        self,
-        step: int | None = None,
-        batch_idx: int | None = None,
-        batch: Any = None,
-        model: nn.Module | None = None,
-        outputs: Any = None,
-        loss: Any = None,
-        dataloader_name: str | None = None,
-    ) -> None:
+    def after_test_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any, loss: Any,
+                        dataloader_name: str) -> None:
         """End of a test batch."""
-
     @per("epoch")
-    def after_test_epoch(
-        self,
-        epoch: int | None = None,
-        model: nn.Module | None = None,
-        metrics: Metrics | None = None,
-        dataloader_name: str | None = None,
-    ) -> None:
+    def after_test_epoch(self, epoch: int, model: nn.Module, metrics: Metrics, dataloader_name: str) -> None:
         """End of a test loader; `metrics` contains its results, `test/...`, read-only."""
-
-    def after_test(self, model: nn.Module | None = None, metrics: Metrics | None = None) -> None:
+    def after_test(self, model: nn.Module, metrics: Metrics) -> None:
         """End of the test; `metrics` contains the results of all loaders."""
 
-    def before_save_checkpoint(self, checkpoint: dict[str, Any] | None = None) -> None:
+    def before_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checkpoint state collected, before it is written; the dict may be modified."""
-
-    def after_save_checkpoint(
-        self, path: Path | None = None, is_best: bool | None = None, metrics: Metrics | None = None
-    ) -> None:
+    def after_save_checkpoint(self, path: Path, is_best: bool, metrics: Metrics) -> None:
         """Checkpoint written: the file is durable on disk."""
 
-    def log_scalars(self, values: Mapping[str, Any] | None = None, step: int | None = None) -> None:
+    def log_scalars(self, values: Mapping[str, Any], step: int) -> None:
         """Scalars to log, by full name."""
-
-    def log_images(
-        self, tag: str | None = None, images: Any = None, step: int | None = None, caption: str | None = None
-    ) -> None:
+    def log_images(self, tag: str, images: Any, step: int, caption: str) -> None:
         """Images to log: an image of shape (H, W, C) or (C, H, W), or a list of images."""
-
-    def log_histograms(self, tag: str | None = None, values: Any = None, step: int | None = None) -> None:
+    def log_histograms(self, tag: str, values: Any, step: int) -> None:
         """Values to log as a histogram: a tensor, or a mapping of name to tensor."""
-
-    def log_figure(self, tag: str | None = None, figure: Any = None, step: int | None = None) -> None:
+    def log_figure(self, tag: str, figure: Any, step: int) -> None:
         """Matplotlib figure to log."""
-
-    def log_text(self, tag: str | None = None, text: str | None = None, step: int | None = None) -> None:
+    def log_text(self, tag: str, text: str, step: int) -> None:
         """Text to log."""
-
-    def log_config(self, config: Mapping[str, Any] | None = None) -> None:
+    def log_config(self, config: Mapping[str, Any]) -> None:
         """Run configuration to log, once per run."""
-
-    def log_artifact(self, path: Path | None = None, name: str | None = None) -> None:
+    def log_artifact(self, path: Path, name: str) -> None:
         """File to log."""
 
-    def on_exception(self, exception: BaseException | None = None) -> None:
+    def on_exception(self, exception: BaseException) -> None:
         """Failure or interruption of the run. Every hook is called, even if one of them raises an exception."""
-
-    def after_run(self, mode: Mode | None = None) -> None:
+    def after_run(self, mode: Mode) -> None:
         """End of a call of fit, validate or test, emitted exactly once; `run.outcome` is its outcome."""
-
     def cleanup(self) -> None:
         """Release of threads, files and handles; always the last point. May be emitted more than once."""
 
