@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -24,9 +24,11 @@ from hookbus.training.rng import seed_everything
 from hookbus.training.scheduling import SchedulerSteps
 
 if TYPE_CHECKING:
-    from hookbus.loop import Trainer
+    from hookbus.assembly.setup import TrainerSetup
 
 __all__ = ["trainer_from_config", "trainer_from_file"]
+
+TrainerType = TypeVar("TrainerType", bound="TrainerSetup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ DATA = Kind(
 
 
 def trainer_from_file(
-    cls: type[Trainer], path: str | os.PathLike[str], overrides: Iterable[str] = (), *, overwrite: bool = False
-) -> Trainer:
+    cls: type[TrainerType], path: str | os.PathLike[str], overrides: Iterable[str] = (), *, overwrite: bool = False
+) -> TrainerType:
     """Build the trainer of a run file.
 
     Args:
@@ -74,12 +76,12 @@ def trainer_from_file(
     return _trainer(cls, config, problems, overwrite)
 
 
-def trainer_from_config(cls: type[Trainer], config: RunConfig, *, overwrite: bool = False) -> Trainer:
+def trainer_from_config(cls: type[TrainerType], config: RunConfig, *, overwrite: bool = False) -> TrainerType:
     """Build the trainer of a configuration that is already loaded, see `trainer_from_file`."""
     return _trainer(cls, config, [], overwrite)
 
 
-def _trainer(cls: type[Trainer], config: RunConfig, problems: list[str], overwrite: bool) -> Trainer:
+def _trainer(cls: type[TrainerType], config: RunConfig, problems: list[str], overwrite: bool) -> TrainerType:
     factories = Factories(config)
     if problems or factories.problems:
         raise ConfigError(config.in_order([*problems, *factories.problems]))

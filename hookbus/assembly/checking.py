@@ -30,7 +30,7 @@ from hookbus.training.outputs import loss_in
 from hookbus.training.rng import preserved_rng
 
 if TYPE_CHECKING:
-    from hookbus.loop import Trainer
+    from hookbus.assembly.setup import TrainerSetup
 
 __all__ = ["check_ends", "check_optimizer", "check_ready", "check_trainer"]
 
@@ -39,7 +39,7 @@ LONGEST_TRIAL = 100_000
 """Maximum number of scheduler steps in a dry run."""
 
 
-def check_ready(trainer: Trainer) -> None:
+def check_ready(trainer: TrainerSetup) -> None:
     """Raise if a trainer lacks an argument that training requires. Called before the work directory is acquired.
 
     Raises:
@@ -61,7 +61,7 @@ def check_ready(trainer: Trainer) -> None:
     check_ends(trainer)
 
 
-def check_optimizer(trainer: Trainer) -> None:
+def check_optimizer(trainer: TrainerSetup) -> None:
     """Raise if the loop cannot step the optimizer, unless a hook implements `train_step`.
 
     Raises:
@@ -85,7 +85,7 @@ def check_optimizer(trainer: Trainer) -> None:
         )
 
 
-def check_ends(trainer: Trainer) -> None:
+def check_ends(trainer: TrainerSetup) -> None:
     """Raise if a schedule requires the end of the training and the end is unknown.
 
     Raises:
@@ -110,7 +110,7 @@ def _of_listener(hook: str, point: str) -> Iterator[None]:
         raise ConfigError([f"hook {hook!r} at {point}: {error}"]) from None
 
 
-def check_trainer(trainer: Trainer) -> list[str]:
+def check_trainer(trainer: TrainerSetup) -> list[str]:
     """Validate that a trainer can train. No file is written; weights and RNG states are unchanged.
 
     Returns:
@@ -134,7 +134,7 @@ def check_trainer(trainer: Trainer) -> list[str]:
     return [line for line in lines if line]
 
 
-def _checks(trainer: Trainer) -> list[Callable[[], str]]:
+def _checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = [("train", None, trainer.train_loader)]
     for kind, split in (("val", trainer.val_loader), ("test", trainer.test_loader)):
         loaders += [(kind, name, loader) for name, loader in named_loaders(split)] if split is not None else []
@@ -151,7 +151,7 @@ def _checks(trainer: Trainer) -> list[Callable[[], str]]:
     ]
 
 
-def _readers(trainer: Trainer) -> list[tuple[str, Collection[str]]]:
+def _readers(trainer: TrainerSetup) -> list[tuple[str, Collection[str]]]:
     """Return the readers of validation results with the metrics that they require."""
     hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
     readers = [(f"hook {name!r} ({package_of(hook)})", hook.needs_metrics) for name, hook in hooks.items()]
@@ -164,7 +164,7 @@ def _check_metrics(expected: ExpectedMetrics, reader: str, metrics: Collection[s
     return ""
 
 
-def _check_scheduler(trainer: Trainer) -> str:
+def _check_scheduler(trainer: TrainerSetup) -> str:
     """Dry-run the scheduler for the number of steps of the training."""
     try:
         trainer.scheduler.try_out(min(_scheduler_steps(trainer), LONGEST_TRIAL))
@@ -173,7 +173,7 @@ def _check_scheduler(trainer: Trainer) -> str:
     return ""
 
 
-def _scheduler_steps(trainer: Trainer) -> int:
+def _scheduler_steps(trainer: TrainerSetup) -> int:
     """Return a lower bound of the number of scheduler steps, 1 if it is unknown."""
     length, scheduler = length_of(trainer.train_loader), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
@@ -183,16 +183,16 @@ def _scheduler_steps(trainer: Trainer) -> int:
     return iterations // per_step if iterations and per_step else 1
 
 
-def _describe_model(trainer: Trainer) -> str:
+def _describe_model(trainer: TrainerSetup) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     return f"model: {type(trainer.model).__name__}, {parameters:,} parameters to train on {trainer.device}"
 
 
-def _describe_limit(trainer: Trainer) -> str:
+def _describe_limit(trainer: TrainerSetup) -> str:
     return f"limit: {trainer.iterations} iterations" if trainer.epochs is None else f"limit: {trainer.epochs} epochs"
 
 
-def _check_hooks(trainer: Trainer) -> str:
+def _check_hooks(trainer: TrainerSetup) -> str:
     """Raise if the hooks have no valid order, or if a precondition of a hook is not met."""
     trainer.bus.explain()
     check_hooks(trainer.runs.new("train"))
@@ -200,7 +200,7 @@ def _check_hooks(trainer: Trainer) -> str:
 
 
 def _check_loader(
-    trainer: Trainer, expected: ExpectedMetrics, kind: str, name: str | None, loader: Iterable[Any] | None
+    trainer: TrainerSetup, expected: ExpectedMetrics, kind: str, name: str | None, loader: Iterable[Any] | None
 ) -> str:
     """Pass one batch through the model and the metrics."""
     title = f"{kind}_loader{f' {name!r}' if name else ''}"
@@ -223,14 +223,14 @@ def _check_loader(
     return f"{kind}{f' {name}' if name else ''}: {'unknown number of' if length is None else length} batches"
 
 
-def _first_batch(trainer: Trainer, loader: Iterable[Any] | None) -> Any:
+def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
     """Return the first batch of a loader as in training, with all RNG states restored."""
     with preserved_rng():
         # `hookbus check` must not change the random numbers of a later training in the same process.
         return next(feed_of(loader or (), trainer.seed or 0).batches(0, 0), None)
 
 
-def _try_batch(trainer: Trainer, kind: str, batch: Any) -> Any:
+def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
     trying = _as_in_training if kind == "train" else evaluating
     with trying(trainer.model):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
@@ -256,7 +256,7 @@ def _as_in_training(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(before)
 
 
-def _check_work_dir(trainer: Trainer) -> str:
+def _check_work_dir(trainer: TrainerSetup) -> str:
     if trainer.work_dir is None:
         return "work dir: none, nothing is written"
     path, reason = see(Path(trainer.work_dir), resume=trainer.resume == "auto", overwrite=trainer.overwrite)

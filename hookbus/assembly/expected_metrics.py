@@ -14,8 +14,8 @@ from hookbus.training.evaluation import named_loaders, results_of
 from hookbus.training.scores import Score
 
 if TYPE_CHECKING:
+    from hookbus.assembly.setup import TrainerSetup
     from hookbus.dispatch.members import Member
-    from hookbus.loop import Trainer
 
 __all__ = ["ExpectedMetrics"]
 
@@ -30,7 +30,7 @@ class ExpectedMetrics:
         trainer: The trainer.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: TrainerSetup) -> None:
         self._trainer = trainer
         self._names: set[str] = set()
         loaders = {} if trainer.val_loader is None else dict(named_loaders(trainer.val_loader))

@@ -17,13 +17,13 @@ from hookbus.runs.workdir import read_status, why_unwritable
 from hookbus.state import check_resumable, find_newest, load_weights, read_checkpoint, weights_in
 
 if TYPE_CHECKING:
-    from hookbus.loop import Trainer
+    from hookbus.assembly.setup import TrainerSetup
     from hookbus.run import Run
 
 __all__ = ["check_files", "checkpoints_directory", "file_checks", "load_as_judged", "load_given_weights"]
 
 
-def check_files(trainer: Trainer) -> None:
+def check_files(trainer: TrainerSetup) -> None:
     """Raise if the files that a run starts from are not valid checkpoints. Tensor data are not loaded.
 
     Raises:
@@ -33,7 +33,7 @@ def check_files(trainer: Trainer) -> None:
         _check_outline(trainer, key, path)
 
 
-def load_given_weights(trainer: Trainer, run: Run) -> None:
+def load_given_weights(trainer: TrainerSetup, run: Run) -> None:
     """Load the initial weights of a run, unless the run continues from another one.
 
     Raises:
@@ -47,7 +47,7 @@ def load_given_weights(trainer: Trainer, run: Run) -> None:
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
 
 
-def load_as_judged(trainer: Trainer, path: Path) -> None:
+def load_as_judged(trainer: TrainerSetup, path: Path) -> None:
     """Configure a trainer to load the weights that validations evaluated: averaged weights if there are any.
 
     Args:
@@ -62,7 +62,7 @@ def load_as_judged(trainer: Trainer, path: Path) -> None:
     trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if has_averages else "raw", True
 
 
-def file_checks(trainer: Trainer) -> list[Callable[[], str]]:
+def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     """Return the file checks of `hookbus check`. Each check returns a line that describes the training, or raises."""
     return [
         *(partial(_check_file, trainer, *file) for file in _files_of(trainer)),
@@ -71,7 +71,7 @@ def file_checks(trainer: Trainer) -> list[Callable[[], str]]:
     ]
 
 
-def checkpoints_directory(trainer: Trainer) -> Path | None:
+def checkpoints_directory(trainer: TrainerSetup) -> Path | None:
     """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
 
     Args:
@@ -87,7 +87,7 @@ def checkpoints_directory(trainer: Trainer) -> Path | None:
     return checkpoints_of(idle)
 
 
-def _files_of(trainer: Trainer) -> list[tuple[str, str | Path]]:
+def _files_of(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
     """Return the files that a run starts from, with the argument that names them. Empty if a run is continued."""
     if trainer.resume not in ("auto", "never"):
         return [("resume", trainer.resume)]
@@ -95,7 +95,7 @@ def _files_of(trainer: Trainer) -> list[tuple[str, str | Path]]:
     return [] if trainer.load_from is None or continues else [("load_from", trainer.load_from)]
 
 
-def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
+def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
     """Verify the checksum of a requested checkpoint and its compatibility with the model."""
     if Path(path).is_dir() or files.read_sidecar(Path(path)) is not None:
         verify_checkpoint(existing(path))
@@ -103,7 +103,7 @@ def _check_file(trainer: Trainer, key: str, path: str | Path) -> str:
     return f"{key}: {path}"
 
 
-def _check_automatic_resume(trainer: Trainer) -> str:
+def _check_automatic_resume(trainer: TrainerSetup) -> str:
     """Verify the checkpoint that automatic resume would load."""
     directory = checkpoints_directory(trainer) if trainer.resume == "auto" else None
     newest = None if directory is None else find_newest(directory)
@@ -116,7 +116,7 @@ def _check_automatic_resume(trainer: Trainer) -> str:
     return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
 
 
-def _check_checkpoints_directory(trainer: Trainer) -> str:
+def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
     """Raise if the directory of the checkpoint hook is not writable."""
     directory = checkpoints_directory(trainer)
     inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
@@ -129,7 +129,7 @@ def _check_checkpoints_directory(trainer: Trainer) -> str:
     return f"checkpoints: {directory}"
 
 
-def _check_outline(trainer: Trainer, key: str, path: str | Path) -> None:
+def _check_outline(trainer: TrainerSetup, key: str, path: str | Path) -> None:
     """Raise if a file is not a checkpoint or does not match the model."""
     with _about(key):
         outline = outline_of(path)

@@ -16,8 +16,8 @@ from hookbus.training.loaders import length_of
 from hookbus.training.rng import seed_everything, seed_of_rank
 
 if TYPE_CHECKING:
+    from hookbus.assembly.setup import TrainerSetup
     from hookbus.lifecycle import Mode
-    from hookbus.loop import Trainer
     from hookbus.runs.validations import Evaluator, Kind
     from hookbus.runs.workdir import WorkDir
 
@@ -32,7 +32,7 @@ class TrainerRuns:
         resume: Checkpoint that the first training resumes from: "never", "auto" or a path.
     """
 
-    def __init__(self, trainer: Trainer, resume: str | Path) -> None:
+    def __init__(self, trainer: TrainerSetup, resume: str | Path) -> None:
         self._trainer = trainer
         self._still_to_resume = resume
         self._directory: Path | None = None
