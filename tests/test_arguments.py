@@ -53,7 +53,7 @@ def test_string_is_not_a_bool(name: str) -> None:
         ({"train_loader": "data"}, "train_loader: should be iterable in every epoch, got 'data'"),
         ({"config": 3}, "config: should be a mapping of names to values, such as vars(args), got 3."),
         ({"load_from": 3}, "load_from: should be a path, got 3."),
-        ({"clip_grad_norm": "1"}, "clip_grad_norm: '1' is not more than 0"),
+        ({"clip_grad_norm": "1"}, "clip_grad_norm: expected a number > 0, got '1'."),
     ],
 )
 def test_trainer_rejects_invalid_argument(arguments: dict[str, Any], problem: str) -> None:

@@ -1,6 +1,7 @@
-"""What the Trainer is made of: steps, updates, schedulers, validation, and data in an order that can be taken up again.
+"""Training, evaluation and data loading of the Trainer.
 
-`data`, `loaders`, `seeding`, `rng`, `train_shard` and `eval_shard` are the data and its random streams; `steps`,
-`batches`, `outputs`, `optimizer` and `scheduling` one iteration; `evaluation`, `scores` and `metric_states` the
-judging; `parallel` the same with several processes.
+* Data and random number generators: `data`, `loaders`, `seeding`, `rng`, `train_shard`, `eval_shard`, `workers`.
+* Training iterations: `steps`, `batches`, `outputs`, `optimizer`, `scheduling`.
+* Evaluation: `evaluation`, `scores`, `metric_states`.
+* Distributed training: `parallel`.
 """

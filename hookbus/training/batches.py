@@ -1,4 +1,4 @@
-"""Batches and outputs: nested values with tensors somewhere in them."""
+"""Nested batches and outputs that contain tensors."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ __all__ = ["detached", "move"]
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: every tensor in it, without waiting for the copies, and everything else that has `to`."""
+    """Return a batch with all tensors, and all other objects that have a method `to`, on a device.
+
+    Tensors are copied with `non_blocking=True`.
+    """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
+    # Other objects, such as BatchEncoding of transformers, do not all accept `non_blocking`.
     if hasattr(batch, "to"):
         return batch.to(device)
-    return _with_items(batch, lambda each: move(each, device))
+    return _with_items(batch, lambda item: move(item, device))
 
 
 def detached(value: Any) -> Any:
-    """A value whose tensors hold no graph."""
+    """Return a nested value with all tensors detached from the autograd graph."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad else value
     return _with_items(value, detached)
 
 
-def _with_items(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A mapping, list or tuple of what `change` makes of its items; anything else as it is."""
+def _with_items(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to the items of a mapping, tuple or list; return any other value unchanged."""
     if isinstance(value, Mapping):
-        return {key: change(each) for key, each in value.items()}
+        return {key: function(item) for key, item in value.items()}
+    # The constructor of a named tuple takes its fields as separate arguments.
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(change, value))
+        return type(value)(*map(function, value))
     if isinstance(value, (tuple, list)):
-        return type(value)([change(each) for each in value])
+        return type(value)([function(item) for item in value])
     return value

@@ -1,12 +1,12 @@
-"""Batches in an order that can be taken up again.
+"""Data loaders that resume at any batch of any epoch.
 
-The order of the samples is a function of (seed, epoch), and what is random about a sample a function of (seed, epoch,
-index). So a resumed run stands at its batch at once, whatever the number of workers, and reads what the uninterrupted
-run would have read. Nothing of a generator's state has to be kept for that.
+The order of the samples is a function of (seed, epoch), and the augmentation of a sample a function of (seed, epoch,
+index). A resumed run therefore starts at its batch without reading the earlier ones, with any number of workers, and
+reads what the uninterrupted run would have read. No generator state is saved.
 
-* A map-style `DataLoader` is rebuilt with the same arguments around a data set that seeds each sample: exact.
-* A loader with `state_dict` is asked for its place: as exact as it is.
-* Anything else is read again up to the place, and the run says so.
+* A map-style `DataLoader` is copied with a dataset that seeds each sample. The position is exact.
+* A loader with `state_dict` and `load_state_dict` restores its own position. It is as exact as the loader.
+* Any other iterable is read again up to the position, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ __all__ = ["Feed", "Splits", "feed_of"]
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What a factory of `hookbus.datasets` returns.
+    """Return value of a factory in `hookbus.datasets`.
 
     Attributes:
-        train, val, test: data sets, or ready loaders; None for a split that there is not.
-        input_shape: the shape of one input, without the batch, for models that want to know.
-        num_classes: how many classes there are, for models that want to know.
+        train, val, test: Datasets or data loaders; None if there is no such split.
+        input_shape: Shape of one input without the batch dimension, for models that require it.
+        num_classes: Number of classes, for models that require it.
     """
 
     train: Any
@@ -69,55 +69,62 @@ class Splits:
 
 
 class Feed(Protocol):
-    """A loader that can be read from any place of any epoch.
+    """Loader that can be read from any position of any epoch.
 
     Attributes:
-        exact: whether the place is found without reading what comes before it.
-        length: batches per epoch, None where that is not known.
+        exact: Whether the position is reached without reading the batches before it.
+        length: Number of batches per epoch, or None if it is unknown.
     """
 
     exact: bool
     length: int | None
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
-        """The batches of an epoch, those before `skip` left out; `iteration` is the index of the first one given."""
+        """Return an iterator over the batches of an epoch.
+
+        Args:
+            epoch: Index of the epoch.
+            skip: Number of batches to skip at the start of the epoch.
+            iteration: Iteration of the first batch that is not skipped.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """What has to be kept besides epoch and place."""
+        """Return the state to save in addition to epoch and position."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
 
 
 def feed_of(
-    loader: Iterable[Any], seed: int, preparations: Sequence[Preparation] = (), part: Part | None = None
+    loader: Iterable[Any], seed: int, dataset_hooks: Sequence[Preparation] = (), shard: Part | None = None
 ) -> Feed:
-    """The best way to read a loader.
+    """Wrap a loader such that it can be resumed, with the most exact implementation for its type.
 
     Args:
-        loader: a DataLoader, or any iterable that can be iterated once per epoch.
-        seed: decides order and augmentation, together with the epoch.
-        preparations: what is done to its data set before the samples of each iteration are read.
-        part: which batches are this process's; None for all. A loader that is no map-style DataLoader, and one whose
-            sampler knows of processes (it has `num_replicas`), gives each process a part by itself.
+        loader: A DataLoader, or any iterable that can be iterated once per epoch.
+        seed: Seed of order and augmentation, combined with the epoch.
+        dataset_hooks: Functions called with the dataset before the samples of each iteration are read.
+        shard: The batches that this rank reads. Default: all batches. Ignored for loaders that are not map-style
+            DataLoaders and for samplers that shard the data already (with an attribute `num_replicas`).
 
     Raises:
-        LoopError: there are preparations, and they cannot reach the workers of this loader.
+        LoopError: If there are dataset hooks and they cannot be called in the workers of the loader.
     """
-    keeps_place = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-    if not keeps_place and can_be_rebuilt(loader):
-        return SeededFeed(loader, seed, preparations, part)  # type: ignore[arg-type]
+    saves_position = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    if not saves_position and can_be_rebuilt(loader):
+        return SeededFeed(loader, seed, dataset_hooks, shard)  # type: ignore[arg-type]
     workers: int = getattr(loader, "num_workers", 0)
-    if preparations and workers:
+    if dataset_hooks and workers:
         raise LoopError(
-            f"Hooks change the training data while it is read, and cannot reach the workers of this "
-            f"{type(loader).__name__}: give a DataLoader of a map-style data set, or num_workers=0."
+            "train_loader: hooks that change the dataset require a DataLoader of a map-style dataset or a loader "
+            f"without workers, got {type(loader).__name__} with num_workers={workers}. Use a map-style dataset, or set "
+            "num_workers=0."
         )
-    return StatefulFeed(loader, preparations) if keeps_place else ReplayFeed(loader, preparations)
+    return StatefulFeed(loader, dataset_hooks) if saves_position else ReplayFeed(loader, dataset_hooks)
 
 
 class SeededFeed:
-    """A map-style DataLoader, rebuilt so that order and augmentation follow from seed and epoch."""
+    """Copy of a map-style DataLoader whose order and augmentation depend on seed and epoch only."""
 
     exact = True
 
@@ -125,23 +132,25 @@ class SeededFeed:
         self,
         loader: DataLoader[Any],
         seed: int,
-        preparations: Sequence[Preparation] = (),
-        part: Part | None = None,
+        dataset_hooks: Sequence[Preparation] = (),
+        shard: Part | None = None,
     ) -> None:
         self._loader, self._seed = loader, seed
         self._generator = torch.Generator()
-        part = part if can_be_divided(loader) else None
-        self.length = length_of(loader, part)
+        shard = shard if can_be_divided(loader) else None
+        self.length = length_of(loader, shard)
+        # Persistent workers keep their copy of the dataset, so `set_epoch` has to be called in the workers.
         if loader.persistent_workers and epoch_listeners(loader.dataset):
-            preparations = [TellsEpoch(), *preparations]
+            dataset_hooks = [TellsEpoch(), *dataset_hooks]
+        # The default collate functions draw no random numbers, so deterministic datasets are read without wrappers.
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed, batched = collates or not is_deterministic(loader.dataset), loader.batch_sampler is not None
-        self._plan = Plan(source_of(loader), batched=batched, keyed=keyed, numbered=bool(preparations), part=part)
+        self._plan = Plan(source_of(loader), batched=batched, keyed=keyed, numbered=bool(dataset_hooks), shard=shard)
         dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
         self._rebuilt = rebuilt(
             loader,
             self._plan,
-            dataset=PreparedDataset(dataset, preparations) if preparations else dataset,
+            dataset=PreparedDataset(dataset, dataset_hooks) if dataset_hooks else dataset,
             collate_fn=SeededCollate(loader.collate_fn) if collates else loader.collate_fn,
             generator=self._generator,
             worker_init_fn=WorkerStart(loader.worker_init_fn),
@@ -149,8 +158,10 @@ class SeededFeed:
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
         seed = mix(self._seed, epoch)
+        # Before the order is sampled: the length and the order of a sampler may depend on the epoch.
         set_epoch(self._loader, epoch)
         self.length = self._plan.draw(epoch, skip, seed, iteration)
+        # DataLoader draws the base seed of its workers from this generator, and would otherwise advance the global RNG.
         self._generator.manual_seed(seed)
         return read(self._rebuilt)
 
@@ -158,24 +169,24 @@ class SeededFeed:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing: epoch and place are enough."""
+        """Do nothing: epoch and position determine the batches."""
 
 
 class StatefulFeed:
-    """A loader that knows its own place, such as torchdata's StatefulDataLoader."""
+    """Loader that saves its own position, such as torchdata's StatefulDataLoader."""
 
     exact = True
 
-    def __init__(self, loader: Any, preparations: Sequence[Preparation] = ()) -> None:
-        self._loader, self._preparations = loader, preparations
+    def __init__(self, loader: Any, dataset_hooks: Sequence[Preparation] = ()) -> None:
+        self._loader, self._dataset_hooks = loader, dataset_hooks
         self.length = length_of(loader)
-        self._inside = False  # whether the loader stands in an epoch that it has not ended
+        self._inside = False  # whether the loader is positioned in an epoch that it has not finished
         self._restored: Any = None
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
-        if not self._preparations:
+        if not self._dataset_hooks:
             return self._batches(epoch, skip)
-        return prepared(self._batches(epoch, skip), dataset_of(self._loader), self._preparations, epoch, iteration)
+        return prepared(self._batches(epoch, skip), dataset_of(self._loader), self._dataset_hooks, epoch, iteration)
 
     def _batches(self, epoch: int, skip: int) -> Iterator[Any]:
         restored, self._restored = self._restored, None
@@ -183,16 +194,19 @@ class StatefulFeed:
         if restored is None:
             return self._followed(islice(read(self._loader), skip, None))
         self._loader.load_state_dict(restored)
-        if self._inside and not skip:  # it stands in an epoch that was left early: that one is over
+        # The saved position is in an epoch that the run ended early. The first iterator after `load_state_dict`
+        # continues that epoch, so it is created and discarded.
+        if self._inside and not skip:
             self._begun_again()
             set_epoch(self._loader, epoch)
         if not skip:
             return self._followed(read(self._loader))
         batches = self._followed(self._begun_again())
-        return islice(batches, 0) if skip == self.length else batches  # some begin anew where all was read
+        # Some loaders start the next epoch if the saved position is the end of an epoch.
+        return islice(batches, 0) if skip == self.length else batches
 
     def _begun_again(self) -> Iterator[Any]:
-        """An iterator that the uninterrupted run had already: it must not draw from the training's streams again."""
+        """Recreate an iterator that the uninterrupted run has created already, without advancing the RNGs again."""
         with preserved_rng():
             return read(self._loader)
 
@@ -202,6 +216,7 @@ class StatefulFeed:
         self._inside = False
 
     def state_dict(self) -> dict[str, Any]:
+        # A restored state that has not been used yet: the loader itself is still at its start.
         if self._restored is not None:
             return {"loader": self._restored, "inside": self._inside}
         return {"loader": self._loader.state_dict(), "inside": self._inside}
@@ -211,14 +226,14 @@ class StatefulFeed:
 
 
 class ReplayFeed:
-    """Any other iterable: the place is found by reading what comes before it."""
+    """Any other iterable, whose position is reached by reading the batches before it."""
 
     exact = False
 
-    def __init__(self, loader: Iterable[Any], preparations: Sequence[Preparation] = ()) -> None:
-        self._loader, self._preparations = loader, preparations
+    def __init__(self, loader: Iterable[Any], dataset_hooks: Sequence[Preparation] = ()) -> None:
+        self._loader, self._dataset_hooks = loader, dataset_hooks
         self.length = length_of(loader)
-        self._epoch_began: dict[str, Any] | None = None
+        self._epoch_began: dict[str, Any] | None = None  # RNG states at the start of the epoch
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
         if skip and self._epoch_began is not None:
@@ -227,6 +242,8 @@ class ReplayFeed:
         return islice(self._begun(epoch, iteration - skip), skip, None)
 
     def _replayed(self, epoch: int, skip: int, iteration: int, began: dict[str, Any]) -> Iterator[Any]:
+        # Batches are read with the RNG states of the start of the epoch, so that the loader draws the same order.
+        # The states of the checkpoint are restored afterwards.
         with preserved_rng():
             set_rng_state(began)
             batches = self._begun(epoch, iteration - skip)
@@ -235,12 +252,12 @@ class ReplayFeed:
         return batches
 
     def _begun(self, epoch: int, first: int) -> Iterator[Any]:
-        """The whole epoch, whose first batch is for this iteration."""
+        """Return an iterator over all batches of the epoch; `first` is the iteration of the first batch."""
         set_epoch(self._loader, epoch)
         batches = read(self._loader)
-        if not self._preparations:
+        if not self._dataset_hooks:
             return batches
-        return prepared(batches, dataset_of(self._loader), self._preparations, epoch, first)
+        return prepared(batches, dataset_of(self._loader), self._dataset_hooks, epoch, first)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._epoch_began is None else {"epoch_began": self._epoch_began}
@@ -250,7 +267,10 @@ class ReplayFeed:
 
 
 class TellsEpoch:
-    """Tells data sets their epoch in a worker that stays: its copies there hear of nothing that happens here."""
+    """Dataset hook that calls `set_epoch` of the datasets in a persistent worker, once per epoch.
+
+    A persistent worker keeps its copy of the datasets, so calls in the main process do not reach it.
+    """
 
     def __init__(self) -> None:
         self._told: int | None = None
@@ -258,5 +278,5 @@ class TellsEpoch:
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         if epoch != self._told:
             self._told = epoch
-            for each in epoch_listeners(dataset):
-                each.set_epoch(epoch)
+            for listener in epoch_listeners(dataset):
+                listener.set_epoch(epoch)

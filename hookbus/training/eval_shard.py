@@ -1,7 +1,7 @@
-"""Which batches does this process judge? Every so many-th one, so that all processes together judge each batch once.
+"""Shard of the evaluation data that a rank reads: every `world_size`-th batch.
 
-Batches stay whole and are those of one process: each sample counts once, and what is found about a batch is what one
-process would find. Nothing is padded, so a process may judge a batch less than another, or none at all.
+Batches are not split, so the results of a batch are those of a single process, and each sample is evaluated exactly
+once. There is no padding: a rank may have one batch fewer than another, or none.
 """
 
 from __future__ import annotations
@@ -19,38 +19,37 @@ __all__ = ["Share", "share_of"]
 
 
 def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[Any] | None:
-    """What one process judges of a loader: the batches `rank`, `rank + world_size`, ...
+    """Return a copy of a loader that reads the batches `rank`, `rank + world_size`, ... only.
 
-    A torch DistributedSampler, which pads, makes way for the whole data in order.
+    A torch DistributedSampler, which pads, is replaced with a sequential sampler of the full dataset.
 
     Args:
-        loader: the loader that one process would judge, the same on all processes.
-        rank: the number of this process, from 0.
-        world_size: how many there are.
-        seed: what a random order of it follows from, so that it is the same on all.
+        loader: The loader of a single process, equal on all ranks.
+        rank: Rank of this process, from 0.
+        world_size: Number of processes.
+        seed: Seed of the order if the loader shuffles, equal on all ranks.
 
     Returns:
-        A loader that reads no other batches. None where there can be none, so that the loader has to give each process
-        a part of its own: it is no map-style DataLoader, or its sampler knows of processes (it has `num_replicas`).
+        The loader of this rank. None if the loader cannot be sharded, because it is not a map-style DataLoader or its
+        sampler shards the data already (it has an attribute `num_replicas`).
     """
     if not can_be_rebuilt(loader):
         return None
     batched, source = loader.batch_sampler is not None, _whole_source_of(loader)
     if source is None:
         return None
-    share = Share(source, batched=batched, first=rank, every=world_size, seed=seed)
-    return rebuilt(loader, share)
+    return rebuilt(loader, Share(source, batched=batched, first=rank, every=world_size, seed=seed))
 
 
 class Share(Sampler[Any]):
-    """Every so many-th step of a sampler or batch sampler, from one on.
+    """Every n-th step of a sampler or batch sampler, from a first step on.
 
     Args:
-        source: yields indices or batches of them, and knows its length.
-        batched: whether it yields batches.
-        first: the first step, from 0.
-        every: so many steps from one to the next.
-        seed: what its order follows from, where that is random.
+        source: Yields indices or batches of indices; its length is known.
+        batched: Whether `source` yields batches.
+        first: Index of the first step, from 0.
+        every: Distance between two steps.
+        seed: Seed of the order if it is random.
     """
 
     def __init__(self, source: Any, *, batched: bool, first: int, every: int, seed: int) -> None:
@@ -58,6 +57,7 @@ class Share(Sampler[Any]):
         self._plan = Plan(source, batched=batched, keyed=False)
 
     def __iter__(self) -> Iterator[Any]:
+        # The same epoch and seed each time, so that all ranks agree on the order without communication.
         self._plan.draw(0, 0, self._seed)
         return islice(iter(self._plan), self._first, None, self._every)
 
@@ -66,10 +66,11 @@ class Share(Sampler[Any]):
 
 
 def _whole_source_of(loader: DataLoader[Any]) -> Any:
-    """What yields the indices of the whole data; None where the loader's own knows of processes."""
+    """Return the sampler of the full dataset, or None if the loader shards the data itself."""
     source = source_of(loader)
     sampler = source if loader.batch_sampler is None else getattr(source, "sampler", source)
     if isinstance(sampler, DistributedSampler):
-        whole: Any = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
-        return whole if sampler is source else BatchSampler(whole, source.batch_size, source.drop_last)
+        # Its padding evaluates some samples twice, which changes the results.
+        full: Any = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
+        return full if sampler is source else BatchSampler(full, source.batch_size, source.drop_last)
     return None if hasattr(sampler, "num_replicas") else source

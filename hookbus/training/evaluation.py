@@ -1,6 +1,6 @@
-"""The Trainer's own validation and test.
+"""Validation and test loops of the Trainer.
 
-They leave no trace: module modes, gradient mode and random streams are as before afterwards.
+Evaluation preserves the training modes of all modules, the gradient mode and the RNG states.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ __all__ = ["begin_scores", "evaluating", "judge", "named_loaders", "preserved_mo
 
 @contextmanager
 def evaluating(model: nn.Module | None) -> Iterator[None]:
-    """The model in evaluation mode, without gradients; every module's own mode comes back afterwards.
+    """Set the model to evaluation mode and disable gradients inside the context.
+
+    The training mode of every module, the gradient mode and the RNG states are restored on exit.
 
     Args:
-        model: what is evaluated; None where the loop has none.
+        model: The model to evaluate, or None if the loop has no model.
     """
     with preserved_rng(), torch.no_grad(), nullcontext() if model is None else preserved_modes(model):
         if model is not None:
@@ -42,7 +44,8 @@ def evaluating(model: nn.Module | None) -> Iterator[None]:
 
 @contextmanager
 def preserved_modes(model: nn.Module) -> Iterator[None]:
-    """What is changed inside of the modes of the modules, training or evaluation, comes back afterwards."""
+    """Restore the training mode of every module of the model on exit."""
+    # `model.train()` on exit would also put modules into training mode that the user has frozen with `eval()`.
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -52,93 +55,113 @@ def preserved_modes(model: nn.Module) -> Iterator[None]:
 
 
 def judge(
-    run: Run, kind: Literal["val", "test"], loaders: Any, scores: Mapping[str, Score], device: torch.device
+    run: Run, stage: Literal["val", "test"], loaders: Any, metrics: Mapping[str, Score], device: torch.device
 ) -> None:
-    """Judge the model on each loader, and emit the events of it.
+    """Evaluate the model on each loader and emit the evaluation events.
 
-    Several processes judge each batch once, together: each has its share of them. A loader that gives no batch is one
-    that gives none to any of them.
+    In distributed training, each batch is evaluated by exactly one rank, and a rank may have no batches.
 
     Args:
-        run: the run.
-        kind: what the events and results are called.
-        loaders: a loader, or a mapping of name to loader.
-        scores: what is measured besides what the model returns.
-        device: where the model is.
+        run: The run.
+        stage: Prefix of the events and results, "val" or "test".
+        loaders: A loader, or a mapping of name to loader.
+        metrics: Metrics by name, computed in addition to the scalars that the model returns.
+        device: The device of the model.
 
     Raises:
-        LoopError: there is no loader, one gives no batch, or a score cannot be measured.
+        LoopError: If there is no loader, a loader yields no batches on any rank, or the outputs or targets that the
+            metrics require are missing.
+        MetricError: If the result of a metric is not a single number.
     """
-    if not (named := named_loaders(loaders)):
-        raise LoopError(f"The {kind}_loader is an empty mapping, so nothing was measured.")
+    if not (pairs := named_loaders(loaders)):
+        raise LoopError(
+            f"{stage}_loader: expected at least one loader, got an empty mapping. Pass a loader or a mapping of name "
+            "to loader."
+        )
     if run.trainer is not None:
         run.trainer.steps.begin_judging(run.ranks)
-    for name, loader in named:
-        run.bus.fire(f"before_{kind}_epoch", dataloader_name=name)
-        _judge_loader(run, kind, name, loader, scores, device)
-        results = _results_of_all(run, scores)
-        for score in scores.values():
-            score.reset()
-        run.bus.fire(f"after_{kind}_epoch", metrics=results, dataloader_name=name)
+    for name, loader in pairs:
+        run.bus.fire(f"before_{stage}_epoch", dataloader_name=name)
+        _judge_loader(run, stage, name, loader, metrics, device)
+        results = _results_of_all(run, metrics)
+        # Metrics such as `OverAll` keep all outputs, whose memory the listeners of the next event may need.
+        for metric in metrics.values():
+            metric.reset()
+        run.bus.fire(f"after_{stage}_epoch", metrics=results, dataloader_name=name)
 
 
 def named_loaders(loaders: Any) -> list[tuple[str | None, Iterable[Any]]]:
-    """(name, loader) of each; the name is None where there is only one."""
+    """Return the (name, loader) pairs of a mapping; a single loader has the name None."""
     return list(loaders.items()) if isinstance(loaders, Mapping) else [(None, loaders)]
 
 
-def begin_scores(scores: Mapping[str, Score], device: torch.device) -> None:
-    """Let scores begin again, where the model is: torchmetrics objects keep their sums on a device of their own."""
-    for score in scores.values():
-        if hasattr(score, "to"):
-            score.to(device)
-        score.reset()
+def begin_scores(metrics: Mapping[str, Score], device: torch.device) -> None:
+    """Reset metrics and move them to a device."""
+    for metric in metrics.values():
+        # A torchmetrics object stores its state on its own device, which has to be the device of the batches.
+        if hasattr(metric, "to"):
+            metric.to(device)
+        metric.reset()
 
 
-def results_of(scores: Mapping[str, Score]) -> dict[str, Any]:
-    """What scores have found; one that gives a mapping has several results."""
-    return {found: value for score in scores.items() for found, value in _results(*score)}
+def results_of(metrics: Mapping[str, Score]) -> dict[str, Any]:
+    """Compute metrics and return their results by name.
 
-
-def _results_of_all(run: Run, scores: Mapping[str, Score]) -> dict[str, Any]:
-    """What scores have found on all processes; computed by the main one, which has judged a batch for certain."""
-    ranks = run.ranks
-    if ranks.world_size == 1:
-        return results_of(scores)
-    combine(scores, ranks)
-    found = {name: to_float(value) for name, value in results_of(scores).items()} if ranks.is_main else {}
-    return ranks.broadcast("results of the metrics", found)
-
-
-def update_scores(scores: Mapping[str, Score], batch: Any, outputs: Any) -> None:
-    """Measure one batch.
+    A metric that returns a mapping contributes each item under its key instead of the name of the metric.
 
     Raises:
-        LoopError: the outputs or the targets are not where they are looked for.
+        MetricError: If a result is not a single number.
+    """
+    return {name: value for item in metrics.items() for name, value in _results(*item)}
+
+
+def _results_of_all(run: Run, metrics: Mapping[str, Score]) -> dict[str, Any]:
+    """Return the results over all ranks, on every rank."""
+    ranks = run.ranks
+    if ranks.world_size == 1:
+        return results_of(metrics)
+    combine(metrics, ranks)
+    # Rank 0 is assigned the first batch. Other ranks may have none, and some metrics cannot be computed without any.
+    results = {name: to_float(value) for name, value in results_of(metrics).items()} if ranks.is_main else {}
+    return ranks.broadcast("metric results", results)
+
+
+def update_scores(metrics: Mapping[str, Score], batch: Any, outputs: Any) -> None:
+    """Update metrics with one batch.
+
+    Args:
+        metrics: Metrics by name.
+        batch: A batch from which `targets_in` returns the targets.
+        outputs: The model's output, or a mapping that contains it under "output" or "logits".
+
+    Raises:
+        LoopError: If the output or the targets are missing.
     """
     output = outputs.get("output", outputs.get("logits")) if isinstance(outputs, Mapping) else outputs
     targets = targets_in(batch)
     if output is None or targets is None:
+        missing = "output of the model is" if output is None else "targets are"
         raise LoopError(
-            f"The metrics {', '.join(scores)} need the model's output and the targets. Batches are (inputs, targets) "
-            "or mappings with 'targets' or 'labels'; a model that returns a mapping names its output 'output' or "
-            "'logits'."
+            f"metrics {', '.join(metrics)}: the {missing} missing. Use batches of the form (inputs, targets) or "
+            "mappings with 'targets' or 'labels', and models that return the output itself or a mapping with 'output' "
+            "or 'logits'."
         )
-    for score in scores.values():
-        score.update(output, targets)
+    for metric in metrics.values():
+        metric.update(output, targets)
 
 
 def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
-    """What this process judges: all, where it is the only one or its Trainer leaves loaders to the user."""
+    """Return the batches of this rank: all of them if there is one rank or if the user shards the data."""
     ranks = run.ranks
     if ranks.world_size == 1 or (run.trainer is not None and run.trainer.part is None):
         return loader
     make = partial(share_of, loader, ranks.rank, ranks.world_size, run.seed)
+    # Cached if the loader has persistent workers: a new loader would start new ones for each validation.
     share: Iterable[Any] | None = run.validations.kept(loader, make)
     if share is None:
         run.validations.tell_once(
-            "The %s to be judged is read as it is by each of the %s processes: see that it gives each of them a part "
-            "of its own, or samples count more than once.",
+            "The evaluation loader (%s) cannot be sharded: each of the %s ranks reads all of its batches. Use a "
+            "sampler that shards the data; otherwise samples are counted more than once.",
             type(loader).__name__,
             ranks.world_size,
         )
@@ -146,35 +169,36 @@ def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
 
 
 def _judge_loader(
-    run: Run, kind: str, name: str | None, loader: Iterable[Any], scores: Mapping[str, Score], device: torch.device
+    run: Run, stage: str, name: str | None, loader: Iterable[Any], metrics: Mapping[str, Score], device: torch.device
 ) -> None:
-    fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{kind}_step"), -1
-    begin_scores(scores, device)
+    fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{stage}_step"), -1
+    begin_scores(metrics, device)
     for batch_idx, batch in enumerate(read(_share_of(run, loader))):
         if device.type != "cpu":
             batch = move(batch, device)
-        fire(f"before_{kind}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)
+        fire(f"before_{stage}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)
         outputs = step(run, batch)
-        if scores:
-            update_scores(scores, batch, outputs)
-        fire(f"after_{kind}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
-    if not sum(run.ranks.gather("batches judged", batch_idx + 1)):
+        if metrics:
+            update_scores(metrics, batch, outputs)
+        fire(f"after_{stage}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
+    # A rank without batches is valid, so the count is summed over ranks; all ranks then raise the same error.
+    if not sum(run.ranks.gather("evaluated batches", batch_idx + 1)):
         which = f" {name!r}" if name else ""
         raise LoopError(
-            f"The {kind}_loader{which} gave no batch, so nothing was measured. An iterator can be read only once: give "
-            "a loader with at least one batch (drop_last may have left none)."
+            f"{stage}_loader{which}: expected at least one batch, got none. Pass a loader that yields batches in every "
+            "epoch: an iterator can be read only once, and drop_last may drop the only batch."
         )
 
 
-def _results(name: str, score: Score) -> list[tuple[str, Any]]:
-    found = score.compute()
-    named = found if isinstance(found, Mapping) else {name: found}
-    for each, value in named.items():
+def _results(name: str, metric: Score) -> list[tuple[str, Any]]:
+    result = metric.compute()
+    values = result if isinstance(result, Mapping) else {name: result}
+    for key, value in values.items():
         if not is_scalar(value):
             shape = getattr(value, "shape", None)
-            what = type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
+            label = type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
             raise MetricError(
-                f"The metric {each!r} gives a {what}, and a result is a single number. Let it average, or return a "
-                "mapping of a name for each number."
+                f"metric {key!r}: expected a single number, got {label}. Average the values, or return a mapping of "
+                "name to number."
             )
-    return list(named.items())
+    return list(values.items())

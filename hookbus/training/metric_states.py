@@ -1,7 +1,7 @@
-"""Metrics of torchmetrics over several processes, those included that have judged nothing.
+"""Synchronization of torchmetrics metrics over ranks, including ranks that have evaluated no batch.
 
-Left to themselves such metrics exchange one state after another, and wait for ever where processes hold lists of
-different lengths. Here all states travel at once.
+torchmetrics synchronizes each state with a separate collective and deadlocks if the list states of the ranks have
+different lengths. Here all states are gathered in one collective.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
 __all__ = ["combine_states", "has_states"]
 
 
-def has_states(score: object) -> bool:
-    """Whether a score is a metric of torchmetrics, or holds such metrics."""
-    return isinstance(score, nn.Module) and bool(_metrics_in(score))
+def has_states(metric: object) -> bool:
+    """Whether an object is a torchmetrics metric or contains such metrics."""
+    return isinstance(metric, nn.Module) and bool(_metrics_in(metric))
 
 
-def combine_states(name: str, score: Any, ranks: Ranks) -> None:
-    """Let a metric of torchmetrics go on with the states of all processes.
-
-    States are reduced as the metric itself says. Processes that have judged nothing are left out, so that no mean or
-    minimum is taken over states that mean nothing.
+def combine_states(name: str, metric: Any, ranks: Ranks) -> None:
+    """Replace the states of a torchmetrics metric with the states of all ranks, reduced as the metric defines.
 
     Args:
-        name: its name, the same on all processes.
-        score: a Metric, a MetricCollection, or a wrapper of them.
-        ranks: the processes.
+        name: Name of the metric, equal on all ranks.
+        metric: A Metric, a MetricCollection, or a wrapper of them.
+        ranks: The ranks.
     """
-    getattr(score, "metric_state", None)  # a collection brings the states that its metrics share up to date
-    metrics, host = _metrics_in(score), torch.device("cpu")
-    own = [(metric.update_count, move(metric.metric_state, host)) for metric in metrics]
-    for metric, found in zip(metrics, zip(*ranks.gather(f"{name}: states", own), strict=True), strict=True):
-        metric.distributed_available_fn = lambda: False  # it is not to exchange anything by itself
-        if states := [state for count, state in found if count]:
-            _take(metric, states)
+    # In a MetricCollection (torchmetrics 1.x), metrics of one compute group share states, which this property copies
+    # to all metrics of the group.
+    getattr(metric, "metric_state", None)
+    metrics, host = _metrics_in(metric), torch.device("cpu")
+    local = [(module.update_count, move(module.metric_state, host)) for module in metrics]
+    gathered = zip(*ranks.gather(f"{name}: states", local), strict=True)
+    for module, rank_states in zip(metrics, gathered, strict=True):
+        module.distributed_available_fn = lambda: False  # `compute` would synchronize the combined states again
+        # Ranks without batches are excluded: their initial states would change a mean or a minimum.
+        if states := [state for count, state in rank_states if count]:
+            _take(module, states)
 
 
-def _metrics_in(score: nn.Module) -> list[Any]:
-    return [module for module in score.modules() if hasattr(module, "_reductions")]
+def _metrics_in(metric: nn.Module) -> list[Any]:
+    # `_reductions` identifies a Metric without an import of torchmetrics, which is optional.
+    return [module for module in metric.modules() if hasattr(module, "_reductions")]
 
 
 def _take(metric: Any, states: Sequence[dict[str, Any]]) -> None:
@@ -54,10 +56,11 @@ def _take(metric: Any, states: Sequence[dict[str, Any]]) -> None:
         setattr(metric, name, _together([move(state[name], metric.device) for state in states], reduction))
 
 
-def _together(found: list[Any], reduction: Any) -> Any:
-    """One state of all: lists are what one process would have listed, tensors are reduced as the metric says."""
-    if not isinstance(found[0], Tensor):
-        return [each for part in found for each in part]
-    if len(found) == 1:
-        return found[0]
-    return torch.stack(found) if reduction is None else reduction(torch.stack(found))
+def _together(states: list[Any], reduction: Any) -> Any:
+    """Return the concatenation of list states, or tensor states reduced as the metric defines."""
+    if not isinstance(states[0], Tensor):
+        return [value for state in states for value in state]
+    # A single state is not stacked: a reduction of None would otherwise add a dimension.
+    if len(states) == 1:
+        return states[0]
+    return torch.stack(states) if reduction is None else reduction(torch.stack(states))

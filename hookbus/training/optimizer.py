@@ -1,8 +1,8 @@
-"""Updates, counted where they happen: by the optimizer's own step hooks.
+"""Optimizer steps, counted by the step hooks of the optimizer.
 
-So accumulation and updates that a gradient scaler leaves out are seen in any loop, and the optimizer points fire there
-as well. A loop that emits `before_optimizer_step` and `after_optimizer_step` itself is not disturbed: each update has
-exactly one of each, whoever fires it.
+Accumulation and steps that a gradient scaler skips are therefore counted correctly in any loop, and the optimizer
+points are emitted automatically. A loop may also emit `before_optimizer_step` and `after_optimizer_step` itself: each
+optimizer step has exactly one of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ __all__ = ["OptimizerEvents"]
 
 
 class OptimizerEvents:
-    """Counts the updates of a run's optimizer and fires the points around them."""
+    """Count the steps of a run's optimizer and emit the optimizer points.
+
+    Args:
+        run: The run.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -27,49 +31,55 @@ class OptimizerEvents:
         self._pre: Any = None
         self._post: Any = None
         self._before_fired = False
-        self._after_fired = run.clock.steps_done  # the update whose `after` has been fired
+        self._after_fired = run.clock.steps_done  # the step whose `after_optimizer_step` has been emitted
         self._loop_fires_after = False
         self._is_nested = False
-        self._inside: list[int] = []  # the iteration of each `step` that has begun inside of another one
+        self._inside: list[int] = []  # the iteration of each call of `step` in progress, outermost first
 
     @property
     def attached(self) -> bool:
-        """Whether an optimizer is being watched."""
+        """Whether the step hooks are registered."""
         return self._post is not None
 
     def attach(self) -> None:
-        """Watch the optimizer of the run; without one, nothing.
+        """Register the step hooks on the run's optimizer, if there is one and the loop does not count steps itself.
 
         Raises:
-            LoopError: it has no step hooks, so nobody would count its updates.
+            LoopError: If the optimizer does not support step hooks.
         """
         if self._run.optimizer is None or self._run.counts_steps or self._post is not None:
             return
         self._optimizer = _innermost(self._run.optimizer)
         if not hasattr(self._optimizer, "register_step_post_hook"):
             raise LoopError(
-                f"The updates of {type(self._optimizer).__name__} cannot be counted: it has no step hooks as "
-                "torch.optim.Optimizer has. Emit before_optimizer_step and after_optimizer_step around each update and "
-                "say counts_steps=True."
+                f"optimizer: the steps of {type(self._optimizer).__name__} cannot be counted, because it has no "
+                "`register_step_post_hook` (see torch.optim.Optimizer). Emit before_optimizer_step and "
+                "after_optimizer_step around each optimizer step, and set counts_steps=True."
             )
         self._is_nested = _has_nested_steps(type(self._optimizer))
         self._post = self._optimizer.register_step_post_hook(self._after)
         self.members_changed()
 
     def members_changed(self) -> None:
-        """Somebody may listen before updates now: that takes a hook of its own, which is only there when needed."""
+        """Register the pre-hook, because hooks for `before_optimizer_step` may have been registered on the bus."""
+        # The pre-hook removes itself in `_after` if no hook uses it, which saves its call in every optimizer step.
         if self._post is not None and self._pre is None:
             self._pre = self._optimizer.register_step_pre_hook(self._before)
 
     def detach(self) -> None:
-        """Leave the optimizer as it was."""
+        """Remove the step hooks from the optimizer."""
         for handle in (self._pre, self._post):
             if handle is not None:
                 handle.remove()
         self._pre = self._post = None
 
     def explicit(self, point: str, emitter: Callable[..., None]) -> Callable[..., None]:
-        """An emitter for a loop that fires an optimizer point itself."""
+        """Return an emitter for a loop that emits an optimizer point itself.
+
+        Args:
+            point: "before_optimizer_step" or "after_optimizer_step".
+            emitter: The emitter of the point.
+        """
         if not self.attached:
             return emitter
 
@@ -78,7 +88,9 @@ class OptimizerEvents:
             emitter(*arguments)
 
         def after(*arguments: Any) -> None:
+            # From the second step on, the step hook leaves `after_optimizer_step` to the loop.
             self._loop_fires_after = True
+            # Not emitted again for the first step, and not emitted for a step that the gradient scaler skipped.
             if self._after_fired != self._run.clock.steps_done:
                 self._after_fired = self._run.clock.steps_done
                 emitter(*arguments)
@@ -105,39 +117,43 @@ class OptimizerEvents:
             self._after_fired = clock.steps_done
             if calls.after_optimizer_step:
                 calls.after_optimizer_step()
+        # With nested steps, the pre-hook is required for `_enter`.
         if self._pre is not None and calls.before_optimizer_step is None and not self._is_nested:
             self._pre.remove()
             self._pre = None
 
     def _enter(self) -> bool:
-        """A `step` begins. Returns whether it is the outermost one; those that an error has left count no more."""
+        """Record the start of a call of `step`. Returns whether it is the outermost one."""
         iteration = self._run.clock.iters_done
-        self._inside = [each for each in self._inside if each == iteration]
+        # A call that raised an exception never reaches `_leave`; entries of earlier iterations are such calls.
+        self._inside = [started for started in self._inside if started == iteration]
         self._inside.append(iteration)
         return len(self._inside) == 1
 
     def _leave(self) -> bool:
-        """A `step` ends. Returns whether it was the outermost one."""
+        """Record the end of a call of `step`. Returns whether it was the outermost one."""
         self._inside.pop()
         return not self._inside
 
 
 def _innermost(optimizer: Any) -> Any:
-    """The torch optimizer inside wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
+    """Return the torch optimizer inside of wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
     while getattr(optimizer, "optimizer", None) is not None:
         optimizer = optimizer.optimizer
     return optimizer
 
 
 def _has_nested_steps(cls: type) -> bool:
-    """Whether a `step` may call that of a parent class, for which torch calls the step hooks once more."""
+    """Whether `step` may call the `step` of a parent class, for which torch calls the step hooks as well."""
+    # `hookbus.run` imports this module, and importing it must not import torch.
     from torch.optim import Optimizer
 
     optimizers = cls.__mro__[: cls.__mro__.index(Optimizer)] if issubclass(cls, Optimizer) else ()
-    return sum("step" in vars(each) for each in optimizers) > 1
+    return sum("step" in vars(optimizer) for optimizer in optimizers) > 1
 
 
 def _left_out_by_scaler(optimizer: Any) -> bool:
-    """Whether this call of `step` updates nothing: a fused optimizer is told so by the gradient scaler."""
-    found = optimizer.__dict__.get("found_inf")
-    return found is not None and bool(found.item())
+    """Whether this call of `step` changes no parameters, because the gradients of a fused optimizer overflowed."""
+    # GradScaler (torch 2.x) skips `step` of other optimizers, but calls it for fused ones with `found_inf` set.
+    found_inf = optimizer.__dict__.get("found_inf")
+    return found_inf is not None and bool(found_inf.item())

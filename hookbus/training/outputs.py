@@ -1,4 +1,4 @@
-"""What a model returns, by name, and the loss in it."""
+"""Outputs of a model by name, and the loss among them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["loss_in", "named", "trainable_loss_in"]
 
 
 def named(output: Any) -> dict[str, Any]:
-    """What a model has returned, by name.
+    """Convert the return value of a model to a dictionary.
 
     Args:
-        output: a mapping; a single number, which is the loss; (loss, output); or anything else.
+        output: A mapping, a tensor with one element (the loss), a pair (loss, output), or any other value.
 
     Returns:
-        The items of a mapping; else "loss" and "output", as far as they are there.
+        A copy of a mapping; otherwise a dictionary with "loss", "output" or both.
     """
     if isinstance(output, Mapping):
         return dict(output)
@@ -27,58 +27,66 @@ def named(output: Any) -> dict[str, Any]:
         return {"loss": output}
     if isinstance(output, (tuple, list)) and len(output) == 2 and isinstance(output[0], Tensor):
         first, second = output
+        # A pair without a single number in front, such as two heads or (output, hidden state), contains no loss.
         if first.numel() == 1:
             return {"loss": first, "output": second}
     return {"output": output}
 
 
 def loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
-    """The loss among the outputs.
+    """Return the loss among the outputs.
 
     Args:
-        outputs: by name.
-        loss_fn: the loss function of the loop, for the message; None where it has none.
+        outputs: Outputs by name.
+        loss_fn: The loss function of the loop, or None. It determines the fix that the error message suggests.
+
+    Returns:
+        Tensor with one element, of any number of dimensions.
 
     Raises:
-        LoopError: there is no loss, or it is not a single number.
+        LoopError: If the loss is missing or has more than one element.
     """
     loss = outputs.get("loss")
     if not isinstance(loss, Tensor):
         raise LoopError(_no_loss(outputs, loss_fn))
     if loss.numel() != 1:
-        raise LoopError(
-            f"The loss has shape {tuple(loss.shape)}; training needs a single number: take its mean or sum."
-        )
+        raise LoopError(f"loss: expected a single number, got shape {tuple(loss.shape)}. Take its mean or sum.")
     return loss
 
 
 def trainable_loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
-    """The loss among the outputs, without dimensions, for a backward pass.
+    """Return the loss among the outputs for a backward pass.
 
     Args:
-        outputs, loss_fn: as for `loss_in`.
+        outputs: Outputs by name.
+        loss_fn: The loss function of the loop, or None.
+
+    Returns:
+        Tensor of shape ().
 
     Raises:
-        LoopError: as `loss_in`, or the loss depends on no parameter.
+        LoopError: If the loss is missing, has more than one element, or depends on no trainable parameter.
     """
     loss = loss_in(outputs, loss_fn)
     if not loss.requires_grad:
         raise LoopError(
-            "The loss does not depend on any parameter that requires a gradient: was it detached, or is every "
-            "parameter frozen?"
+            "loss: does not depend on any parameter that requires a gradient. Remove detach() or no_grad() from the "
+            "computation of the loss, and make sure that not every parameter is frozen."
         )
     return loss.reshape(())
 
 
 def _no_loss(outputs: Mapping[str, Any], loss_fn: object) -> str:
-    shown = ", ".join(f"{name}: {_shape(value)}" for name, value in outputs.items())
+    items = ", ".join(f"{name}: {_shape(value)}" for name, value in outputs.items())
+    # `Steps.forward` calls loss_fn for tuples and lists only, so the usual cause is another type of batch.
     if loss_fn is None:
-        how = (
-            "Give loss_fn= (for example F.cross_entropy), let the model return a single number or a mapping with 'loss'"
+        fix = (
+            "Pass `loss_fn` (for example F.cross_entropy), return a single number or a mapping with 'loss' from the "
+            "model, or pass `step_fn`."
         )
     else:
-        how = "The loss_fn takes the target from batches of the form (inputs, target): let the loader give such batches"
-    return f"There is no loss to train on; the model returned {{{shown}}}. {how}, or give step_fn=."
+        fix = "Use a loader whose batches have the form (inputs, target), which `loss_fn` requires, or pass `step_fn`."
+    return f"loss: missing from the outputs of the model, got {{{items}}}. {fix}"
 
 
 def _shape(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""How several processes train one model.
+"""Distributed training of one model: DistributedDataParallel (DDP) or fully sharded data parallel (FSDP2).
 
-Each has all of it, and torch's DistributedDataParallel averages gradients; or its weights are spread over them, see
-`hookbus.model.fsdp2`. The wrapper of the former is called in training only. Hooks see the model itself, and so does
-whoever judges it: nobody waits for the others there.
+With DDP, each rank has a replica of the model and gradients are averaged. With FSDP2, parameters are sharded, see
+`hookbus.model.fsdp2`. Only training calls the DDP wrapper. Hooks and evaluation use the unwrapped model, whose forward
+contains no collective, so that ranks may evaluate different numbers of batches.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ __all__ = ["DDPSteps", "Distributed", "SpreadSteps", "check_distributed", "make_
 Distributed = Literal["ddp", "fsdp2", "none"]
 
 
-def check_distributed(kind: str) -> None:
-    """See that there is such a way to train in several processes.
+def check_distributed(strategy: str) -> None:
+    """Validate the name of a strategy for distributed training.
 
     Raises:
-        ConfigError: there is not.
+        ConfigError: If the strategy is unknown.
     """
-    if kind not in get_args(Distributed):
-        raise ConfigError([f"distributed: {kind!r} is no way to train.{did_you_mean(kind, get_args(Distributed))}"])
+    if strategy not in get_args(Distributed):
+        names = ", ".join(map(repr, get_args(Distributed)))
+        hint = did_you_mean(strategy, get_args(Distributed))
+        raise ConfigError([f"distributed: expected one of {names}, got {strategy!r}.{hint}"])
 
 
-def make_steps(kind: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, Any] | None, **settings: Any) -> Steps:
-    """The steps of a Trainer.
+def make_steps(strategy: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, Any] | None, **settings: Any) -> Steps:
+    """Build the steps of a Trainer, and wrap the model if the strategy requires it.
 
     Args:
-        kind: "ddp"; "fsdp2" for a model that is spread already; "none" for one that nobody wraps. One process needs no
-            wrapper.
-        ranks: the processes.
-        model: the model; one that is wrapped already stays as it is.
-        ddp: options of torch's DistributedDataParallel.
-        settings: of `Steps`.
+        strategy: "ddp"; "fsdp2" for a model that is sharded already; or "none". A single process needs no wrapper.
+        ranks: The ranks of the run.
+        model: The model. A DistributedDataParallel is used as it is.
+        ddp: Options of torch's DistributedDataParallel.
+        settings: Arguments of `Steps`.
     """
-    if ranks.world_size == 1 or kind == "none":
+    if ranks.world_size == 1 or strategy == "none":
         return Steps(model, **settings)
-    if kind == "fsdp2":
+    if strategy == "fsdp2":
         return SpreadSteps(model, **settings)
     if isinstance(model, DistributedDataParallel):
         return DDPSteps(model.module, model, **settings)
@@ -61,42 +62,49 @@ def make_steps(kind: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, Any]
 
 
 def spread_if_asked(
-    kind: str, ranks: Ranks, model: nn.Module, optimizer: Any, device: torch.device, fsdp2: Mapping[str, Any] | None
+    strategy: str,
+    ranks: Ranks,
+    model: nn.Module,
+    optimizer: Any,
+    device: torch.device,
+    fsdp2: Mapping[str, Any] | None,
 ) -> None:
-    """Spread the weights of a model over several processes, if they are to train that way.
+    """Shard the model in place if the strategy is "fsdp2" and there are multiple ranks.
 
     Args:
-        kind: "fsdp2"; for another one, and in one process, nothing is done.
-        ranks: the processes.
-        model: the model, on its device.
-        optimizer: an optimizer; or what makes one later, or None.
-        device: where the model is.
-        fsdp2: options: `wrap` and `mesh`, see `hookbus.model.fsdp2.spread_model`.
+        strategy: The strategy. Nothing is done unless it is "fsdp2".
+        ranks: The ranks of the run.
+        model: The model, on its device.
+        optimizer: An optimizer, a factory that builds one later, or None.
+        device: The device of the model.
+        fsdp2: Options `wrap` and `mesh`, see `hookbus.model.fsdp2.spread_model`.
 
     Raises:
-        ConfigError: an option does not hold.
+        ConfigError: If an option is invalid.
     """
-    if kind == "fsdp2" and ranks.world_size > 1:
-        made = optimizer if hasattr(optimizer, "param_groups") else None
-        spread_model(model, made, ranks, device, **(fsdp2 or {}))
+    if strategy == "fsdp2" and ranks.world_size > 1:
+        # A factory is called after sharding, so its optimizer receives the sharded parameters without an exchange.
+        instance = optimizer if hasattr(optimizer, "param_groups") else None
+        spread_model(model, instance, ranks, device, **(fsdp2 or {}))
 
 
-def part_of(kind: str, ranks: Ranks) -> Part | None:
-    """Which part of the training data this process reads; None for all of it.
+def part_of(strategy: str, ranks: Ranks) -> Part | None:
+    """Return the shard of the training data of this rank, or None if the rank reads all data.
 
     Args:
-        kind, ranks: as for `make_steps`.
+        strategy: "ddp", "fsdp2" or "none". With "none", the user is responsible for sharding the data.
+        ranks: The ranks of the run.
     """
-    return None if ranks.world_size == 1 or kind == "none" else Part(ranks.rank, ranks.world_size)
+    return None if ranks.world_size == 1 or strategy == "none" else Part(ranks.rank, ranks.world_size)
 
 
 class DDPSteps(Steps):
-    """Steps that average gradients over the processes, once per update.
+    """Steps of a DDP model; gradients are averaged over ranks once per optimizer step.
 
     Args:
-        bare: the model itself.
-        wrapper: the same in DistributedDataParallel.
-        settings: of `Steps`.
+        bare: The unwrapped model.
+        wrapper: The same model in DistributedDataParallel.
+        settings: Arguments of `Steps`.
     """
 
     def __init__(self, bare: nn.Module, wrapper: DistributedDataParallel, **settings: Any) -> None:
@@ -104,19 +112,22 @@ class DDPSteps(Steps):
         self._bare, self._wrapper = bare, wrapper
 
     def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
-        """Forward and backward; gradients are averaged with the micro-batch that makes the update."""
+        """Compute forward and backward; gradients are averaged in the last micro-batch before the optimizer step."""
         if run.accumulated + 1 >= self.accumulate:
             return super().propagate(run, batch, weight)
+        # Gradients accumulate locally and are all-reduced once, instead of once per micro-batch.
         with self._wrapper.no_sync():
             return super().propagate(run, batch, weight)
 
     def begin_judging(self, _ranks: Ranks) -> None:
-        """Take over the main rank's buffers, as every forward in training does: what is judged is what is saved."""
+        """Copy the buffers of rank 0, so that the evaluated model is the model that is saved."""
+        # In training, DDP does the same before each forward of the wrapper, which evaluation does not call.
         if self._wrapper.broadcast_buffers:
             take_main_buffers(self._bare)
 
     def eval_step(self, run: Run, batch: Any) -> dict[str, Any]:
-        """Judge one batch with the model itself: no other process is asked, so some may have fewer batches."""
+        """Evaluate one batch with the unwrapped model."""
+        # A forward of the wrapper may broadcast buffers, and would deadlock if another rank has fewer batches.
         self.model = self._bare
         try:
             return super().eval_step(run, batch)
@@ -125,13 +136,13 @@ class DDPSteps(Steps):
 
 
 class SpreadSteps(Steps):
-    """Steps of a model whose weights are spread. Its buffers are not, and are those of the main process, as in DDP."""
+    """Steps of a model with sharded parameters. Its buffers are replicated and copied from rank 0, as in DDP."""
 
     def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
-        """Forward and backward, from the buffers of the main process; gradients come together in every backward."""
+        """Compute forward and backward with the buffers of rank 0; every backward reduces the gradients."""
         take_main_buffers(self.model)
         return super().propagate(run, batch, weight)
 
     def begin_judging(self, _ranks: Ranks) -> None:
-        """Take over the main process's buffers: what is judged is what is saved."""
+        """Copy the buffers of rank 0, so that the evaluated model is the model that is saved."""
         take_main_buffers(self.model)

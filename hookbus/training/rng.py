@@ -1,4 +1,4 @@
-"""The random streams of a process, Python's, NumPy's and torch's, and the generators that samplers carry."""
+"""States of the random number generators (RNGs) of Python, NumPy and torch, and of generators in samplers."""
 
 from __future__ import annotations
 
@@ -27,34 +27,38 @@ MASK = (1 << 64) - 1
 
 
 def get_rng_state() -> dict[str, Any]:
-    """The state of every stream, as plain values and tensors that a checkpoint can hold."""
+    """Return the states of all global RNGs as built-in types and tensors, which `weights_only=True` can load."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    # NumPy is optional; as long as it is not imported, no code can have drawn from its RNG.
     if (numpy := sys.modules.get("numpy")) is not None:
-        kind, keys, position, has_gauss, gauss = numpy.random.get_state()
-        state["numpy"] = (kind, torch.from_numpy(keys.astype("int64")), position, has_gauss, gauss)
+        name, keys, position, has_gauss, gauss = numpy.random.get_state()
+        # A tensor instead of an array, and int64 because torch's uint32 support is limited.
+        state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), position, has_gauss, gauss)
+    # Not `is_available`: reading the CUDA state would initialize CUDA and allocate memory on every device.
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put every stream back."""
+    """Restore the states returned by `get_rng_state()`; RNGs that are missing in it are not changed."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
     if "numpy" in state:
         import numpy
 
-        kind, keys, position, has_gauss, cached = state["numpy"]
-        numpy.random.set_state((kind, keys.numpy().astype("uint32"), position, has_gauss, cached))
+        name, keys, position, has_gauss, cached = state["numpy"]
+        numpy.random.set_state((name, keys.numpy().astype("uint32"), position, has_gauss, cached))
+    # The checkpoint may come from a machine with more CUDA devices than this one.
     if "cuda" in state and torch.cuda.is_available():
-        for device, each in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(each, device)
+        for device, device_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(device_state, device)
 
 
 @contextmanager
 def preserved_rng() -> Iterator[None]:
-    """What is drawn inside leaves no trace outside."""
+    """Context manager that restores all global RNG states on exit."""
     state = get_rng_state()
     try:
         yield
@@ -63,31 +67,38 @@ def preserved_rng() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's streams, on every device."""
+    """Seed the global RNGs of Python, NumPy and torch, on all devices."""
     random.seed(seed)
     if importlib.util.find_spec("numpy") is not None:
-        importlib.import_module("numpy").random.seed(seed & 0xFFFFFFFF)
+        importlib.import_module("numpy").random.seed(seed & 0xFFFFFFFF)  # NumPy accepts 32-bit seeds only
     torch.manual_seed(seed)
 
 
 def mix(*numbers: int) -> int:
-    """One well-spread 63-bit number from several; the same everywhere (splitmix64, Steele et al. 2014)."""
+    """Derive a 63-bit seed from integers with splitmix64 (Steele et al. 2014).
+
+    The result is the same on all platforms and depends on the order of the numbers.
+
+    Args:
+        numbers: Integers of any size and sign, such as a seed, an epoch and an index.
+    """
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
         state ^= state >> 31
-    return state >> 1
+    return state >> 1  # fits into the signed 64-bit integers of torch
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
-    """The seed of the random streams of a process: that of the run on rank 0, and another one on every other."""
+    """Return the seed of the global RNGs of a rank: the seed of the run on rank 0, a derived seed on other ranks."""
     return mix(seed, rank) if rank else seed
 
 
 def seed_streams(seed: int) -> None:
-    """Seed the random streams that data sets and samplers draw from."""
+    """Seed the global CPU RNGs, from which datasets and samplers draw."""
+    # Not `torch.manual_seed`, which also seeds all devices; this function is called for each sample.
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -96,11 +107,11 @@ def seed_streams(seed: int) -> None:
 
 @contextmanager
 def seeded_sampler(source: object, seed: int) -> Iterator[None]:
-    """A sampler draws from streams and generators with this seed; all of them are as before afterwards.
+    """Seed all RNGs that a sampler may use, and restore their states on exit.
 
     Args:
-        source: the sampler. Generators of its own, and of samplers inside it, are seeded as well.
-        seed: what its order follows from.
+        source: The sampler. Generators stored in it, and in samplers nested in it, are seeded as well.
+        seed: The seed.
     """
     with preserved_rng(), ExitStack() as stack:
         seed_streams(seed)
@@ -110,11 +121,12 @@ def seeded_sampler(source: object, seed: int) -> Iterator[None]:
 
 
 def _generators_of(source: object) -> list[Any]:
-    """The generators that a sampler and those inside it carry."""
+    """Return the generators stored in a sampler and in samplers nested in it."""
+    # By id: samplers may form cycles or share a generator, which must be seeded and restored once.
     samplers, seen = [source], {id(source): source}
     while samplers:
-        carried = getattr(samplers.pop(), "__dict__", {}).values()
-        fresh = {id(value): value for value in carried if id(value) not in seen}
+        values = getattr(samplers.pop(), "__dict__", {}).values()
+        fresh = {id(value): value for value in values if id(value) not in seen}
         seen |= fresh
         samplers += [value for value in fresh.values() if isinstance(value, Sampler)]
     return [value for value in seen.values() if _is_generator(value)]
@@ -128,19 +140,20 @@ def _is_generator(value: object) -> bool:
 
 
 def _seeded(generator: Any, seed: int) -> Callable[[], object]:
-    """Seed a generator; returns the way back."""
+    """Seed a generator and return a function that restores its state."""
     if isinstance(generator, torch.Generator):
-        state = generator.get_state()
+        torch_state = generator.get_state()
         generator.manual_seed(seed)
-        return lambda: generator.set_state(state)
+        return lambda: generator.set_state(torch_state)
     if isinstance(generator, random.Random):
-        kept = generator.getstate()
+        python_state = generator.getstate()
         generator.seed(seed)
-        return lambda: generator.setstate(kept)
+        return lambda: generator.setstate(python_state)
+    # `RandomState` has no attribute `bit_generator`; a `Generator` cannot be reseeded, so its state is replaced.
     source = getattr(generator, "bit_generator", None)
     if source is None:
-        legacy = generator.get_state()
+        legacy_state = generator.get_state()
         generator.seed(seed & 0xFFFFFFFF)
-        return lambda: generator.set_state(legacy)
-    before, source.state = source.state, type(source)(seed).state
-    return lambda: setattr(source, "state", before)
+        return lambda: generator.set_state(legacy_state)
+    numpy_state, source.state = source.state, type(source)(seed).state
+    return lambda: setattr(source, "state", numpy_state)

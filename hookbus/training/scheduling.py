@@ -1,4 +1,4 @@
-"""When a learning-rate scheduler is stepped: per update, per epoch, or after a validation."""
+"""Steps of a learning-rate scheduler: after each optimizer step, each epoch or each validation."""
 
 from __future__ import annotations
 
@@ -21,85 +21,92 @@ __all__ = ["SchedulerSteps"]
 
 
 class SchedulerSteps:
-    """Steps a scheduler at the right moments.
+    """Step a learning-rate scheduler at its interval.
 
     Args:
-        scheduler: of torch.optim.lr_scheduler, or alike; None for none.
-        interval: "epoch" or "step".
-        monitor: the metric that it is stepped with, after each validation that counts; default the validation loss
-            for a ReduceLROnPlateau, None for all others.
+        scheduler: A scheduler of torch.optim.lr_scheduler, or an object with a compatible `step`; or None.
+        interval: "epoch" or "step" (optimizer steps). Ignored with `monitor`.
+        monitor: Metric passed to `step` after each validation. Default: "val/loss" for a ReduceLROnPlateau, None for
+            any other scheduler.
 
     Raises:
-        ConfigError: there is no such interval, or the scheduler takes no metric.
+        ConfigError: If the interval is unknown, or `monitor` is set and the scheduler takes no metric.
     """
 
     def __init__(self, scheduler: Any, interval: str, monitor: str | None) -> None:
         if interval not in ("epoch", "step"):
-            raise ConfigError([f"scheduler_interval: {interval!r} is neither 'epoch' nor 'step'."])
+            raise ConfigError([f"scheduler_interval: expected 'epoch' or 'step', got {interval!r}."])
         self.scheduler, self.interval = scheduler, interval
         if monitor is not None and _takes_epoch(scheduler):
-            raise ConfigError([f"scheduler_monitor: {type(scheduler).__name__} takes no metric: leave monitor out."])
+            raise ConfigError(
+                [f"scheduler_monitor: {type(scheduler).__name__} takes no metric, got {monitor!r}. Remove `monitor`."]
+            )
         needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self.monitor = monitor or ("val/loss" if needs_metric else None)
 
     def try_out(self, steps: int) -> None:
-        """Step a copy of the scheduler, to see whether it lasts so long. One that cannot be copied is not tried.
+        """Step a copy of the scheduler to check that it supports a number of steps.
+
+        Schedulers that cannot be copied are not checked.
 
         Args:
-            steps: how often.
+            steps: Number of steps.
 
         Raises:
-            ConfigError: it cannot be stepped so often.
+            ConfigError: If a step raises an exception.
         """
         trial = _copy_of(self.scheduler)
         if trial is None:
             return
-        with warnings.catch_warnings(action="ignore"):  # torch's, about a scheduler without updates
+        # torch warns that the scheduler is stepped before the optimizer, which is intended here.
+        with warnings.catch_warnings(action="ignore"):
             for number in range(1, steps + 1):
                 try:
                     trial.step(*([0.0] if self.monitor is not None else []))
                 except Exception as error:
-                    raise ConfigError([f"the scheduler fails at its step {number}: {cause_of(error)}."]) from error
+                    raise ConfigError([f"step {number} of the scheduler raised {cause_of(error)}."]) from error
 
     def say_if_it_never_comes(self, run: Run) -> None:
-        """A run that ends in the middle of its first epoch never steps a scheduler per epoch."""
+        """Warn if the run ends before an epoch-wise scheduler is stepped."""
         length, limit = run.clock.epoch_length, run.clock.max_iters
         is_per_epoch = self.scheduler is not None and self.monitor is None and self.interval == "epoch"
         if is_per_epoch and length is not None and limit is not None and limit < length:
             run.logger.warning(
-                "The scheduler (%s) is stepped after each epoch of %s iterations, and the run ends after %s: it will "
-                "change nothing. Step it with each update (scheduler_interval='step', in a file scheduler.interval).",
+                "scheduler (%s): stepped after each epoch of %s iterations, but the run ends after %s, so the learning "
+                "rate does not change. Set scheduler_interval='step' (`scheduler.interval: step` in a run file).",
                 type(self.scheduler).__name__,
                 length,
                 limit,
             )
 
     def after_update(self) -> None:
-        """An optimizer update was made."""
+        """Step a scheduler with interval "step". Called after each optimizer step."""
         if self.scheduler is not None and self.monitor is None and self.interval == "step":
             self.scheduler.step()
 
     def after_epoch(self, run: Run) -> None:
-        """An epoch and its validation are over. One that was cut does not count."""
+        """Step a scheduler with interval "epoch". Called after each epoch and its validation."""
+        # A truncated epoch is not counted: the schedule would otherwise depend on when a run is interrupted.
         if self.scheduler is not None and self.monitor is None and self.interval == "epoch" and run.epoch_complete:
             self.scheduler.step()
 
     def after_validation(self, run: Run) -> None:
-        """A validation has found results."""
+        """Step a scheduler with the monitored metric. Called after each validation."""
         if self.scheduler is not None and self.monitor is not None:
             self.scheduler.step(run.metrics.results[self.monitor])
 
 
 def _takes_epoch(scheduler: Any) -> bool:
-    """Whether what its step takes is the number of an epoch, not a metric."""
+    """Whether the first argument of `step` is an epoch and not a metric."""
     return isinstance(scheduler, LRScheduler) and "epoch" in list(inspect.signature(scheduler.step).parameters)[:1]
 
 
 def _copy_of(scheduler: Any) -> Any:
-    """A scheduler whose optimizer has made-up parameters; None where it cannot be copied."""
+    """Return a copy of a scheduler whose optimizer has dummy parameters, or None if it cannot be copied."""
     groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", [])
-    stand_ins = {id(each): nn.Parameter(torch.zeros(1)) for group in groups for each in group["params"]}
+    # `deepcopy` replaces objects found in its memo, so the parameters of the model are not copied.
+    dummies = {id(parameter): nn.Parameter(torch.zeros(1)) for group in groups for parameter in group["params"]}
     try:
-        return copy.deepcopy(scheduler, stand_ins)
-    except Exception:
+        return copy.deepcopy(scheduler, dummies)
+    except Exception:  # e.g. a lambda over an object that cannot be copied; the check is optional
         return None

@@ -1,10 +1,11 @@
-"""What is random about data, made a function of (seed, epoch) for the order and (seed, epoch, index) for a sample.
+"""Samplers, datasets and collate functions whose randomness is a function of seed and position.
 
-What hooks change about data is a function of (epoch, iteration) likewise, and is done where the samples are read.
+The order of the samples depends on (seed, epoch) and the augmentation of a sample on (seed, epoch, index). Changes that
+hooks make to the dataset depend on (epoch, iteration) and are applied in the process that reads the samples.
 
-Nothing here knows of runs: these are the parts with which `hookbus.training.data` builds a loader again. They reach
-what draws from the random streams of Python, NumPy and torch, and the generators that a sampler carries. A data set
-that draws from a generator of its own is not covered.
+`hookbus.training.data` builds its loaders from these classes; they do not depend on a run. They cover the global RNGs
+of Python, NumPy and torch, and the generators stored in a sampler. A dataset that draws from its own generator is not
+covered.
 """
 
 from __future__ import annotations
@@ -25,59 +26,63 @@ __all__ = ["Plan", "Preparation", "PreparedDataset", "SeededCollate", "SeededDat
 
 
 Key = tuple[int, Any]
-"""(epoch, index) of a sample."""
+"""Pair (epoch, index) of a sample."""
 
 Preparation = Callable[[Any, int, int], object]
-"""`prepare(dataset, epoch, iteration)`: makes a data set ready for the samples of an iteration; indices from 0."""
+"""Function `(dataset, epoch, iteration)` that changes a dataset before the samples of an iteration are read.
+
+Epochs and iterations are counted from 0.
+"""
 
 
 class Plan:
-    """A sampler (or batch sampler) that yields what another one would yield, from a place on.
+    """Sampler or batch sampler that yields the steps of another one in seeded order, from a position on.
 
-    An epoch has as many steps as the other one says it has, so one that never ends does no harm.
+    A step is an index, or a batch of indices. An epoch has `len(source)` steps, so `source` may be infinite.
 
     Args:
-        source: the other one; it knows its length.
-        batched: whether it yields batches of indices.
-        keyed: whether indices become keys of a `SeededDataset`.
-        numbered: whether these become keys of a `PreparedDataset`.
-        part: which steps are this process's.
+        source: The sampler or batch sampler; its length is known.
+        batched: Whether `source` yields batches of indices.
+        keyed: Whether to convert indices to keys of a `SeededDataset`.
+        numbered: Whether to convert indices or keys to keys of a `PreparedDataset`.
+        shard: The steps to yield. Default: all steps.
     """
 
     def __init__(
-        self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False, part: Part | None = None
+        self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False, shard: Part | None = None
     ) -> None:
         self._source, self._batched, self._keyed, self._numbered = source, batched, keyed, numbered
-        self._part = part or Part()
+        self._shard = shard or Part()
         self._steps: list[Any] = []
 
     def draw(self, epoch: int, skip: int, seed: int, iteration: int = 0) -> int:
-        """Draw the order of an epoch; every random stream is left as it was.
+        """Sample the order of an epoch without changing the state of any RNG.
 
         Args:
-            epoch: becomes part of the keys.
-            skip: so many steps are left out.
-            seed: what the order follows from.
-            iteration: of the first step that is not left out; becomes part of numbered keys.
+            epoch: Index of the epoch; part of the keys.
+            skip: Number of steps to skip at the start of the epoch.
+            seed: Seed of the order.
+            iteration: Iteration of the first step that is not skipped; part of numbered keys.
 
         Returns:
-            How many steps the epoch has, those left out included.
+            Number of steps of the epoch in this shard, including the skipped ones.
         """
         with seeded_sampler(self._source, seed):
             steps = islice(iter(self._source), len(self._source))
-            drawn = self._part.of(self._source, [list(step) if self._batched else step for step in steps])
-        self._steps = [self._keys(epoch, step) for step in drawn[skip:]]
+            # Batches are copied: a batch sampler may reuse one list for all batches.
+            order = self._shard.of(self._source, [list(step) if self._batched else step for step in steps])
+        self._steps = [self._keys(epoch, step) for step in order[skip:]]
         if self._numbered:
             self._steps = [self._at((epoch, number), step) for number, step in enumerate(self._steps, iteration)]
-        return len(drawn)
+        return len(order)
 
     def _keys(self, epoch: int, step: Any) -> Any:
         if not self._keyed:
             return step
         return [(epoch, index) for index in step] if self._batched else (epoch, step)
 
-    def _at(self, moment: tuple[int, int], step: Any) -> Any:
-        return [(moment, key) for key in step] if self._batched else (moment, step)
+    def _at(self, position: tuple[int, int], step: Any) -> Any:
+        return [(position, key) for key in step] if self._batched else (position, step)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._steps)
@@ -87,19 +92,19 @@ class Plan:
 
 
 class Drawn(NamedTuple):
-    """Samples on their way to the collating function, and the seed for what is random there."""
+    """Samples for the collate function, and the seed of its random numbers."""
 
     samples: Any
     seed: int
 
 
 class SeededDataset(Dataset[Any]):
-    """A data set in which the randomness of a sample follows from seed, epoch and index.
+    """Dataset whose samples draw random numbers that depend on seed, epoch and index only.
 
     Args:
-        dataset: the data set; its samples may draw from the random streams of Python, NumPy and torch.
-        seed: of the run.
-        for_collate: whether a `SeededCollate` takes what comes from here.
+        dataset: The dataset; its samples may draw from the global RNGs of Python, NumPy and torch.
+        seed: Seed of the run.
+        for_collate: Whether the samples are passed to a `SeededCollate`.
     """
 
     def __init__(self, dataset: Any, seed: int, *, for_collate: bool) -> None:
@@ -118,6 +123,8 @@ class SeededDataset(Dataset[Any]):
             return self._handed_on(self._samples(keys), keys[0])
 
     def _samples(self, keys: list[Key]) -> list[Any]:
+        # A dataset that loads a batch at once can be seeded once per batch only. Subset (torch 2.x) defines
+        # `__getitems__` for every dataset, most of which load one sample at a time and can be seeded per sample.
         if hasattr(self.dataset, "__getitems__") and not isinstance(self.dataset, Subset):
             seed_streams(self._seed_of(keys[0]))
             return list(self.dataset.__getitems__([index for _, index in keys]))
@@ -128,6 +135,7 @@ class SeededDataset(Dataset[Any]):
         return self.dataset[key[1]]
 
     def _handed_on(self, samples: Any, first: Key) -> Any:
+        # A seed derived once more, so that the collate function does not repeat the random numbers of the first sample.
         return Drawn(samples, mix(self._seed_of(first), 1)) if self._for_collate else samples
 
     def _seed_of(self, key: Key) -> int:
@@ -136,17 +144,17 @@ class SeededDataset(Dataset[Any]):
 
 
 class PreparedDataset(Dataset[Any]):
-    """A data set that is made ready for each iteration before its samples are read, in the process that reads them.
+    """Dataset that calls hooks before the samples of an iteration are read, in the process that reads them.
 
     Args:
-        dataset: the data set, or a `SeededDataset` around it. Its keys are those of this one's pairs of (epoch,
-            iteration) and key.
-        preparations: called with the data set itself, the epoch and the iteration.
+        dataset: The dataset, or a `SeededDataset`. If its keys are `key`, the keys of this dataset are
+            `((epoch, iteration), key)`.
+        dataset_hooks: Functions called with the user's dataset, the epoch and the iteration.
     """
 
-    def __init__(self, dataset: Any, preparations: Sequence[Preparation]) -> None:
+    def __init__(self, dataset: Any, dataset_hooks: Sequence[Preparation]) -> None:
         self.dataset = dataset
-        self._preparations = preparations
+        self._dataset_hooks = dataset_hooks
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -164,52 +172,53 @@ class PreparedDataset(Dataset[Any]):
 
     def _prepare(self, epoch: int, iteration: int) -> None:
         dataset = _unwrapped(self)
+        # Workers prefetch: a hook called in the main process would change the dataset for batches already read.
         with _preserved_in_main_process():
-            for prepare in self._preparations:
-                prepare(dataset, epoch, iteration)
+            for dataset_hook in self._dataset_hooks:
+                dataset_hook(dataset, epoch, iteration)
 
 
 def prepared(
-    batches: Iterator[Any], dataset: Any, preparations: Sequence[Preparation], epoch: int, iteration: int
+    batches: Iterator[Any], dataset: Any, dataset_hooks: Sequence[Preparation], epoch: int, iteration: int
 ) -> Iterator[Any]:
-    """Batches of a loader that reads in this process, whose data set is made ready before each of them is read.
+    """Yield batches that are read in this process, and call hooks on the dataset before each of them.
 
     Args:
-        batches: the batches.
-        dataset: what is made ready.
-        preparations: called with the data set, the epoch and the iteration.
-        epoch: the epoch.
-        iteration: of the first batch.
+        batches: The batches.
+        dataset: The dataset from which the batches are read.
+        dataset_hooks: Functions called with the dataset, the epoch and the iteration.
+        epoch: Index of the epoch.
+        iteration: Iteration of the first batch.
     """
     for number in count(iteration):
-        for prepare in preparations:
-            prepare(dataset, epoch, number)
+        for dataset_hook in dataset_hooks:
+            dataset_hook(dataset, epoch, number)
         try:
             batch = next(batches)
-        except StopIteration:
+        except StopIteration:  # raised inside a generator, it would become a RuntimeError (PEP 479)
             return
         yield batch
 
 
 class SeededCollate:
-    """A collating function that may draw random numbers, such as one that mixes samples up.
+    """Collate function that may draw random numbers, for example for mixup, with the seed of its batch.
 
     Args:
-        collate: the user's own.
+        collate: The user's collate function.
     """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, drawn: Drawn) -> Any:
-        """One batch of the samples."""
+    def __call__(self, batch: Drawn) -> Any:
+        """Collate the samples of a batch."""
         with _preserved_in_main_process():
-            seed_streams(drawn.seed)
-            return self._collate(drawn.samples)
+            seed_streams(batch.seed)
+            return self._collate(batch.samples)
 
 
 class WorkerStart:
-    """A `worker_init_fn` that calls the one of the user with the user's own dataset in `get_worker_info()`.
+    """A `worker_init_fn` that calls the user's with the user's own dataset in `get_worker_info()`.
 
     Args:
         user: The user's `worker_init_fn`, or None.
@@ -219,29 +228,31 @@ class WorkerStart:
         self._user = user
 
     def __call__(self, worker: int) -> None:
-        """Called in the worker, before it reads anything."""
+        """Initialize a worker; DataLoader calls it in the worker process before any sample is read."""
         info = get_worker_info()
         if info is not None:
-            object.__setattr__(info, "dataset", _unwrapped(info.dataset))  # frozen; the reading itself keeps ours
+            # WorkerInfo is immutable (torch 2.x). The worker reads from its own reference to the wrapped dataset.
+            object.__setattr__(info, "dataset", _unwrapped(info.dataset))
         if self._user is not None:
             self._user(worker)
 
 
 def _unwrapped(dataset: Any) -> Any:
-    """The user's own data set inside ours."""
+    """Return the user's dataset inside the wrappers of this module."""
     while isinstance(dataset, (PreparedDataset, SeededDataset)):
         dataset = dataset.dataset
     return dataset
 
 
 def _number_of(index: Any) -> int:
-    """A whole number that is the same for equal indices in every process."""
+    """Return an integer that is equal for equal indices in every process."""
     try:
         return operator.index(index)
     except TypeError:
+        # Not `hash`: string hashes differ between processes unless PYTHONHASHSEED is set.
         return int.from_bytes(hashlib.blake2b(repr(index).encode(), digest_size=8).digest())
 
 
 def _preserved_in_main_process() -> Any:
-    """Keep the random streams of the training as they are; a worker's are its own."""
+    """Return a context manager that preserves the RNG states of the training; workers have their own."""
     return preserved_rng() if get_worker_info() is None else nullcontext()

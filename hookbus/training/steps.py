@@ -1,6 +1,6 @@
-"""The default steps of the Trainer: forward, backward, update; and judging a batch.
+"""Default steps of the Trainer: forward, backward, optimizer step and evaluation of one batch.
 
-Everything here can be replaced or wrapped by a hook, through the actions `train_step`, `val_step` and `test_step`.
+Hooks can replace or wrap them through the actions `train_step`, `val_step` and `test_step`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float
 
 
 class Steps:
-    """How one batch is trained on, and how it is judged.
+    """Training and evaluation steps for one batch.
 
     Args:
-        model: called with the batch: `model(**batch)` for a mapping, `model(*inputs)` for a tuple whose last element is
-            the target where there is a `loss_fn`, `model(*batch)` or `model(batch)` otherwise.
-        optimizer: makes the updates; None for a model that is only judged.
-        loss_fn: `loss_fn(output, target)`; None where the model returns its loss.
-        step_fn: replaces all of this: `step_fn(model, batch)` returns the loss, or a mapping with it.
-        accumulate: micro-batches per update.
+        model: The model. It is called as `model(**batch)` for a mapping, `model(*inputs)` for a tuple or list
+            `(*inputs, target)` if there is a `loss_fn`, `model(*batch)` for a tuple or list otherwise, and
+            `model(batch)` for any other batch.
+        optimizer: The optimizer, or None if the model is only evaluated.
+        loss_fn: Function `loss_fn(output, target)`, or None if the model returns its loss.
+        step_fn: Function `step_fn(model, batch)` that replaces model call and loss, and returns the loss or a mapping
+            with "loss".
+        accumulate: Number of micro-batches per optimizer step.
         precision: "fp32", or autocast to "bf16" or "fp16" (with a gradient scaler).
-        clip_grad_norm: the largest allowed norm of all gradients together; None for no clipping.
-        device: where the model is.
-        on_update: called after each update that was made.
+        clip_grad_norm: Maximum norm of all gradients together, or None for no clipping.
+        device: The device of the model.
+        on_update: Function called after each optimizer step, except those that the gradient scaler skips.
 
     Raises:
-        ConfigError: an argument does not hold.
+        ConfigError: If an argument is invalid.
     """
 
     def __init__(
@@ -63,13 +65,16 @@ class Steps:
         on_update: Callable[[], None],
     ) -> None:
         if precision not in ("fp32", *DTYPES):
-            raise ConfigError([f"precision: {precision!r} is none of fp32, bf16, fp16."])
+            raise ConfigError([f"precision: expected 'fp32', 'bf16' or 'fp16', got {precision!r}."])
         if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and clip_grad_norm > 0):
-            raise ConfigError([f"clip_grad_norm: {clip_grad_norm!r} is not more than 0; None is for no clipping."])
+            raise ConfigError(
+                [f"clip_grad_norm: expected a number > 0, got {clip_grad_norm!r}. Use None for no clipping."]
+            )
         self.model, self.optimizer = model, optimizer
         self.loss_fn, self.step_fn = loss_fn, step_fn
         self.clip_grad_norm = clip_grad_norm
         self.device = device
+        # bf16 has the exponent range of fp32, so its gradients do not underflow and need no scaler.
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._dtype = DTYPES.get(precision)
         self.accumulate = accumulate
@@ -77,77 +82,89 @@ class Steps:
 
     @property
     def accumulate(self) -> int:
-        """Micro-batches per update. To be changed between two updates, since each of a group counts for as much."""
+        """Number of micro-batches per optimizer step.
+
+        Set it between two optimizer steps only: the loss of every micro-batch of a group is divided by this number.
+        """
         return self._accumulate
 
     @accumulate.setter
     def accumulate(self, count: int) -> None:
         check_count(count, "accumulate")
         self._accumulate = count
+        # Saves a division of the loss, one kernel launch per iteration, in the most common configuration.
         self._plain = count == 1 and self.scaler is None
 
     def train_step(self, run: Run, batch: Any) -> dict[str, Any]:
-        """Forward, backward, and the update where it is due.
+        """Compute forward and backward, and the optimizer step if the micro-batch completes its group.
+
+        Args:
+            run: The run.
+            batch: A batch on the device of the model.
 
         Returns:
-            The outputs, detached: "loss", and what the model returned.
+            Outputs of the model with "loss", detached.
 
         Raises:
-            LoopError: there is no loss to train on.
+            LoopError: If there is no loss, or it cannot be trained on.
         """
         self._begin(run)
         outputs = self.propagate(run, batch, 1.0)
         if not run.should_skip_iter:
             self._count(run)
+        # Detached, so that the graph is freed before the next iteration even if a hook keeps the outputs.
         return {name: detached(value) for name, value in outputs.items()}
 
     def train_parts(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
-        """Train on one micro-batch part by part, which takes less memory.
+        """Train on one micro-batch in smaller parts, which reduces peak memory.
+
+        If a hook skips the iteration, the remaining parts are not processed and the accumulation group is restarted.
 
         Args:
-            run: the run.
-            parts: of the batch.
-            weights: what the loss of each part counts for: its share of the samples where the loss is a mean over
-                them, 1 where it is a sum. The gradients then add up to those of the whole batch.
+            run: The run.
+            parts: Parts of the batch, each in the form of a batch.
+            weights: Factor of the loss of each part: its fraction of the samples if the loss is a mean over samples, 1
+                if it is a sum. The accumulated gradients then equal the gradients of the full batch.
 
         Returns:
-            What `train_step` returns, for each part. A hook that leaves the iteration out ends it, and the group that
-            it belongs to begins anew.
+            Return values of `train_step` for the processed parts.
 
         Raises:
-            LoopError: there is no loss to train on.
+            LoopError: If there is no loss, or it cannot be trained on.
         """
         assert self.optimizer is not None
         self._begin(run)
-        found = []
+        results = []
         for part, weight in zip(parts, weights, strict=True):
             outputs = self.propagate(run, part, weight)
-            found.append({name: detached(value) for name, value in outputs.items()})
+            results.append({name: detached(value) for name, value in outputs.items()})
             if run.should_skip_iter:
+                # The gradients of earlier parts cannot be separated from those of earlier micro-batches of the group.
                 self.optimizer.zero_grad()
                 run.accumulated = 0
-                return found
+                return results
         self._count(run)
-        return found
+        return results
 
     def _begin(self, run: Run) -> None:
         assert self.optimizer is not None
+        # Before the backward instead of after the optimizer step, so that hooks can read the gradients in between.
         if run.accumulated == 0:
             self.optimizer.zero_grad()
 
     def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
-        """Forward and backward, unless a hook leaves the iteration out in between.
+        """Compute forward and backward; skip the backward if a hook skips the iteration after the forward.
 
         Args:
-            run: the run.
-            batch: what the model is called with.
-            weight: what the loss counts for.
+            run: The run.
+            batch: The batch.
+            weight: Factor of the loss.
 
         Returns:
-            The outputs, with their graph.
+            Outputs of the model with "loss", attached to the autograd graph.
 
         Raises:
-            LoopError: there is no loss to train on.
+            LoopError: If there is no loss, or it cannot be trained on.
         """
         calls = run.bus.calls
         outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
@@ -158,6 +175,7 @@ class Steps:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
             if run.should_skip_iter:
                 return outputs
+        # Hooks receive the unscaled loss; only the backward uses the scaled one.
         if self._plain and weight == 1:
             loss.backward()
         else:
@@ -167,29 +185,29 @@ class Steps:
         return outputs
 
     def _count(self, run: Run) -> None:
-        """A micro-batch has added its gradients: update where that is due."""
+        """Count a micro-batch, and run the optimizer step if it completes its group."""
         run.accumulated += 1
         if run.accumulated >= self._accumulate:
-            run.accumulated = 0  # before the update: what one that fails leaves behind is no part of the next group
+            # Reset before the step: if the step fails, its gradients must not become part of the next group.
+            run.accumulated = 0
             self._update(run)
 
     def begin_judging(self, ranks: Ranks) -> None:
-        """See that all processes judge the same model. Called before each validation and test.
+        """Make sure that all ranks evaluate the same model. Called before each validation and test.
 
         Args:
-            ranks: the processes.
+            ranks: The ranks of the run.
         """
 
     def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
-        """Judge one batch: the outputs, the loss among them where there is one."""
+        """Evaluate one batch and return the outputs, with "loss" if there is one."""
         return self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
 
     def forward(self, batch: Any) -> dict[str, Any]:
-        """Call the model and name what it returns.
+        """Call the model and the loss function.
 
         Returns:
-            A mapping's own items; {"output": ..., "loss": ...} for an output and a loss function; {"loss": ...} for a
-            single number.
+            Outputs by name: the items of a mapping, or "output" for a single output; and "loss" if there is one.
         """
         if self.step_fn is not None:
             return named(self.step_fn(self.model, batch))
@@ -200,20 +218,22 @@ class Steps:
         *inputs, target = batch
         output = self.model(*inputs)
         loss = self.loss_fn(output, target)
+        # Tensor first: a test against the abstract base class Mapping is several times slower.
         if isinstance(output, Tensor) or not isinstance(output, Mapping):
             return {"loss": loss, "output": output}
         return {**output, "loss": loss}
 
     def _of_model(self, batch: Sequence[Any]) -> Any:
-        """What a model makes of a whole batch, targets included: without a loss_fn it has the loss to find itself."""
+        """Call the model with all elements of a batch, including the targets."""
         try:
             return self.model(*batch)
         except TypeError as error:
+            # A TypeError raised inside of `forward` is not about the arguments of this call.
             if _takes(self.model, batch):
                 raise
             raise LoopError(
-                f"{type(self.model).__name__}.forward does not take the {len(batch)} parts of a batch: {error}. Give "
-                "loss_fn= to the Trainer (`loss:` in a run file), or a step_fn= of your own."
+                f"{type(self.model).__name__}.forward: cannot be called with the {len(batch)} elements of a batch: "
+                f"{error}. Pass `loss_fn` to the Trainer (`loss:` in a run file), or pass `step_fn`."
             ) from None
 
     def _autocast_forward(self, batch: Any) -> dict[str, Any]:
@@ -225,24 +245,25 @@ class Steps:
         return loss if self.scaler is None else self.scaler.scale(loss)
 
     def _update(self, run: Run) -> None:
-        """One optimizer update; with a scaler it may be left out, and then counts for nothing."""
+        """Clip the gradients and run the optimizer step, which a gradient scaler may skip."""
         assert self.optimizer is not None
         if self.clip_grad_norm is not None:
             if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
+                self.scaler.unscale_(self.optimizer)  # the limit applies to the true gradients
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-            run.log(grad_norm=whole(norm))
+            run.log(grad_norm=whole(norm))  # a DTensor if the parameters are sharded
         if self.scaler is None:
             self.optimizer.step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+        # Set by the step hooks of the optimizer: False if the scaler has skipped the step.
         if run.clock.stepped:
             self._on_update()
 
 
 def _takes(model: nn.Module, batch: Sequence[Any]) -> bool:
-    """Whether a model can be called with the parts of a batch."""
+    """Whether the elements of a batch match the signature of the model."""
     try:
         inspect.signature(model.forward).bind(*batch)
     except TypeError:

@@ -1,7 +1,7 @@
-"""Which part of the training data does a rank read?
+"""Shard of the training data that a rank reads.
 
-Batches are dealt out in turn, so that the first batches of all ranks together are the first samples of the order in
-which one process would read. Every rank has the same number of batches, since it waits for the others' gradients.
+Batches are assigned to ranks round-robin: the first batches of all ranks together contain the samples that a single
+process would read first. Every rank has the same number of batches, because gradients are reduced over all ranks.
 """
 
 from __future__ import annotations
@@ -16,50 +16,54 @@ __all__ = ["Part"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one rank reads of an epoch.
+    """Steps of an epoch that one rank reads.
 
-    The samples of the last turn are dealt out one by one where torch's own BatchSampler has made its batches: all ranks
-    have as many batches, and no sample is read twice. Left out are fewer than `world_size` samples; of another
-    sampler, the batches of a last turn that is not complete.
+    A step is a batch of indices, or an index. A round contains one step per rank. If the batches come from torch's
+    BatchSampler, the samples of the last round are assigned to ranks one by one, so that fewer than `world_size`
+    samples are dropped. With any other sampler, the steps of an incomplete last round are dropped. No sample is read
+    twice.
 
     Attributes:
-        rank: the number of this process, from 0.
-        world_size: how many processes read.
+        rank: Rank of this process, from 0.
+        world_size: Number of processes.
     """
 
     rank: int = 0
     world_size: int = 1
 
     def of(self, source: Any, steps: list[Any]) -> list[Any]:
-        """The steps of this rank.
+        """Return the steps of this rank.
 
         Args:
-            source: the sampler or batch sampler that has drawn the steps.
-            steps: all of them, in order.
+            source: The sampler or batch sampler of the steps.
+            steps: All steps of the epoch, in order.
         """
         if self.world_size == 1:
             return steps
-        whole = self._whole(source, len(steps))
-        rest = [index for step in steps[whole:] for index in step] if type(source) is BatchSampler else []
+        full = self._whole(source, len(steps))
+        # Exact type: batches of a subclass may have a structure, such as one class each, that must not be broken up.
+        rest = [index for step in steps[full:] for index in step] if type(source) is BatchSampler else []
         last = [rest[self.rank :: self.world_size]] if len(rest) >= self.world_size else []
-        return steps[self.rank : whole : self.world_size] + last
+        return steps[self.rank : full : self.world_size] + last
 
     def length(self, source: Any, total: int) -> int:
-        """How many steps each rank has.
+        """Return the number of steps per rank.
 
         Args:
-            source: as for `of`.
-            total: how many steps there are.
+            source: The sampler or batch sampler of the steps.
+            total: Number of steps of all ranks together.
         """
         if self.world_size == 1:
             return total
-        whole, rest = self._whole(source, total), 0
+        full, rest = self._whole(source, total), 0
         if type(source) is BatchSampler:
-            rest = min(total * source.batch_size, len(source.sampler)) - whole * source.batch_size  # type: ignore[arg-type]
-        return whole // self.world_size + (rest >= self.world_size)
+            # With `drop_last`, the batches contain fewer samples than the sampler yields.
+            rest = min(total * source.batch_size, len(source.sampler)) - full * source.batch_size  # type: ignore[arg-type]
+        return full // self.world_size + (rest >= self.world_size)
 
     def _whole(self, source: Any, total: int) -> int:
-        """How many steps are dealt out as they are: complete turns, but for a last one that can be evened out."""
+        """Return the number of steps that are assigned unchanged: those of all rounds, or of all but the last."""
+        # The last round of a BatchSampler is redistributed even if it is complete, because its last batch may be small.
         if type(source) is BatchSampler and total:
             return (total - 1) // self.world_size * self.world_size
         return total // self.world_size * self.world_size

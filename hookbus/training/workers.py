@@ -30,7 +30,7 @@ class SpawnWorker(context.SpawnProcess):
 
 
 class SpawnWorkers(context.SpawnContext):
-    """The context of spawned workers."""
+    """Context of spawned workers."""
 
     Process = SpawnWorker
 
@@ -46,7 +46,7 @@ if sys.platform != "win32":
         terminate = context.ForkProcess.kill
 
     class ForkWorkers(context.ForkContext):
-        """The context of forked workers."""
+        """Context of forked workers."""
 
         Process = ForkWorker
 
@@ -56,19 +56,19 @@ if sys.platform != "win32":
         terminate = context.ForkServerProcess.kill
 
     class ForkServerWorkers(context.ForkServerContext):
-        """The context of workers of the fork server."""
+        """Context of workers of the fork server."""
 
         Process = ForkServerWorker
 
     CONTEXTS |= {"fork": ForkWorkers(), "forkserver": ForkServerWorkers()}
     KINDS += (ForkWorker, ForkServerWorker)
 
-STANDARD = tuple({context.DefaultContext, *(type(each).__mro__[1] for each in CONTEXTS.values())})
-"""The context types of multiprocessing."""
+STANDARD = tuple({context.DefaultContext, *(type(workers).__mro__[1] for workers in CONTEXTS.values())})
+"""Context types of multiprocessing, for which the loader's context is replaced."""
 
 
 class SignalProofStart:
-    """A `worker_init_fn` that ignores signals before it calls the one of the user.
+    """A `worker_init_fn` that ignores signals and then calls the user's.
 
     Args:
         signals: The signals to ignore.
@@ -79,33 +79,35 @@ class SignalProofStart:
         self._signals, self._user = signals, user
 
     def __call__(self, worker: int) -> None:
-        """Ignore the signals, then initialize the worker."""
+        """Ignore the signals, then initialize the worker. DataLoader calls it in the worker process."""
         for number in self._signals:
             signal.signal(number, _ignore)
+        # `read` has blocked the signals for the start of the worker; from here on they are ignored.
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
         parent = parent_process()
-        if parent is not None and parent.pid != os.getppid():  # of the fork server, which torch watches instead
+        # A worker of the fork server: torch 2.x watches the parent process, which is the server, and the server
+        # survives the main process.
+        if parent is not None and parent.pid != os.getppid():
             threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
         if self._user is not None:
             self._user(worker)
 
 
 def read(loader: Iterable[Any]) -> Iterator[Any]:
-    """Return an iterator over a loader.
+    """Return an iterator over a loader, whose workers ignore the signals that the main process handles.
 
-    The workers of a DataLoader that are started here ignore each signal for which the main process has a handler. A
-    signal without handler ends the main process, and has to end its workers.
+    A signal without handler ends the main process, so it has to end the workers as well.
 
     Args:
-        loader: The loader. With a custom multiprocessing context, its workers ignore SIGINT alone: they have to end on
-            `terminate()`. The workers of a loader that is no DataLoader are not changed.
+        loader: The loader. With a custom multiprocessing context, its workers ignore SIGINT only, because they have to
+            exit on `terminate()`. Loaders other than DataLoader are iterated unchanged.
     """
     if not isinstance(loader, DataLoader) or loader.num_workers == 0:
         return iter(loader)
-    given, user = loader.multiprocessing_context, loader.worker_init_fn
-    signals, method = _handled_signals(), (given or torch.multiprocessing.get_context()).get_start_method()
-    if given is None or type(given) in STANDARD:
+    original, user = loader.multiprocessing_context, loader.worker_init_fn
+    signals, method = _handled_signals(), (original or torch.multiprocessing.get_context()).get_start_method()
+    if original is None or type(original) in STANDARD:
         loader.multiprocessing_context = CONTEXTS[method]
     else:
         signals &= {signal.SIGINT}
@@ -114,11 +116,12 @@ def read(loader: Iterable[Any]) -> Iterator[Any]:
         with _blocked(signals, method):
             return iter(loader)
     finally:
-        loader.multiprocessing_context, loader.worker_init_fn = given, user
+        # The workers are started by now; the user's loader must not keep the changes.
+        loader.multiprocessing_context, loader.worker_init_fn = original, user
 
 
 def _handled_signals() -> frozenset[int]:
-    # SIGCHLD is about the workers' own child processes
+    # Not SIGCHLD: torch handles it in the main process, and in a worker it concerns the worker's own child processes.
     return frozenset(
         number
         for number in signal.valid_signals()
@@ -136,7 +139,8 @@ def _blocked(signals: frozenset[int], method: str) -> Iterator[None]:
         yield
         return
     if method == "spawn":
-        resource_tracker.ensure_running()  # starting it later would unblock SIGINT and SIGTERM
+        # Spawning starts the resource tracker if it is not running, which unblocks SIGINT and SIGTERM (CPython).
+        resource_tracker.ensure_running()
     earlier = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -153,13 +157,21 @@ def _exit_after(parent: int) -> None:
     os._exit(1)
 
 
-def _kill_workers(process: int) -> None:
-    """Kill the workers that are still running at exit: multiprocessing would send SIGTERM and wait for them forever."""
-    if os.getpid() != process:
+def _kill_workers(pid: int) -> None:
+    """Kill the workers that are still running at exit.
+
+    The exit function of multiprocessing would send SIGTERM, which they ignore, and join them forever.
+
+    Args:
+        pid: The process that has registered this function.
+    """
+    # A forked child inherits the function, but the workers are not its children.
+    if os.getpid() != pid:
         return
-    workers = [each for each in active_children() if isinstance(each, KINDS)]
+    workers = [process for process in active_children() if isinstance(process, KINDS)]
+    # torch's handler of SIGCHLD raises RuntimeError for a killed worker.
     if workers and hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for a killed worker
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in workers:
         worker.kill()
 

@@ -207,8 +207,7 @@ class TestErrors:
             trainer_from_file(Trainer, project.write(f"{dedent(BASE)}scheduler: {kind}"))
         (problem,) = caught.value.problems
         assert problem == (
-            "run.yaml:7:19: scheduler.type: the scheduler fails at its step 1: ZeroDivisionError: integer modulo by "
-            "zero."
+            "run.yaml:7:19: scheduler.type: step 1 of the scheduler raised ZeroDivisionError: integer modulo by zero."
         )
 
     def test_dry_run_does_not_change_the_scheduler(self, project: Project) -> None:

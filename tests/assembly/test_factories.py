@@ -65,9 +65,9 @@ class TestNames:
             ("loss={type: mse_loss, reducton: sum}", "loss.reducton: unknown key. Did you mean 'reduction'"),
             (
                 "metrics=[accuracy, accuracy]",
-                "metrics.1: two of them are called 'accuracy': give a mapping with names of your own.",
+                "metrics.1: two metrics are named 'accuracy'. Use a mapping with unique names.",
             ),
-            ("metrics=['pathlib:Path']", "metrics.0: PosixPath('.') is neither a name, a function nor an object with"),
+            ("metrics=['pathlib:Path']", "metrics.0: expected a name, a function or an object with update, compute"),
             ("metrics=[nowhere.metric]", "metrics.0: 'nowhere.metric' cannot be imported: "),
             ("metrics={f1: nowhere.metric}", "metrics.f1: 'nowhere.metric' cannot be imported: "),
             ("device=gpu", "device: 'gpu' cannot be used: "),

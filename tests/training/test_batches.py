@@ -1,4 +1,4 @@
-"""Nested values with tensors in them, on a device or without their graphs."""
+"""Nested batches on another device, and nested outputs detached from the autograd graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TestMove:
     META = torch.device("meta")
 
     class Batch:
-        """Like what tokenizers return."""
+        """Batch with a method `to`, such as BatchEncoding of transformers."""
 
         def __init__(self, device: str = "cpu") -> None:
             self.device = device
@@ -27,7 +27,7 @@ class TestMove:
         def to(self, device: torch.device) -> TestMove.Batch:
             return TestMove.Batch(device.type)
 
-    def test_moves_every_tensor_and_whatever_can_be_moved(self) -> None:
+    def test_tensors_and_objects_with_a_method_to_are_moved(self) -> None:
         x = torch.zeros(2)
         moved = move({"x": x, "more": [x, (x, "text", 3)], "own": self.Batch(), "none": None}, self.META)
 
@@ -37,7 +37,7 @@ class TestMove:
         assert moved["none"] is None
         assert x.device.type == "cpu"
 
-    def test_tuples_with_names_keep_them(self) -> None:
+    def test_named_tuples_keep_their_type(self) -> None:
         moved = move(Pair(torch.zeros(1), torch.ones(1)), self.META)
 
         assert isinstance(moved, Pair)
@@ -45,16 +45,16 @@ class TestMove:
 
 
 class TestDetached:
-    def test_tensors_hold_no_graph_however_deep_they_lie(self) -> None:
+    def test_nested_tensors_are_detached(self) -> None:
         x = torch.ones(1, requires_grad=True) * 2
-        found: Any = detached({"x": x, "pair": Pair(x, x + 1), "deep": [(x, "text", 3)]})
+        outputs: Any = detached({"x": x, "pair": Pair(x, x + 1), "deep": [(x, "text", 3)]})
 
-        assert not any(each.requires_grad for each in (found["x"], *found["pair"], found["deep"][0][0]))
-        assert isinstance(found["pair"], Pair)
-        assert [found["x"].item(), found["pair"].second.item(), found["deep"][0][0].item()] == [2.0, 3.0, 2.0]
-        assert found["deep"][0][1:] == ("text", 3)
+        assert not any(tensor.requires_grad for tensor in (outputs["x"], *outputs["pair"], outputs["deep"][0][0]))
+        assert isinstance(outputs["pair"], Pair)
+        assert [outputs["x"].item(), outputs["pair"].second.item(), outputs["deep"][0][0].item()] == [2.0, 3.0, 2.0]
+        assert outputs["deep"][0][1:] == ("text", 3)
 
-    def test_one_without_a_graph_is_the_same(self) -> None:
+    def test_tensor_without_a_graph_is_returned_unchanged(self) -> None:
         x = torch.ones(1)
 
         assert detached(x) is x

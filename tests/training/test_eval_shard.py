@@ -1,4 +1,4 @@
-"""Which batches each process judges; the processes are numbers here, real ones are in tests/distributed."""
+"""Shards of evaluation data with simulated ranks; tests/distributed uses real processes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from hookbus.training.eval_shard import share_of
 from hookbus.training.rng import preserved_rng
 
-sizes = st.integers(0, 40)
-worlds = st.integers(1, 6)
+dataset_sizes = st.integers(0, 40)
+world_sizes = st.integers(1, 6)
 
 
-def loader_of(count: int, **options: Any) -> DataLoader[Any]:
+def make_loader(count: int, **options: Any) -> DataLoader[Any]:
     return DataLoader(list(range(count)), **options)
 
 
-def shares(loader: Any, world_size: int, *, seed: int = 0) -> list[list[list[int]]]:
-    """The batches of each process, as lists; each process has random streams of its own."""
-    found = []
+def make_shards(loader: Any, world_size: int, *, seed: int = 0) -> list[list[list[int]]]:
+    """Return the batches of each rank as lists, read with different RNG states on each rank."""
+    shards = []
     for rank in range(world_size):
         with preserved_rng():
             torch.manual_seed(rank)
             batches = list(share_of(loader, rank, world_size, seed))
-        found.append([torch.as_tensor(batch).flatten().tolist() for batch in batches])
-    return found
+        shards.append([torch.as_tensor(batch).flatten().tolist() for batch in batches])
+    return shards
 
 
-def samples(found: list[list[list[int]]]) -> Counter[int]:
-    return Counter(index for batches in found for batch in batches for index in batch)
+def count_samples(shards: list[list[list[int]]]) -> Counter[int]:
+    return Counter(index for batches in shards for batch in batches for index in batch)
 
 
 class Stream(IterableDataset[int]):
@@ -43,83 +43,84 @@ class Stream(IterableDataset[int]):
         return iter(range(7))
 
 
-class TestABatch:
+class TestBatches:
     @settings(deadline=None)
-    @given(sizes, st.integers(1, 7), worlds, st.booleans())
-    def test_is_judged_once_and_is_that_of_one_process(
+    @given(dataset_sizes, st.integers(1, 7), world_sizes, st.booleans())
+    def test_each_batch_of_a_single_process_is_evaluated_once(
         self, count: int, batch_size: int, world_size: int, drop_last: bool
     ) -> None:
-        loader = loader_of(count, batch_size=batch_size, drop_last=drop_last)
-        found = shares(loader, world_size)
-        whole = [batch.tolist() for batch in loader]
+        loader = make_loader(count, batch_size=batch_size, drop_last=drop_last)
+        shards = make_shards(loader, world_size)
+        batches = [batch.tolist() for batch in loader]
 
-        assert [whole[rank::world_size] for rank in range(world_size)] == found
+        assert [batches[rank::world_size] for rank in range(world_size)] == shards
         if not drop_last:
-            assert samples(found) == Counter(range(count))
+            assert count_samples(shards) == Counter(range(count))
 
     @settings(deadline=None)
-    @given(sizes, worlds)
-    def test_is_judged_once_in_an_order_that_each_process_would_draw_by_itself(
-        self, count: int, world_size: int
-    ) -> None:
+    @given(dataset_sizes, world_sizes)
+    def test_each_sample_of_a_shuffled_loader_is_evaluated_once(self, count: int, world_size: int) -> None:
         for seed in (1, 2):
-            assert samples(shares(loader_of(max(count, 1), shuffle=True), world_size, seed=seed)) == Counter(
-                range(max(count, 1))
-            )
+            assert count_samples(
+                make_shards(make_loader(max(count, 1), shuffle=True), world_size, seed=seed)
+            ) == Counter(range(max(count, 1)))
 
-    def test_that_is_drawn_by_a_generator_of_the_sampler_is_judged_once(self) -> None:
+    def test_each_sample_is_evaluated_once_with_a_generator_in_the_sampler(self) -> None:
         sampler = RandomSampler(range(11), generator=torch.Generator().manual_seed(4))
 
-        assert samples(shares(loader_of(11, batch_sampler=BatchSampler(sampler, 2, False)), 3)) == Counter(range(11))
+        assert count_samples(make_shards(make_loader(11, batch_sampler=BatchSampler(sampler, 2, False)), 3)) == Counter(
+            range(11)
+        )
 
-    def test_is_a_single_sample_where_the_loader_makes_no_batches(self) -> None:
-        assert shares(loader_of(5, batch_size=None), 2) == [[[0], [2], [4]], [[1], [3]]]
+    def test_loader_without_batching_is_sharded_by_sample(self) -> None:
+        assert make_shards(make_loader(5, batch_size=None), 2) == [[[0], [2], [4]], [[1], [3]]]
 
-    def test_is_read_by_workers_as_well(self) -> None:
-        loader = loader_of(5, batch_size=2, num_workers=1, persistent_workers=True, prefetch_factor=3, timeout=30)
+    def test_batches_are_read_by_workers(self) -> None:
+        loader = make_loader(5, batch_size=2, num_workers=1, persistent_workers=True, prefetch_factor=3, timeout=30)
 
-        assert shares(loader, 2) == [[[0, 1], [4]], [[2, 3]]]
+        assert make_shards(loader, 2) == [[[0, 1], [4]], [[2, 3]]]
 
 
-def test_only_its_own_samples_are_read() -> None:
-    class Noting(list[int]):
+def test_rank_reads_only_its_samples() -> None:
+    class RecordingDataset(list[int]):
         def __getitem__(self, index: Any) -> Any:
             read.append(index)
             return super().__getitem__(index)
 
     read: list[int] = []
-    shares(DataLoader(Noting(range(6)), batch_size=2), 1)
+    make_shards(DataLoader(RecordingDataset(range(6)), batch_size=2), 1)
     assert read == [0, 1, 2, 3, 4, 5]
 
     read.clear()
-    list(share_of(DataLoader(Noting(range(6)), batch_size=2), 1, 3, 0))
+    list(share_of(DataLoader(RecordingDataset(range(6)), batch_size=2), 1, 3, 0))
     assert read == [2, 3]
 
 
-def test_how_the_loader_makes_batches_is_kept() -> None:
-    loader = loader_of(4, batch_size=2, collate_fn=lambda found: [10 * each for each in found])
+def test_collate_function_is_kept() -> None:
+    loader = make_loader(4, batch_size=2, collate_fn=lambda samples: [10 * sample for sample in samples])
 
-    assert shares(loader, 2) == [[[0, 10]], [[20, 30]]]
+    assert make_shards(loader, 2) == [[[0, 10]], [[20, 30]]]
 
 
 @pytest.mark.parametrize("stream", [list(range(7)), DataLoader(Stream())])
-def test_of_what_cannot_be_read_in_another_order_there_is_no_share(stream: Any) -> None:
+def test_loader_that_cannot_be_reordered_is_not_sharded(stream: Any) -> None:
     assert share_of(stream, 0, 2, 0) is None
 
 
-class TestASamplerThatKnowsOfProcesses:
+class TestDistributedSampler:
     @pytest.mark.parametrize("options", [{"batch_size": 2}, {"batch_size": None}])
-    def test_and_pads_makes_way(self, options: dict[str, Any]) -> None:
-        """torch's own gives 7 samples to 3 processes as 9."""
+    def test_padding_sampler_of_torch_is_replaced(self, options: dict[str, Any]) -> None:
+        """DistributedSampler pads 7 samples to 9 for 3 processes."""
         data = list(range(7))
         loaders = [DataLoader(data, sampler=DistributedSampler(data, 3, rank), **options) for rank in range(3)]
         assert sum(len(loader.sampler) for loader in loaders) == 9
-        found = [list(share_of(loader, rank, 3, 0)) for rank, loader in enumerate(loaders)]
+        shards = [list(share_of(loader, rank, 3, 0)) for rank, loader in enumerate(loaders)]
+        indices = [[torch.as_tensor(batch).flatten().tolist() for batch in batches] for batches in shards]
 
-        assert samples([[torch.as_tensor(b).flatten().tolist() for b in each] for each in found]) == Counter(data)
+        assert count_samples(indices) == Counter(data)
 
-    def test_and_is_nobody_we_know_has_shared_it_already(self) -> None:
-        class OfOnesOwn(Sampler[int]):
+    def test_custom_distributed_sampler_is_not_sharded_again(self) -> None:
+        class CustomSampler(Sampler[int]):
             num_replicas = 2
 
             def __len__(self) -> int:
@@ -128,4 +129,4 @@ class TestASamplerThatKnowsOfProcesses:
             def __iter__(self) -> Iterator[int]:
                 return iter([1, 3])
 
-        assert share_of(loader_of(4, sampler=OfOnesOwn()), 1, 2, 0) is None
+        assert share_of(make_loader(4, sampler=CustomSampler()), 1, 2, 0) is None

@@ -22,13 +22,13 @@ from hookbus.training.rng import get_rng_state
 from tests import toys
 
 NO_BATCH = (
-    "gave no batch, so nothing was measured. An iterator can be read only once: give a loader with at least one batch "
-    "(drop_last may have left none)."
+    "expected at least one batch, got none. Pass a loader that yields batches in every epoch: an iterator can be read "
+    "only once, and drop_last may drop the only batch."
 )
 
 
 class Twice(nn.Module):
-    """Twice the input, by a weight; draws a random number from every stream at each call."""
+    """Multiplies the input by a weight of 2; draws a random number from every global RNG at each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,93 +41,95 @@ class Twice(nn.Module):
 
 
 def batch(*values: float, targets: tuple[float, ...] | None = None) -> tuple[Tensor, Tensor]:
-    wanted = targets or (0.0,) * len(values)
-    return torch.tensor(values, dtype=torch.float32), torch.tensor(wanted, dtype=torch.float32)
+    target_values = targets or (0.0,) * len(values)
+    return torch.tensor(values, dtype=torch.float32), torch.tensor(target_values, dtype=torch.float32)
 
 
 def trainer(*hooks: object, **options: Any) -> Trainer:
-    """A trainer of `Twice` whose loss is the mean absolute difference."""
+    """Return a trainer of `Twice` with the mean absolute difference as loss."""
     model = options.pop("model", None) or Twice()
-    given = {"train_loader": [batch(1, 2)], "loss_fn": nn.functional.l1_loss, "epochs": 1}
-    return toys.trainer(*hooks, model=model, lr=0.0, **{**given, **options})
+    defaults = {"train_loader": [batch(1, 2)], "loss_fn": nn.functional.l1_loss, "epochs": 1}
+    return toys.trainer(*hooks, model=model, lr=0.0, **{**defaults, **options})
 
 
 def hits(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs == targets).float().mean()
 
 
-class TestTrace:
-    """What a validation would leave behind, if it were allowed to."""
+class TestSideEffects:
+    """Validation does not change module modes, gradient mode and RNG states."""
 
     @staticmethod
     def modes(model: nn.Module) -> list[bool]:
         return [module.training for module in model.modules()]
 
     @staticmethod
-    def mixed() -> Twice:
-        """Training, but for a part that is frozen, in which one module is not."""
+    def make_mixed_modes() -> Twice:
+        """Return a model in training mode with a frozen submodule, in which one module is in training mode."""
         model = Twice()
         model.frozen.eval()
         model.frozen[1].train()
         return model
 
-    def test_modes_gradients_and_random_streams_come_back(self) -> None:
-        model = self.mixed()
-        before, streams = self.modes(model), fingerprint(get_rng_state())
+    def test_eval_mode_restores_modes_gradients_and_rng_states(self) -> None:
+        model = self.make_mixed_modes()
+        before, rng = self.modes(model), fingerprint(get_rng_state())
         assert before == [True, False, False, True]
         with evaluating(model):
             assert self.modes(model) == [False] * 4
             assert not torch.is_grad_enabled()
             model(torch.ones(1))
-            assert fingerprint(get_rng_state()) != streams
+            assert fingerprint(get_rng_state()) != rng
 
         assert self.modes(model) == before
         assert torch.is_grad_enabled()
-        assert fingerprint(get_rng_state()) == streams
+        assert fingerprint(get_rng_state()) == rng
 
-    def test_they_come_back_when_it_fails(self) -> None:
-        model = self.mixed()
-        before, streams = self.modes(model), fingerprint(get_rng_state())
+    def test_eval_mode_restores_all_states_after_an_error(self) -> None:
+        model = self.make_mixed_modes()
+        before, rng = self.modes(model), fingerprint(get_rng_state())
         with pytest.raises(ZeroDivisionError), evaluating(model):
             _ = model(torch.ones(1)), 1 / 0
 
         assert self.modes(model) == before
         assert torch.is_grad_enabled()
-        assert fingerprint(get_rng_state()) == streams
+        assert fingerprint(get_rng_state()) == rng
 
-    def test_where_gradients_were_off_they_stay_off(self) -> None:
+    def test_eval_mode_keeps_gradients_disabled(self) -> None:
         with torch.no_grad():
             with evaluating(None):
                 pass
             assert not torch.is_grad_enabled()
 
     @pytest.mark.parametrize("fails", [False, True])
-    def test_one_in_the_middle_of_an_epoch_leaves_none(self, fails: bool) -> None:
-        seen: list[Any] = []
+    def test_validation_within_an_epoch_has_no_side_effects(self, fails: bool) -> None:
+        results: list[Any] = []
 
-        class Validates(Hook):
+        class ValidatingHook(Hook):
             schedules_validation = True
 
             def after_train_iter(self, run: Run) -> None:
-                streams = fingerprint(get_rng_state())
+                rng = fingerprint(get_rng_state())
                 try:
                     run.validate()
                 except ZeroDivisionError:
-                    seen.append("failed")
-                seen.append((TestTrace.modes(model), torch.is_grad_enabled(), fingerprint(get_rng_state()) == streams))
+                    results.append("failed")
+                results.append(
+                    (TestSideEffects.modes(model), torch.is_grad_enabled(), fingerprint(get_rng_state()) == rng)
+                )
 
             def after_val_iter(self) -> None:
-                assert not any(TestTrace.modes(model))
+                assert not any(TestSideEffects.modes(model))
                 if fails:
                     raise ZeroDivisionError
 
-        model = self.mixed()
-        trainer(Validates(), model=model, train_loader=[batch(1)] * 2, val_loader=[batch(1)]).fit()
+        model = self.make_mixed_modes()
+        trainer(ValidatingHook(), model=model, train_loader=[batch(1)] * 2, val_loader=[batch(1)]).fit()
 
-        once = [*["failed"] * fails, ([True, False, False, True], True, True)]
-        assert seen == once * 2
+        expected = [*["failed"] * fails, ([True, False, False, True], True, True)]
+        assert results == expected * 2
 
-    def test_training_goes_as_it_would_have_gone_without(self) -> None:
+    def test_validation_does_not_change_the_training(self) -> None:
         def weights(**options: Any) -> str:
             model = toys.net()
             toys.trainer(model=model, epochs=3, **options).fit()
@@ -140,17 +142,17 @@ class TestTrace:
 
 
 class TestResults:
-    def test_are_means_over_samples_whatever_the_size_of_the_batches(self) -> None:
+    def test_results_are_means_over_samples_for_any_batch_size(self) -> None:
         loader = [batch(1, 2, targets=(2, 0)), batch(4)]
         results = trainer(val_loader=loader, metrics=[hits]).validate()
 
         # Absolute differences 0, 4 and 8; one of three is equal.
         assert dict(results) == {"val/loss": 4.0, "val/hits": 1 / 3}
 
-    def test_of_a_test_have_its_name(self) -> None:
+    def test_results_of_a_test_have_the_prefix_test(self) -> None:
         assert dict(trainer(test_loader=[batch(1)]).test()) == {"test/loss": 2.0}
 
-    def test_of_several_loaders_are_told_apart(self) -> None:
+    def test_results_of_multiple_loaders_contain_the_loader_name(self) -> None:
         loaders = {"clean": [batch(1, targets=(2,))], "noisy": [batch(1), batch(2, 3)]}
         results = trainer(val_loader=loaders, metrics=[hits]).validate()
 
@@ -161,53 +163,53 @@ class TestResults:
             "val/noisy/hits": 0.0,
         }
 
-    def test_a_second_time_are_the_same(self) -> None:
-        judging = trainer(val_loader=[batch(1, targets=(2,)), batch(2)], metrics=[hits])
-        first = dict(judging.validate())
+    def test_second_validation_has_the_same_results(self) -> None:
+        evaluator = trainer(val_loader=[batch(1, targets=(2,)), batch(2)], metrics=[hits])
+        first = dict(evaluator.validate())
 
-        assert dict(judging.validate()) == first == {"val/loss": 2.0, "val/hits": 0.5}
+        assert dict(evaluator.validate()) == first == {"val/loss": 2.0, "val/hits": 0.5}
 
-    def test_without_a_loss_are_those_of_the_metrics(self) -> None:
-        def forward(model: nn.Module, given: Any) -> dict[str, Tensor]:
-            return {"logits": model(given["x"])}
+    def test_results_without_a_loss_are_those_of_the_metrics(self) -> None:
+        def forward(model: nn.Module, inputs: Any) -> dict[str, Tensor]:
+            return {"logits": model(inputs["x"])}
 
         loader = [{"x": torch.ones(2), "labels": torch.tensor([2.0, 3.0])}]
         results = trainer(val_loader=loader, metrics=[hits], step_fn=forward).validate()
 
         assert dict(results) == {"val/hits": 0.5}
 
-    def test_single_numbers_among_the_outputs_count_as_well(self) -> None:
-        def forward(model: nn.Module, given: Any) -> dict[str, Any]:
-            return {"loss": model(given).mean(), "largest": given.max(), "all": given}
+    def test_scalar_outputs_are_averaged_as_well(self) -> None:
+        def forward(model: nn.Module, inputs: Any) -> dict[str, Any]:
+            return {"loss": model(inputs).mean(), "largest": inputs.max(), "all": inputs}
 
         results = trainer(val_loader=[torch.ones(3), 5 * torch.ones(1)], step_fn=forward).validate()
 
         assert dict(results) == {"val/loss": 4.0, "val/largest": 2.0}  # (3 * 2 + 10) / 4, (3 * 1 + 5) / 4
 
-    def test_a_metric_may_find_several(self) -> None:
+    def test_metric_may_return_multiple_results(self) -> None:
         class Extremes:
             def reset(self) -> None:
-                self.seen: list[Tensor] = []
+                self.outputs: list[Tensor] = []
 
             def update(self, outputs: Tensor, targets: Tensor) -> None:
-                self.seen.append(outputs)
+                self.outputs.append(outputs)
 
             def compute(self) -> Mapping[str, Tensor]:
-                seen = torch.cat(self.seen)
-                return {"low": seen.min(), "high": seen.max()}
+                values = torch.cat(self.outputs)
+                return {"low": values.min(), "high": values.max()}
 
         results = trainer(val_loader=[batch(1, 5), batch(-3)], metrics=[Extremes()]).validate()
 
         assert dict(results) == {"val/loss": 6.0, "val/low": -6.0, "val/high": 10.0}
 
-    @pytest.mark.parametrize("several", [lambda collection: collection, lambda collection: [collection]])
-    def test_a_collection_of_torchmetrics_is_taken_as_it_is(self, several: Callable[[Any], Any]) -> None:
+    @pytest.mark.parametrize("wrap", [lambda collection: collection, lambda collection: [collection]])
+    def test_torchmetrics_collection_is_supported(self, wrap: Callable[[Any], Any]) -> None:
         collection = MetricCollection([MeanSquaredError(), MeanAbsoluteError()])
-        results = trainer(val_loader=[batch(1, 5, -3), batch(-1)], metrics=several(collection)).validate()
+        results = trainer(val_loader=[batch(1, 5, -3), batch(-1)], metrics=wrap(collection)).validate()
 
         assert dict(results) == {"val/loss": 5.0, "val/MeanSquaredError": 36.0, "val/MeanAbsoluteError": 5.0}
 
-    def test_a_result_that_is_no_single_number_is_an_error_that_names_it(self) -> None:
+    def test_result_that_is_not_a_scalar_is_an_error(self) -> None:
         class Both:
             def update(self, outputs: Tensor, targets: Tensor) -> None: ...
 
@@ -216,12 +218,14 @@ class TestResults:
 
             def reset(self) -> None: ...
 
-        with pytest.raises(MetricError, match=r"The metric 'matrix' gives a Tensor of shape \(2, 3\), and a result is"):
+        with pytest.raises(
+            MetricError, match=r"metric 'matrix': expected a single number, got Tensor of shape \(2, 3\)"
+        ):
             trainer(val_loader=[batch(1, 5)], metrics={"matrix": Both()}).validate()
 
-    def test_a_score_with_a_device_of_its_own_is_moved_to_that_of_the_model(self) -> None:
-        class Keeping:
-            """In the manner of torchmetrics: its sum is on a device of its own, where it has to meet the batch."""
+    def test_metric_is_moved_to_the_device_of_the_model(self) -> None:
+        class DeviceSum:
+            """Metric that stores its state on a device, as torchmetrics does."""
 
             def __init__(self) -> None:
                 self.sum = torch.zeros(())
@@ -243,63 +247,63 @@ class TestResults:
                 self.calls.append("compute")
                 return 1
 
-        score = Keeping()
-        judging = trainer(
+        metric = DeviceSum()
+        evaluator = trainer(
             val_loader=[batch(1), batch(2)],
-            metrics={"score": score},
+            metrics={"score": metric},
             device="meta",
-            step_fn=lambda model, given: {"output": model(given[0])},
+            step_fn=lambda model, inputs: {"output": model(inputs[0])},
         )
         for _ in range(2):
-            assert dict(judging.validate()) == {"val/score": 1}
-        assert score.calls == ["to meta", "reset", "compute", "reset"] * 2
-        judging.train_loader = [batch(1)]
+            assert dict(evaluator.validate()) == {"val/score": 1}
+        assert metric.calls == ["to meta", "reset", "compute", "reset"] * 2
+        evaluator.train_loader = [batch(1)]
 
-    def test_a_score_lets_go_of_what_it_kept(self) -> None:
-        judging = trainer(val_loader=[batch(1)], metrics=[hits])
-        judging.validate()
-        assert str(judging.scores["hits"].compute()) == "nan"
+    def test_metrics_are_reset_after_a_validation(self) -> None:
+        evaluator = trainer(val_loader=[batch(1)], metrics=[hits])
+        evaluator.validate()
+        assert str(evaluator.scores["hits"].compute()) == "nan"
 
-    def test_a_step_may_be_replaced_and_wrapped(self) -> None:
-        class Replaces:
+    def test_hooks_can_replace_and_wrap_the_step(self) -> None:
+        class ReplacingHook:
             @hookimpl
             def val_step(self, batch: Any) -> dict[str, float]:
                 return {"loss": 7.0}
 
-        class Adds:
+        class AddingHook:
             @hookimpl(wrapper=True)
             def val_step(self) -> Any:
                 outputs = yield
                 return {"loss": outputs["loss"] + 1}
 
-        assert dict(trainer(Replaces(), Adds(), val_loader=[batch(1)]).validate()) == {"val/loss": 8.0}
+        assert dict(trainer(ReplacingHook(), AddingHook(), val_loader=[batch(1)]).validate()) == {"val/loss": 8.0}
 
-    def test_that_are_not_numbers_are_shown_as_they_are(self) -> None:
+    def test_nan_results_are_reported(self) -> None:
         results = trainer(val_loader=[batch(1), batch(float("nan"))]).validate()
 
         assert str(dict(results)) == "{'val/loss': nan}"
 
 
 class TestEvents:
-    def test_name_the_loader_and_count_its_batches(self) -> None:
-        told: list[Any] = []
+    def test_events_contain_the_loader_name_and_the_batch_index(self) -> None:
+        events: list[Any] = []
 
-        class Tells(Hook):
+        class RecordingHook(Hook):
             def before_val_epoch(self, dataloader_name: str | None) -> None:
-                told.append(("before", dataloader_name))
+                events.append(("before", dataloader_name))
 
             def before_val_iter(self, batch_idx: int, batch: Any, dataloader_name: str | None) -> None:
-                told.append(("batch", dataloader_name, batch_idx, batch[0].tolist()))
+                events.append(("batch", dataloader_name, batch_idx, batch[0].tolist()))
 
             def after_val_iter(self, batch_idx: int, outputs: Any, loss: Any, dataloader_name: str | None) -> None:
-                told.append(("done", dataloader_name, batch_idx, outputs["output"].tolist(), loss.item()))
+                events.append(("done", dataloader_name, batch_idx, outputs["output"].tolist(), loss.item()))
 
             def after_val_epoch(self, metrics: Mapping[str, float], dataloader_name: str | None) -> None:
-                told.append(("after", dataloader_name, dict(metrics)))
+                events.append(("after", dataloader_name, dict(metrics)))
 
-        trainer(Tells(), val_loader={"a": [batch(1), batch(2)], "b": [batch(3)]}).validate()
+        trainer(RecordingHook(), val_loader={"a": [batch(1), batch(2)], "b": [batch(3)]}).validate()
 
-        assert told == [
+        assert events == [
             ("before", "a"),
             ("batch", "a", 0, [1.0]),
             ("done", "a", 0, [2.0], 2.0),
@@ -312,10 +316,10 @@ class TestEvents:
             ("after", "b", {"val/b/loss": 6.0}),
         ]
 
-    def test_batches_are_on_the_device_of_the_model(self) -> None:
+    def test_batches_are_moved_to_the_device_of_the_model(self) -> None:
         devices: list[str] = []
 
-        class Looks(Hook):
+        class DeviceHook(Hook):
             def before_val_iter(self, batch: Any) -> None:
                 devices.append(batch[0].device.type)
 
@@ -323,52 +327,57 @@ class TestEvents:
             def val_step(self, batch: Any) -> dict[str, Any]:
                 return {}
 
-        trainer(Looks(), val_loader=[batch(1)], device="meta").validate()
+        trainer(DeviceHook(), val_loader=[batch(1)], device="meta").validate()
 
         assert devices == ["meta"]
 
 
-class TestWhatCannotBeMeasured:
+class TestErrors:
     @pytest.mark.parametrize(
         ("loaders", "message"),
         [
-            ([], f"The val_loader {NO_BATCH}"),
-            ({"a": [batch(1)], "b": []}, f"The val_loader 'b' {NO_BATCH}"),
-            ({}, "The val_loader is an empty mapping, so nothing was measured."),
+            ([], f"val_loader: {NO_BATCH}"),
+            ({"a": [batch(1)], "b": []}, f"val_loader 'b': {NO_BATCH}"),
+            (
+                {},
+                "val_loader: expected at least one loader, got an empty mapping. Pass a loader or a mapping of name to "
+                "loader.",
+            ),
         ],
         ids=["empty", "one of them empty", "none"],
     )
-    def test_a_loader_without_a_batch_is_an_error(self, loaders: Any, message: str) -> None:
+    def test_loader_without_batches_is_an_error(self, loaders: Any, message: str) -> None:
         with pytest.raises(LoopError) as raised:
             trainer(val_loader=loaders).validate()
 
         assert str(raised.value) == message
 
-    def test_an_iterator_that_was_read_to_its_end_is_one_too(self) -> None:
+    def test_exhausted_iterator_is_an_error(self) -> None:
         def batches() -> Iterator[Any]:
             yield batch(1)
 
-        testing = trainer(test_loader=batches())
-        testing.test()
+        evaluator = trainer(test_loader=batches())
+        evaluator.test()
         with pytest.raises(LoopError) as raised:
-            testing.test()
+            evaluator.test()
 
-        assert str(raised.value) == f"The test_loader {NO_BATCH}"
+        assert str(raised.value) == f"test_loader: {NO_BATCH}"
 
     @pytest.mark.parametrize(
-        ("loader", "step_fn"),
+        ("loader", "step_fn", "missing"),
         [
-            ([torch.ones(2)], None),
-            ([{"x": torch.ones(2)}], None),
-            ([batch(1)], lambda model, given: {"scores": model(given[0])}),
+            ([torch.ones(2)], None, "targets are"),
+            ([{"x": torch.ones(2)}], None, "targets are"),
+            ([batch(1)], lambda model, inputs: {"scores": model(inputs[0])}, "output of the model is"),
         ],
         ids=["no target", "no target in a mapping", "no output"],
     )
-    def test_metrics_that_lack_something_say_where_they_look(self, loader: Any, step_fn: Any) -> None:
+    def test_missing_output_or_targets_is_an_error(self, loader: Any, step_fn: Any, missing: str) -> None:
         with pytest.raises(LoopError) as raised:
             trainer(val_loader=loader, step_fn=step_fn, metrics=[hits, "accuracy"]).validate()
 
         assert str(raised.value) == (
-            "The metrics hits, accuracy need the model's output and the targets. Batches are (inputs, targets) or "
-            "mappings with 'targets' or 'labels'; a model that returns a mapping names its output 'output' or 'logits'."
+            f"metrics hits, accuracy: the {missing} missing. Use batches of the form (inputs, targets) or mappings "
+            "with 'targets' or 'labels', and models that return the output itself or a mapping with 'output' or "
+            "'logits'."
         )

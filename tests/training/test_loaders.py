@@ -1,4 +1,4 @@
-"""What is told of a loader, and that one built again is like the first."""
+"""Properties of loaders, and copies of loaders with another sampler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from hookbus.training.loaders import can_be_rebuilt, datasets_in, is_deterministic, length_of, rebuilt, source_of
 
 
-class Numbers(Dataset[int]):
+class IndexDataset(Dataset[int]):
     def __len__(self) -> int:
         return 10
 
@@ -30,30 +30,32 @@ class WithoutLength(Sampler[int]):
         return iter(range(3))
 
 
-class TestRebuilt:
-    def test_has_another_order_and_the_same_arguments(self) -> None:
+class TestCopy:
+    def test_copy_has_another_sampler_and_the_same_arguments(self) -> None:
         loader = DataLoader(
-            Numbers(), batch_size=2, num_workers=1, timeout=9, prefetch_factor=3, multiprocessing_context="spawn"
+            IndexDataset(), batch_size=2, num_workers=1, timeout=9, prefetch_factor=3, multiprocessing_context="spawn"
         )
-        found = rebuilt(loader, [[5, 1], [2]])
+        copy = rebuilt(loader, [[5, 1], [2]])
 
-        assert (found.dataset, found.num_workers, found.timeout, found.prefetch_factor) == (loader.dataset, 1, 9, 3)
-        assert found.multiprocessing_context is loader.multiprocessing_context
-        assert list(found.batch_sampler) == [[5, 1], [2]]
+        assert (copy.dataset, copy.num_workers, copy.timeout, copy.prefetch_factor) == (loader.dataset, 1, 9, 3)
+        assert copy.multiprocessing_context is loader.multiprocessing_context
+        assert list(copy.batch_sampler) == [[5, 1], [2]]
 
-    def test_gives_batches_in_the_order_that_it_is_given(self) -> None:
-        assert [batch.tolist() for batch in rebuilt(DataLoader(Numbers(), batch_size=4), [[5, 1], [2]])] == [
+    def test_copy_yields_batches_in_the_order_of_the_sampler(self) -> None:
+        assert [batch.tolist() for batch in rebuilt(DataLoader(IndexDataset(), batch_size=4), [[5, 1], [2]])] == [
             [5, 1],
             [2],
         ]
 
-    def test_of_one_that_makes_no_batches_makes_none(self) -> None:
-        assert list(rebuilt(DataLoader(Numbers(), batch_size=None), [7, 0])) == [7, 0]
+    def test_copy_of_a_loader_without_batching_does_not_batch(self) -> None:
+        assert list(rebuilt(DataLoader(IndexDataset(), batch_size=None), [7, 0])) == [7, 0]
 
-    def test_takes_what_is_to_be_different(self) -> None:
-        found = rebuilt(DataLoader(Numbers(), batch_size=2), [[3, 4]], dataset=[0, 10, 20, 30, 40], collate_fn=tuple)
+    def test_copy_replaces_other_arguments(self) -> None:
+        copy = rebuilt(
+            DataLoader(IndexDataset(), batch_size=2), [[3, 4]], dataset=[0, 10, 20, 30, 40], collate_fn=tuple
+        )
 
-        assert list(found) == [(30, 40)]
+        assert list(copy) == [(30, 40)]
 
 
 class TestLength:
@@ -62,47 +64,47 @@ class TestLength:
         [
             ([1, 2], 2),
             (iter([1]), None),
-            (DataLoader(Numbers(), batch_size=3), 4),
+            (DataLoader(IndexDataset(), batch_size=3), 4),
             (DataLoader(Stream(), batch_size=None), None),
-            (DataLoader(Numbers(), batch_size=2, sampler=WithoutLength()), None),
+            (DataLoader(IndexDataset(), batch_size=2, sampler=WithoutLength()), None),
             (None, None),
         ],
     )
-    def test_is_what_the_loader_knows(self, loader: Any, length: int | None) -> None:
+    def test_length_is_that_of_the_loader_or_none(self, loader: Any, length: int | None) -> None:
         assert length_of(loader) == length
 
 
-def test_a_map_style_loader_of_known_length_can_be_built_again() -> None:
-    class Own(DataLoader[Any]):
+def test_map_style_loader_of_known_length_can_be_copied() -> None:
+    class CustomLoader(DataLoader[Any]):
         def __iter__(self) -> Any:
             return iter(())
 
     loaders: list[Any] = [
-        DataLoader(Numbers(), batch_size=2),
+        DataLoader(IndexDataset(), batch_size=2),
         DataLoader(Stream(), batch_size=2),
-        DataLoader(Numbers(), sampler=WithoutLength()),
-        Own(Numbers()),
+        DataLoader(IndexDataset(), sampler=WithoutLength()),
+        CustomLoader(IndexDataset()),
         [1, 2],
     ]
     assert list(map(can_be_rebuilt, loaders)) == [True, False, False, False, False]
 
 
-def test_the_source_is_what_gives_the_indices() -> None:
-    batched, single = DataLoader(Numbers(), batch_size=2), DataLoader(Numbers(), batch_size=None)
+def test_index_sampler_is_the_batch_sampler_if_the_loader_batches() -> None:
+    batched, single = DataLoader(IndexDataset(), batch_size=2), DataLoader(IndexDataset(), batch_size=None)
 
     assert (source_of(batched), source_of(single)) == (batched.batch_sampler, single.sampler)
 
 
-def test_only_plain_data_draw_nothing_for_certain() -> None:
+def test_only_built_in_datasets_are_known_to_be_deterministic() -> None:
     plain = TensorDataset(torch.zeros(2))
 
     assert is_deterministic(ConcatDataset([plain, Subset(plain, [0])]))
-    assert not is_deterministic(ConcatDataset([plain, Numbers()]))
-    assert not is_deterministic(Subset(Numbers(), [0]))
+    assert not is_deterministic(ConcatDataset([plain, IndexDataset()]))
+    assert not is_deterministic(Subset(IndexDataset(), [0]))
 
 
-def test_data_sets_are_found_inside_others() -> None:
-    inner, other = Numbers(), Numbers()
+def test_nested_datasets_are_found() -> None:
+    inner, other = IndexDataset(), IndexDataset()
     both = ConcatDataset([Subset(inner, [0]), other])
 
     assert datasets_in(DataLoader(both, batch_size=1))[1:] == [both, *datasets_in(both.datasets[0]), other]

@@ -1,4 +1,4 @@
-"""States of one process; those of several are in tests/distributed."""
+"""Synchronization of torchmetrics with simulated ranks; tests/distributed uses real processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hookbus.training.metric_states import combine_states, has_states
 from hookbus.training.scores import Accuracy
 
 
-class Told(Ranks):
-    """Processes of which the others have said what this one would: a gather gives what it gave and what they hold."""
+class FakeRanks(Ranks):
+    """Ranks whose `_gather` returns the value of this rank and prepared values of the other ranks."""
 
     world_size = 2
 
@@ -28,7 +28,7 @@ class Told(Ranks):
 
 
 @pytest.mark.parametrize(
-    ("score", "expected"),
+    ("metric", "expected"),
     [
         (MeanMetric(), True),
         (MetricCollection([MeanMetric()]), True),
@@ -37,34 +37,34 @@ class Told(Ranks):
         (nn.Linear(1, 1), False),
     ],
 )
-def test_what_has_states_is_known_by_what_is_in_it(score: object, expected: bool) -> None:
-    assert has_states(score) is expected
+def test_torchmetrics_are_detected_in_wrappers_and_collections(metric: object, expected: bool) -> None:
+    assert has_states(metric) is expected
 
 
-def test_a_process_that_has_judged_nothing_is_left_out() -> None:
+def test_rank_without_batches_is_excluded() -> None:
     mean, idle = MeanMetric(), MeanMetric()
     mean.update(torch.tensor([1.0, 2.0]))
-    combine_states("mean", mean, Told([(0, idle.metric_state)]))
+    combine_states("mean", mean, FakeRanks([(0, idle.metric_state)]))
 
     assert mean.compute() == 1.5
 
 
-def test_lists_are_joined_and_the_metric_begins_again_after_a_reset() -> None:
-    own, other = CatMetric(), CatMetric()
-    own.update(torch.tensor([1.0]))
+def test_list_states_are_concatenated_and_cleared_by_a_reset() -> None:
+    local, other = CatMetric(), CatMetric()
+    local.update(torch.tensor([1.0]))
     other.update(torch.tensor([2.0, 3.0]))
     other.update(torch.tensor([4.0]))
-    combine_states("all", own, Told([(2, other.metric_state)]))
-    assert own.compute().tolist() == [1.0, 2.0, 3.0, 4.0]
+    combine_states("all", local, FakeRanks([(2, other.metric_state)]))
+    assert local.compute().tolist() == [1.0, 2.0, 3.0, 4.0]
 
-    own.reset()
-    own.update(torch.tensor([5.0]))
-    assert own.compute() == 5.0
+    local.reset()
+    local.update(torch.tensor([5.0]))
+    assert local.compute() == 5.0
 
 
-def test_with_one_process_nothing_changes() -> None:
-    own = CatMetric()
-    own.update(torch.tensor([1.0, 2.0]))
-    combine_states("all", own, Ranks())
+def test_single_process_does_not_change_the_states() -> None:
+    local = CatMetric()
+    local.update(torch.tensor([1.0, 2.0]))
+    combine_states("all", local, Ranks())
 
-    assert own.compute().tolist() == [1.0, 2.0]
+    assert local.compute().tolist() == [1.0, 2.0]

@@ -13,47 +13,47 @@ from hookbus.training.train_shard import Part
 from tests.toys import net, trainer
 
 
-class Two(Ranks):
-    """As on the second of two ranks, where nobody is asked anything."""
+class SecondOfTwo(Ranks):
+    """Rank 1 of 2, without communication."""
 
     def __init__(self) -> None:
         self.rank, self.world_size = 1, 2
 
 
-def test_one_process_needs_no_wrapper() -> None:
-    made = trainer()
+def test_single_process_uses_no_wrapper() -> None:
+    single = trainer()
 
-    assert type(made.steps) is not DDPSteps
-    assert made.steps.model is made.model
-    assert made.part is None
+    assert type(single.steps) is not DDPSteps
+    assert single.steps.model is single.model
+    assert single.part is None
 
 
-def test_a_rank_reads_its_part_unless_the_loaders_see_to_it_themselves() -> None:
-    assert part_of("ddp", Two()) == Part(1, 2)
-    assert part_of("none", Two()) is None
+def test_rank_reads_its_shard_unless_the_strategy_is_none() -> None:
+    assert part_of("ddp", SecondOfTwo()) == Part(1, 2)
+    assert part_of("none", SecondOfTwo()) is None
     assert part_of("ddp", Ranks()) is None
 
 
-def test_a_model_that_nobody_wraps_is_trained_as_it_is() -> None:
+def test_model_is_not_wrapped_if_the_strategy_is_none() -> None:
     model = net()
     settings = {"optimizer": None, "loss_fn": functional.cross_entropy, "step_fn": None, "accumulate": 1}
     more = {"precision": "fp32", "clip_grad_norm": None, "device": None, "on_update": None}
 
-    assert make_steps("none", Two(), model, None, **settings, **more).model is model
+    assert make_steps("none", SecondOfTwo(), model, None, **settings, **more).model is model
 
 
-def test_an_unknown_way_to_train_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"distributed: 'dpp' is no way to train\. Did you mean 'ddp'\?"):
+def test_unknown_strategy_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"distributed: expected one of 'ddp', .*, got 'dpp'\. Did you mean 'ddp'"):
         Trainer(net(), distributed="dpp", work_dir=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True])
-def test_agree_every_is_a_number_of_iterations(count: object) -> None:
+def test_agree_every_is_an_integer_of_at_least_1(count: object) -> None:
     with pytest.raises(ConfigError, match=rf"agree_every: expected an integer >= 1, got {count!r}\."):
         Trainer(net(), agree_every=count, work_dir=None)  # type: ignore[arg-type]
 
 
-def test_a_model_without_wrapper_is_what_hooks_see() -> None:
+def test_model_without_a_wrapper_is_returned_unchanged() -> None:
     model = nn.Sequential(nn.Linear(1, 1))
 
     assert inside_ddp(model) is model

@@ -19,103 +19,105 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
-def lr(optimizer: torch.optim.Optimizer) -> float:
+def get_lr(optimizer: torch.optim.Optimizer) -> float:
     return float(optimizer.param_groups[0]["lr"])
 
 
-def run_with(complete: bool = True, **results: float) -> Any:
-    found = Metrics({name.replace("_", "/", 1): value for name, value in results.items()})
-    return SimpleNamespace(epoch_complete=complete, metrics=SimpleNamespace(results=found))
+def make_run(complete: bool = True, **results: float) -> Any:
+    metrics = Metrics({name.replace("_", "/", 1): value for name, value in results.items()})
+    return SimpleNamespace(epoch_complete=complete, metrics=SimpleNamespace(results=metrics))
 
 
-def test_a_scheduler_per_epoch_is_stepped_by_epochs_only(optimizer: torch.optim.Optimizer) -> None:
+def test_epoch_scheduler_is_stepped_after_epochs_only(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ExponentialLR(optimizer, 0.5), "epoch", None)
     optimizer.step()
     steps.after_update()
-    steps.after_validation(run_with(val_loss=1.0))
-    assert lr(optimizer) == 1.0
+    steps.after_validation(make_run(val_loss=1.0))
+    assert get_lr(optimizer) == 1.0
 
-    steps.after_epoch(run_with())
-    assert lr(optimizer) == 0.5
+    steps.after_epoch(make_run())
+    assert get_lr(optimizer) == 0.5
 
 
-def test_an_epoch_that_was_cut_does_not_count(optimizer: torch.optim.Optimizer) -> None:
+def test_truncated_epoch_does_not_step_the_scheduler(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ExponentialLR(optimizer, 0.5), "epoch", None)
-    steps.after_epoch(run_with(complete=False))
+    steps.after_epoch(make_run(complete=False))
 
-    assert lr(optimizer) == 1.0
+    assert get_lr(optimizer) == 1.0
 
 
-def test_a_scheduler_per_step_is_stepped_by_updates_only(optimizer: torch.optim.Optimizer) -> None:
+def test_step_scheduler_is_stepped_after_optimizer_steps_only(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ExponentialLR(optimizer, 0.5), "step", None)
     optimizer.step()
-    steps.after_epoch(run_with())
-    steps.after_validation(run_with(val_loss=1.0))
-    assert lr(optimizer) == 1.0
+    steps.after_epoch(make_run())
+    steps.after_validation(make_run(val_loss=1.0))
+    assert get_lr(optimizer) == 1.0
 
     steps.after_update()
     steps.after_update()
-    assert lr(optimizer) == 0.25
+    assert get_lr(optimizer) == 0.25
 
 
-def test_a_plateau_scheduler_is_stepped_with_the_validation_loss(optimizer: torch.optim.Optimizer) -> None:
+def test_plateau_scheduler_is_stepped_with_the_validation_loss(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ReduceLROnPlateau(optimizer, factor=0.1, patience=1), "epoch", None)
     assert steps.monitor == "val/loss"
     rates = []
     for loss in (1.0, 2.0, 2.0, 0.5):
         steps.after_update()
-        steps.after_validation(run_with(val_loss=loss))
-        steps.after_epoch(run_with())
-        rates.append(lr(optimizer))
+        steps.after_validation(make_run(val_loss=loss))
+        steps.after_epoch(make_run())
+        rates.append(get_lr(optimizer))
 
     assert rates == [1.0, 1.0, 0.1, 0.1]
 
 
-def test_a_loss_that_is_nan_is_no_improvement(optimizer: torch.optim.Optimizer) -> None:
+def test_nan_loss_is_no_improvement(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ReduceLROnPlateau(optimizer, factor=0.1, patience=0), "epoch", None)
-    steps.after_validation(run_with(val_loss=1.0))
-    steps.after_validation(run_with(val_loss=float("nan")))
+    steps.after_validation(make_run(val_loss=1.0))
+    steps.after_validation(make_run(val_loss=float("nan")))
 
-    assert lr(optimizer) == 0.1
+    assert get_lr(optimizer) == 0.1
 
 
-@pytest.mark.parametrize("written", ["accuracy", "val_accuracy", "val/accuracy"])
-def test_the_metric_may_be_another_one_in_any_spelling(optimizer: torch.optim.Optimizer, written: str) -> None:
-    steps = SchedulerSteps(ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0), "epoch", written)
+@pytest.mark.parametrize("name", ["accuracy", "val_accuracy", "val/accuracy"])
+def test_monitor_accepts_any_spelling_of_a_metric(optimizer: torch.optim.Optimizer, name: str) -> None:
+    steps = SchedulerSteps(ReduceLROnPlateau(optimizer, mode="max", factor=0.1, patience=0), "epoch", name)
     for accuracy in (0.5, 0.4):
-        steps.after_validation(run_with(val_loss=1.0, val_accuracy=accuracy))
+        steps.after_validation(make_run(val_loss=1.0, val_accuracy=accuracy))
 
-    assert lr(optimizer) == 0.1
+    assert get_lr(optimizer) == 0.1
 
 
-def test_a_metric_that_is_not_there_is_an_error_that_lists_what_there_is(optimizer: torch.optim.Optimizer) -> None:
+def test_missing_metric_is_an_error_that_lists_available_metrics(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(ReduceLROnPlateau(optimizer), "epoch", None)
 
-    with pytest.raises(MetricError, match="There is no metric 'val/loss'. Available: val/accuracy."):
-        steps.after_validation(run_with(val_accuracy=0.5))
+    with pytest.raises(MetricError, match="Unknown metric 'val/loss'. Available: val/accuracy."):
+        steps.after_validation(make_run(val_accuracy=0.5))
 
 
-def test_without_a_scheduler_nothing_happens(optimizer: torch.optim.Optimizer) -> None:
+def test_learning_rate_is_unchanged_without_a_scheduler(optimizer: torch.optim.Optimizer) -> None:
     steps = SchedulerSteps(None, "epoch", None)
     steps.after_update()
-    steps.after_epoch(run_with())
-    steps.after_validation(run_with())
+    steps.after_epoch(make_run())
+    steps.after_validation(make_run())
 
-    assert lr(optimizer) == 1.0
+    assert get_lr(optimizer) == 1.0
 
 
-def test_another_interval_is_refused(optimizer: torch.optim.Optimizer) -> None:
-    with pytest.raises(ConfigError, match="scheduler_interval: 'batch' is neither 'epoch' nor 'step'."):
+def test_unknown_interval_is_an_error(optimizer: torch.optim.Optimizer) -> None:
+    with pytest.raises(ConfigError, match="scheduler_interval: expected 'epoch' or 'step', got 'batch'."):
         SchedulerSteps(StepLR(optimizer, 1), "batch", None)
 
 
-def test_a_metric_is_refused_where_the_scheduler_takes_none(optimizer: torch.optim.Optimizer) -> None:
-    with pytest.raises(ConfigError, match="scheduler_monitor: StepLR takes no metric: leave monitor out."):
+def test_monitor_is_an_error_if_the_scheduler_takes_no_metric(optimizer: torch.optim.Optimizer) -> None:
+    with pytest.raises(
+        ConfigError, match="scheduler_monitor: StepLR takes no metric, got 'val/loss'. Remove `monitor`."
+    ):
         SchedulerSteps(StepLR(optimizer, 1), "epoch", "val/loss")
 
 
 @pytest.mark.parametrize(("interval", "limit", "lines"), [("epoch", 2, 1), ("epoch", 3, 0), ("step", 2, 0)])
-def test_one_per_epoch_in_a_run_that_ends_before_is_told(
+def test_epoch_scheduler_that_is_never_stepped_logs_a_warning(
     optimizer: torch.optim.Optimizer, interval: Any, limit: int, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = SimpleNamespace(
@@ -123,5 +125,5 @@ def test_one_per_epoch_in_a_run_that_ends_before_is_told(
     )
     SchedulerSteps(StepLR(optimizer, 1), interval, None).say_if_it_never_comes(run)  # type: ignore[arg-type]
 
-    wanted = "The scheduler (StepLR) is stepped after each epoch of 3 iterations, and the run ends after 2"
-    assert [record.getMessage().startswith(wanted) for record in caplog.records] == [True] * lines
+    message = "scheduler (StepLR): stepped after each epoch of 3 iterations, but the run ends after 2"
+    assert [record.getMessage().startswith(message) for record in caplog.records] == [True] * lines

@@ -11,7 +11,7 @@ from hookbus.training.scores import Accuracy, MeanOf, OverAll, scores_from, targ
 
 
 class TestAccuracy:
-    def test_counts_hits_over_batches_of_any_size(self) -> None:
+    def test_accuracy_is_the_fraction_of_hits_for_any_batch_size(self) -> None:
         accuracy = Accuracy()
         accuracy.update(torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1]))
         accuracy.update(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
@@ -19,7 +19,7 @@ class TestAccuracy:
         assert float(accuracy.compute()) == 0.75
 
     @pytest.mark.parametrize(
-        ("outputs", "targets", "share"),
+        ("outputs", "targets", "expected"),
         [
             (torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0]), 0.75),
             (torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]), 0.5),
@@ -27,13 +27,15 @@ class TestAccuracy:
         ],
         ids=["classes", "one-hot", "per pixel"],
     )
-    def test_takes_scores_classes_and_one_hot_targets(self, outputs: Any, targets: Any, share: float) -> None:
+    def test_accuracy_accepts_scores_classes_and_one_hot_targets(
+        self, outputs: Any, targets: Any, expected: float
+    ) -> None:
         accuracy = Accuracy()
         accuracy.update(outputs, targets)
 
-        assert float(accuracy.compute()) == share
+        assert float(accuracy.compute()) == expected
 
-    def test_begins_again_after_a_reset(self) -> None:
+    def test_accuracy_is_reset(self) -> None:
         accuracy = Accuracy()
         accuracy.update(torch.tensor([0]), torch.tensor([1]))
         accuracy.reset()
@@ -42,7 +44,7 @@ class TestAccuracy:
         accuracy.update(torch.tensor([1]), torch.tensor([1]))
         assert float(accuracy.compute()) == 1.0
 
-    def test_is_exact_where_a_float32_mean_would_not_be(self) -> None:
+    def test_accuracy_is_exact_in_float64(self) -> None:
         accuracy = Accuracy()
         hits = torch.zeros(3, dtype=torch.long)
         hits[0] = 1
@@ -52,23 +54,23 @@ class TestAccuracy:
 
 
 class TestMeanOf:
-    def test_weighs_batches_by_their_samples(self) -> None:
+    def test_mean_weights_batches_by_their_samples(self) -> None:
         error = MeanOf(lambda outputs, targets: (outputs - targets).abs().mean())
         error.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
         error.update(torch.tensor([8.0]), torch.tensor([0.0]))
 
         assert float(error.compute()) == 4.0
 
-    def test_takes_functions_that_return_plain_numbers(self) -> None:
+    def test_mean_accepts_functions_that_return_floats(self) -> None:
         half = MeanOf(lambda outputs, targets: 0.5)
         half.update(torch.zeros(3), torch.zeros(3))
 
         assert half.compute() == 0.5
 
-    def test_without_a_sample_it_is_nan(self) -> None:
+    def test_mean_without_samples_is_nan(self) -> None:
         assert math.isnan(MeanOf(lambda outputs, targets: 1.0).compute())
 
-    def test_begins_again_after_a_reset(self) -> None:
+    def test_mean_is_reset(self) -> None:
         mean = MeanOf(lambda outputs, targets: outputs.mean())
         mean.update(torch.tensor([1.0]), torch.tensor([0.0]))
         mean.reset()
@@ -78,23 +80,23 @@ class TestMeanOf:
 
 
 class TestOverAll:
-    def test_sees_all_batches_at_once(self) -> None:
+    def test_epoch_metric_receives_all_batches_at_once(self) -> None:
         span = OverAll(lambda outputs, targets: (outputs - targets).max() - (outputs - targets).min())
         span.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
         span.update(torch.tensor([8.0]), torch.tensor([1.0]))
 
         assert float(span.compute()) == 6.0
 
-    def test_keeps_no_graph(self) -> None:
-        kept = OverAll(lambda outputs, targets: outputs.requires_grad)
-        kept.update(torch.ones(1, requires_grad=True) * 2, torch.ones(1))
+    def test_epoch_metric_stores_detached_tensors(self) -> None:
+        metric = OverAll(lambda outputs, targets: outputs.requires_grad)
+        metric.update(torch.ones(1, requires_grad=True) * 2, torch.ones(1))
 
-        assert kept.compute() is False
+        assert metric.compute() is False
 
-    def test_without_a_sample_it_is_nan(self) -> None:
+    def test_epoch_metric_without_samples_is_nan(self) -> None:
         assert math.isnan(OverAll(lambda outputs, targets: 1.0).compute())
 
-    def test_begins_again_after_a_reset(self) -> None:
+    def test_epoch_metric_is_reset(self) -> None:
         largest = OverAll(lambda outputs, targets: outputs.max())
         largest.update(torch.tensor([9.0]), torch.tensor([0.0]))
         largest.reset()
@@ -104,7 +106,7 @@ class TestOverAll:
 
 
 class Hits:
-    """An object in the manner of torchmetrics."""
+    """Metric object with the interface of torchmetrics."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -123,14 +125,14 @@ def mean_output(outputs: Any, targets: Any) -> Any:
     return outputs.mean()
 
 
-class Choosy(Hits):
+class MetricWithArgument(Hits):
     def __init__(self, classes: int) -> None:
         super().__init__()
 
 
-class TestWhatUsersGive:
+class TestBuild:
     @pytest.mark.parametrize(
-        ("given", "name", "kind"),
+        ("metric", "name", "metric_type"),
         [
             ("accuracy", "accuracy", Accuracy),
             ("torch.nn.functional.l1_loss", "l1_loss", MeanOf),
@@ -140,55 +142,58 @@ class TestWhatUsersGive:
             ("hookbus.training.scores.Accuracy", "Accuracy", Accuracy),
         ],
     )
-    def test_names_paths_classes_and_functions_become_scores(self, given: Any, name: str, kind: type) -> None:
-        scores = scores_from([given])
+    def test_names_paths_classes_and_functions_are_accepted(self, metric: Any, name: str, metric_type: type) -> None:
+        metrics = scores_from([metric])
 
-        assert list(scores) == [name]
-        assert type(scores[name]) is kind
+        assert list(metrics) == [name]
+        assert type(metrics[name]) is metric_type
 
-    def test_functions_and_only_they_see_all_at_once_where_that_is_wanted(self) -> None:
-        given = ["accuracy", mean_output, "torch.nn.functional.l1_loss", Hits]
-        kinds = {name: type(score) for name, score in scores_from(given, streaming=False).items()}
+    def test_functions_receive_all_outputs_at_once_without_streaming(self) -> None:
+        metrics = ["accuracy", mean_output, "torch.nn.functional.l1_loss", Hits]
+        types = {name: type(metric) for name, metric in scores_from(metrics, streaming=False).items()}
 
-        assert kinds == {"accuracy": Accuracy, "mean_output": OverAll, "l1_loss": OverAll, "hits": Hits}
+        assert types == {"accuracy": Accuracy, "mean_output": OverAll, "l1_loss": OverAll, "hits": Hits}
 
-    def test_an_object_is_taken_as_it_is(self) -> None:
+    def test_object_is_used_without_a_copy(self) -> None:
         hits = Hits()
 
         assert scores_from([hits]) == {"hits": hits}
 
-    def test_a_mapping_gives_names_of_ones_own(self) -> None:
-        scores = scores_from({"first": "accuracy", "second": mean_output, "third": lambda outputs, targets: 0.0})
+    def test_mapping_defines_the_names(self) -> None:
+        metrics = scores_from({"first": "accuracy", "second": mean_output, "third": lambda outputs, targets: 0.0})
 
-        assert {name: type(score) for name, score in scores.items()} == {
+        assert {name: type(metric) for name, metric in metrics.items()} == {
             "first": Accuracy,
             "second": MeanOf,
             "third": MeanOf,
         }
 
-    def test_each_use_of_a_built_in_name_is_an_object_of_its_own(self) -> None:
-        scores = scores_from({"a": "accuracy", "b": "accuracy"})
+    def test_built_in_name_builds_a_new_object_each_time(self) -> None:
+        metrics = scores_from({"a": "accuracy", "b": "accuracy"})
 
-        assert scores["a"] is not scores["b"]
+        assert metrics["a"] is not metrics["b"]
 
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("metrics", "message"),
         [
-            (["acuracy"], "metrics: there is no built-in metric 'acuracy'. Did you mean 'accuracy'?"),
+            (
+                ["acuracy"],
+                "metrics: expected a built-in metric or an import path, got 'acuracy'. Did you mean 'accuracy'?",
+            ),
             (["torch.nn.functional.l7_loss"], "metrics: 'torch.nn.functional.l7_loss' cannot be imported: "),
             (["no_such_module.thing"], "metrics: 'no_such_module.thing' cannot be imported: "),
-            ([Choosy], "metrics: Choosy cannot be built: TypeError: "),
-            (["accuracy", "accuracy"], "metrics: two of them are called 'accuracy': give a mapping"),
-            ([3], "metrics: 3 is neither a name, a function nor an object with update and compute."),
+            ([MetricWithArgument], "metrics: MetricWithArgument cannot be built: TypeError: "),
+            (["accuracy", "accuracy"], "metrics: two metrics are named 'accuracy'. Use a mapping"),
+            ([3], "metrics: expected a name, a function or an object with update, compute and reset, got 3."),
             (
                 ["accuracy", Accuracy()],
-                "metrics: two of them are called 'accuracy': give a mapping with names of your own.",
+                "metrics: two metrics are named 'accuracy'. Use a mapping with unique names.",
             ),
         ],
     )
-    def test_anything_else_is_refused(self, given: Any, message: str) -> None:
+    def test_invalid_metric_is_an_error(self, metrics: Any, message: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            scores_from(given)
+            scores_from(metrics)
 
         assert str(caught.value).startswith(message)
 
@@ -205,5 +210,5 @@ class TestWhatUsersGive:
         ("inputs", None),
     ],
 )
-def test_targets_are_the_last_of_a_tuple_or_under_a_usual_key(batch: Any, targets: Any) -> None:
+def test_targets_are_the_last_element_or_under_a_common_key(batch: Any, targets: Any) -> None:
     assert targets_in(batch) == targets

@@ -24,8 +24,8 @@ from hookbus.training.rng import get_rng_state
 from hookbus.training.seeding import Plan, SeededCollate, SeededDataset, WorkerStart
 
 
-class Noise:
-    """A data set whose samples are drawn from every global stream."""
+class NoiseDataset:
+    """Dataset whose samples are drawn from every global RNG."""
 
     def __len__(self) -> int:
         return 10
@@ -34,7 +34,7 @@ class Noise:
         return (random.random(), float(np.random.rand()), float(torch.rand(())))
 
 
-class Draws:
+class RandomDataset:
     def __getitem__(self, index: Any) -> float:
         return random.random()
 
@@ -48,15 +48,15 @@ class TestPlan:
 
     SOURCES: ClassVar[dict[str, Any]] = {
         "shuffled": lambda: BatchSampler(RandomSampler(range(10)), 3, drop_last=False),
-        "with a generator": lambda: BatchSampler(RandomSampler(range(10), generator=torch.Generator()), 3, False),
+        "torch generator": lambda: BatchSampler(RandomSampler(range(10), generator=torch.Generator()), 3, False),
         "weighted": lambda: BatchSampler(WeightedRandomSampler([1.0] * 10, 20, generator=torch.Generator()), 4, True),
-        "of Python": lambda: OwnGenerator(random.Random(3)),
-        "of NumPy": lambda: OwnGenerator(np.random.default_rng(3)),
-        "of old NumPy": lambda: OwnGenerator(np.random.RandomState(3)),
+        "Python generator": lambda: GeneratorSampler(random.Random(3)),
+        "NumPy generator": lambda: GeneratorSampler(np.random.default_rng(3)),
+        "legacy NumPy generator": lambda: GeneratorSampler(np.random.RandomState(3)),
     }
 
     @pytest.mark.parametrize("kind", SOURCES)
-    def test_the_order_follows_from_the_seed_whatever_was_drawn_before(self, kind: str) -> None:
+    def test_order_depends_on_the_seed_only(self, kind: str) -> None:
         source = self.SOURCES[kind]()
         first = self.steps(source)
         list(source), list(source)
@@ -66,19 +66,19 @@ class TestPlan:
         assert self.steps(source, seed=6) != first
 
     @pytest.mark.parametrize("kind", SOURCES)
-    def test_no_stream_and_no_generator_is_moved(self, kind: str) -> None:
+    def test_sampling_preserves_all_rng_states_and_generators(self, kind: str) -> None:
         source, twin = self.SOURCES[kind](), self.SOURCES[kind]()
         before = fingerprint(get_rng_state())
         self.steps(source)
 
         assert fingerprint(get_rng_state()) == before
         torch.manual_seed(1)
-        drawn = list(source)
+        order = list(source)
         torch.manual_seed(1)
-        assert drawn == list(twin)
+        assert order == list(twin)
 
     @pytest.mark.parametrize("skip", [0, 1, 3, 4])
-    def test_what_is_skipped_is_left_out_and_counted(self, skip: int) -> None:
+    def test_skipped_steps_are_counted_in_the_length_of_the_epoch(self, skip: int) -> None:
         source = self.SOURCES["shuffled"]()
         plan = Plan(source, batched=True, keyed=False)
 
@@ -86,7 +86,7 @@ class TestPlan:
         assert len(plan) == 4 - skip
         assert list(plan) == self.steps(source)[skip:]
 
-    def test_keys_carry_the_epoch(self) -> None:
+    def test_keys_contain_the_epoch(self) -> None:
         plan = Plan(BatchSampler(SequentialSampler(range(3)), 2, False), batched=True, keyed=True)
         plan.draw(7, 0, 5)
         assert list(plan) == [[(7, 0), (7, 1)], [(7, 2)]]
@@ -95,14 +95,14 @@ class TestPlan:
         plan.draw(7, 0, 5)
         assert list(plan) == [(7, 0), (7, 1)]
 
-    def test_a_step_of_several_indices_is_one_key_where_no_batches_are_made(self) -> None:
+    def test_list_of_indices_is_one_key_if_the_loader_does_not_batch(self) -> None:
         plan = Plan(BatchSampler(SequentialSampler(range(3)), 2, False), batched=False, keyed=True)
         plan.draw(0, 0, 5)
 
         assert list(plan) == [(0, [0, 1]), (0, [2])]
 
-    def test_a_sampler_that_uses_one_list_for_all_batches_is_understood(self) -> None:
-        class Reusing:
+    def test_sampler_may_reuse_one_list_for_all_batches(self) -> None:
+        class ReusingSampler:
             def __len__(self) -> int:
                 return 3
 
@@ -112,16 +112,16 @@ class TestPlan:
                     batch[:] = [i, i + 10]
                     yield batch
 
-        assert self.steps(Reusing()) == [[0, 10], [1, 11], [2, 12]]
+        assert self.steps(ReusingSampler()) == [[0, 10], [1, 11], [2, 12]]
 
     @pytest.mark.parametrize("batch", [np.array([1, 2]), torch.tensor([1, 2]), (1, 2)])
-    def test_batches_of_indices_may_be_any_sequence(self, batch: Any) -> None:
-        steps = self.steps(OneBatch(batch))
+    def test_batch_of_indices_may_be_any_sequence(self, batch: Any) -> None:
+        steps = self.steps(OneBatchSampler(batch))
 
         assert [list(map(int, step)) for step in steps] == [[1, 2]]
 
-    def test_a_sampler_without_end_is_as_long_as_it_says(self) -> None:
-        class Endless:
+    def test_infinite_sampler_is_truncated_to_its_length(self) -> None:
+        class InfiniteSampler:
             def __len__(self) -> int:
                 return 3
 
@@ -129,11 +129,11 @@ class TestPlan:
                 while True:
                     yield int(torch.randint(10, ()))
 
-        assert len(self.steps(Endless(), batched=False)) == 3
+        assert len(self.steps(InfiniteSampler(), batched=False)) == 3
 
 
-class OwnGenerator(torch.utils.data.Sampler[list[int]]):
-    """A batch sampler with a generator of its own inside another sampler."""
+class GeneratorSampler(torch.utils.data.Sampler[list[int]]):
+    """Batch sampler with a generator in a nested sampler."""
 
     class Inner(torch.utils.data.Sampler[int]):
         def __init__(self, generator: Any) -> None:
@@ -156,7 +156,7 @@ class OwnGenerator(torch.utils.data.Sampler[list[int]]):
         yield order[5:]
 
 
-class OneBatch:
+class OneBatchSampler:
     def __init__(self, batch: Any) -> None:
         self.batch = batch
 
@@ -168,35 +168,35 @@ class OneBatch:
 
 
 class TestSeededDataset:
-    def test_a_sample_follows_from_seed_epoch_and_index(self) -> None:
-        data = SeededDataset(Noise(), 3, for_collate=False)
+    def test_sample_depends_on_seed_epoch_and_index(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
         first = {(epoch, index): data[epoch, index] for epoch in range(3) for index in range(4)}
 
         assert len(set(first.values())) == 12
         assert all(data[key] == first[key] for key in reversed(first))
-        assert SeededDataset(Noise(), 4, for_collate=False)[0, 0] != first[0, 0]
+        assert SeededDataset(NoiseDataset(), 4, for_collate=False)[0, 0] != first[0, 0]
 
-    def test_a_batch_is_its_samples(self) -> None:
-        data = SeededDataset(Noise(), 3, for_collate=False)
+    def test_batch_equals_its_single_samples(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
         keys = [(1, 4), (1, 2), (1, 9)]
 
         assert data.__getitems__(keys) == [data[key] for key in keys]
 
-    def test_the_streams_of_the_training_are_untouched(self) -> None:
-        data = SeededDataset(Noise(), 3, for_collate=False)
+    def test_reading_preserves_the_rng_states(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
         before = fingerprint(get_rng_state())
         data[0, 1], data.__getitems__([(0, 1), (0, 2)])
 
         assert fingerprint(get_rng_state()) == before
 
     @pytest.mark.parametrize("index", [np.int64(3), torch.tensor(3), np.uint8(3)])
-    def test_an_index_counts_by_its_value(self, index: Any) -> None:
-        data = SeededDataset(Noise(), 3, for_collate=False)
+    def test_equal_indices_of_any_type_yield_equal_samples(self, index: Any) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
 
         assert data[0, index] == data[0, 3]
 
-    def test_any_index_gives_the_same_sample_in_every_process(self) -> None:
-        data = SeededDataset(Draws(), 3, for_collate=False)
+    def test_any_index_yields_the_same_sample_in_every_process(self) -> None:
+        data = SeededDataset(RandomDataset(), 3, for_collate=False)
         indices = ["a", ("a", 3), (1, 2), [4, 5], None]
         samples = [data[0, index] for index in indices]
 
@@ -205,67 +205,67 @@ class TestSeededDataset:
 from hookbus.training.seeding import SeededDataset
 import random
 
-class Draws:
+class RandomDataset:
     def __getitem__(self, index):
         return random.random()
 
-print([SeededDataset(Draws(), 3, for_collate=False)[0, index] for index in {indices!r}])
+print([SeededDataset(RandomDataset(), 3, for_collate=False)[0, index] for index in {indices!r}])
 """
         environment = {**os.environ, "PYTHONHASHSEED": "1"}
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
         )
-        assert done.stdout.strip() == repr(samples)
+        assert result.stdout.strip() == repr(samples)
 
-    def test_a_data_set_that_reads_batches_is_asked_for_batches(self) -> None:
-        class Reads(Noise):
+    def test_dataset_that_loads_batches_is_read_by_batch(self) -> None:
+        class BatchDataset(NoiseDataset):
             def __getitems__(self, indices: list[int]) -> list[Any]:
                 return [("batch", index, random.random()) for index in indices]
 
-        data = SeededDataset(Reads(), 3, for_collate=False)
-        found = data.__getitems__([(0, 1), (0, 2)])
+        data = SeededDataset(BatchDataset(), 3, for_collate=False)
+        samples = data.__getitems__([(0, 1), (0, 2)])
 
-        assert [each[:2] for each in found] == [("batch", 1), ("batch", 2)]
-        assert found == data.__getitems__([(0, 1), (0, 2)])
-        assert found != data.__getitems__([(1, 1), (1, 2)])
+        assert [sample[:2] for sample in samples] == [("batch", 1), ("batch", 2)]
+        assert samples == data.__getitems__([(0, 1), (0, 2)])
+        assert samples != data.__getitems__([(1, 1), (1, 2)])
 
-    def test_a_part_of_a_data_set_is_read_sample_by_sample(self) -> None:
-        part = SeededDataset(Subset(Noise(), [5, 6, 7]), 3, for_collate=False)
+    def test_subset_is_read_sample_by_sample(self) -> None:
+        subset = SeededDataset(Subset(NoiseDataset(), [5, 6, 7]), 3, for_collate=False)
 
-        assert part.__getitems__([(0, 0), (0, 2)]) == [part[0, 0], part[0, 2]]
-        assert len(part) == 3
+        assert subset.__getitems__([(0, 0), (0, 2)]) == [subset[0, 0], subset[0, 2]]
+        assert len(subset) == 3
 
 
 class TestSeededCollate:
     @staticmethod
-    def mixed(samples: list[Any]) -> Any:
-        """Mixes samples up, as data augmentation does."""
-        share = random.random() + float(np.random.rand()) + float(torch.rand(()))
-        return share * default_collate(samples)[0]
+    def mix_samples(samples: list[Any]) -> Any:
+        """Scale a sample by a random factor, similar to mixup."""
+        factor = random.random() + float(np.random.rand()) + float(torch.rand(()))
+        return factor * default_collate(samples)[0]
 
-    def test_what_it_draws_follows_from_the_first_sample_of_the_batch(self) -> None:
-        data, collate = SeededDataset(Noise(), 3, for_collate=True), SeededCollate(self.mixed)
+    def test_collate_is_seeded_by_the_first_sample_of_the_batch(self) -> None:
+        data, collate = SeededDataset(NoiseDataset(), 3, for_collate=True), SeededCollate(self.mix_samples)
         before = fingerprint(get_rng_state())
         batches = [fingerprint(collate(data.__getitems__([(epoch, 1), (epoch, 2)]))) for epoch in (0, 1, 0)]
 
         assert batches[0] == batches[2] != batches[1]
         assert fingerprint(get_rng_state()) == before
 
-    def test_it_draws_other_numbers_than_the_samples(self) -> None:
-        data = SeededDataset(Noise(), 3, for_collate=True)
-        drawn = data[0, 1]
+    def test_collate_draws_other_numbers_than_the_samples(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=True)
+        batch = data[0, 1]
         collate = SeededCollate(lambda sample: random.random())
 
-        assert collate(drawn) != drawn.samples[0]
+        assert collate(batch) != batch.samples[0]
 
-    def test_the_function_gets_the_samples_as_the_data_set_gave_them(self) -> None:
+    def test_collate_function_receives_the_samples_of_the_dataset(self) -> None:
         data = SeededDataset(["a", "b"], 3, for_collate=True)
 
         assert SeededCollate(lambda samples: samples)(data.__getitems__([(0, 1), (0, 0)])) == ["b", "a"]
         assert SeededCollate(lambda sample: sample)(data[0, 1]) == "b"
 
 
-def test_worker_start_calls_the_users_function() -> None:
+def test_worker_init_calls_the_function_of_the_user() -> None:
     called: list[int] = []
     WorkerStart(called.append)(3)
 

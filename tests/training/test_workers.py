@@ -1,4 +1,4 @@
-"""Signals to DataLoader workers."""
+"""Signals sent to DataLoader workers."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def _is_running(number: int) -> bool:
 
 
 @pytest.fixture
-def handled() -> Iterator[None]:
-    earlier = signal.signal(signal.SIGUSR1, lambda *_: None)
+def sigusr1_handler() -> Iterator[None]:
+    previous = signal.signal(signal.SIGUSR1, lambda *_: None)
     yield
-    signal.signal(signal.SIGUSR1, earlier)
+    signal.signal(signal.SIGUSR1, previous)
 
 
-class Sends:
-    """Sends a signal to the process that reads it."""
+class SignalDataset:
+    """Dataset that sends a signal to the process that reads a sample."""
 
     def __init__(self, number: signal.Signals) -> None:
         self.number = number
@@ -114,38 +114,38 @@ class Sends:
         return index
 
 
-@pytest.mark.usefixtures("handled")
-def test_a_handled_signal_does_not_end_a_worker() -> None:
-    loader = DataLoader(Sends(signal.SIGUSR1), num_workers=1)  # type: ignore[arg-type]
+@pytest.mark.usefixtures("sigusr1_handler")
+def test_handled_signal_does_not_end_a_worker() -> None:
+    loader = DataLoader(SignalDataset(signal.SIGUSR1), num_workers=1)  # type: ignore[arg-type]
 
     assert [batch.tolist() for batch in read(loader)] == [[0], [1]]
     assert loader.worker_init_fn is None
     assert loader.multiprocessing_context is None
 
 
-def test_a_signal_without_a_handler_ends_a_worker() -> None:
-    loader = DataLoader(Sends(signal.SIGUSR2), num_workers=1)  # type: ignore[arg-type]
+def test_signal_without_a_handler_ends_a_worker() -> None:
+    loader = DataLoader(SignalDataset(signal.SIGUSR2), num_workers=1)  # type: ignore[arg-type]
 
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         list(read(loader))
 
 
-def test_a_custom_context_is_not_replaced() -> None:
+def test_custom_context_is_not_replaced() -> None:
     class Context(multiprocessing.context.SpawnContext):
         pass
 
     loader = DataLoader([1], num_workers=1, multiprocessing_context=Context())  # type: ignore[arg-type]
-    given = loader.multiprocessing_context
+    context = loader.multiprocessing_context
     read(loader)
 
-    assert loader.multiprocessing_context is given
+    assert loader.multiprocessing_context is context
 
 
-def test_other_iterables_are_returned_as_iterators() -> None:
+def test_other_iterables_are_iterated_unchanged() -> None:
     assert list(read([1, 2])) == [1, 2]
 
 
-def test_the_users_function_is_called() -> None:
+def test_worker_init_fn_of_the_user_is_called() -> None:
     called: list[int] = []
     SignalProofStart(frozenset(), called.append)(3)
 
