@@ -31,7 +31,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "pipeline_switch": ({"switch_epoch": 1, "switch_pipeline": "math:sqrt"}, "The pipeline of list cannot be switched"),
     "set_epoch_info": ({}, r"has no method set_epoch\(epoch\)"),
     "sync_random_size": ({}, "list does not support a change of the image size"),
-    "yolox_mode_switch": ({}, "list cannot be told to leave transforms out"),
+    "yolox_mode_switch": ({}, "list cannot skip transforms"),
 }
 """Hooks that require a model or data that the training of the check lacks: settings and the expected error."""
 

@@ -1,4 +1,4 @@
-"""Schedules for hookbus: learning rate and momentum, the YOLOX recipe, data pipelines, freezing, accumulation."""
+"""Schedules for hookbus: learning rate, momentum, data pipelines, freezing and gradient accumulation."""
 
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import (

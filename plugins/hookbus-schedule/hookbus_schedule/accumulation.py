@@ -1,4 +1,4 @@
-"""Micro-batches per update, on a schedule."""
+"""Gradient accumulation on a schedule."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["AccumulationHook"]
 
 
 class AccumulationHook(Hook):
-    """Changes how many micro-batches make an update, between two updates.
+    """Change the number of micro-batches per optimizer step, between two optimizer steps.
 
-    The Trainer follows by itself. A loop of one's own asks for the service `accumulate`, the present number.
+    The Trainer uses the number automatically. A custom loop reads it from the service `accumulate`.
 
     Attributes:
-        accumulate: the present number; None before the first entry of the schedule.
+        accumulate: Current number of micro-batches per optimizer step; None before the first entry of the schedule.
     """
 
     Config = AccumulationConfig
@@ -25,27 +25,28 @@ class AccumulationHook(Hook):
     accumulate: int | None = None
 
     def before_run(self, run: Run) -> None:
-        """A training that begins at zero is at the beginning of the schedule."""
+        """Reset the number if the training starts from scratch."""
         if run.mode == "train" and run.iters_done == 0:
             self.accumulate = None
 
     def before_train(self, run: Run) -> None:
-        """A group that a resumed run is in the middle of keeps its number."""
+        """Apply the restored number of a resumed run."""
+        # Not the number of the schedule: the checkpoint may be in the middle of a group, which keeps its size.
         if self.accumulate is not None:
             self._apply(run, self.accumulate)
 
     def before_train_iter(self, run: Run) -> None:
-        """Change the number where the schedule says so; a group that has begun is completed first."""
-        wanted = self._wanted(run)
-        if wanted is not None and wanted != self.accumulate and not run.mid_accumulation:
-            self._apply(run, wanted)
+        """Apply the number of the schedule, unless an accumulation is in progress."""
+        scheduled = self._wanted(run)
+        if scheduled is not None and scheduled != self.accumulate and not run.mid_accumulation:
+            self._apply(run, scheduled)
 
     def state_dict(self) -> dict[str, Any]:
-        """The present number."""
+        """Return the current number."""
         return {"accumulate": self.accumulate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self.accumulate = state["accumulate"]
 
     def _wanted(self, run: Run) -> int | None:

@@ -1,4 +1,4 @@
-"""Where does the last part of a training begin? In epochs or in iterations, never in a mixture."""
+"""Milestones of a training, in epochs or iterations."""
 
 from __future__ import annotations
 
@@ -12,53 +12,60 @@ __all__ = ["Border", "epoch_length", "last_part"]
 
 @dataclass(frozen=True)
 class Border:
-    """The first epoch, or the first iteration, of a part; indices from 0. Neither: the part never begins."""
+    """First epoch or iteration of a phase of the training. Without either, the phase never begins.
+
+    Attributes:
+        epoch: Index of the first epoch, from 0.
+        iteration: Index of the first iteration, from 0.
+    """
 
     epoch: int | None = None
     iteration: int | None = None
 
     def reached(self, epoch: int, iteration: int) -> bool:
-        """Whether this iteration of this epoch belongs to the part."""
+        """Return whether the phase has begun at the given indices of epoch and iteration."""
         if self.epoch is not None:
             return epoch >= self.epoch
         return self.iteration is not None and iteration >= self.iteration
 
 
 def last_part(run: Run, epochs: int, iterations: int | None) -> Border:
-    """Where the last part of a run begins.
+    """Return the start of the final phase of a run.
 
     Args:
-        run: the run; its limit says where the part ends.
-        epochs: how long it is, unless that is said in iterations.
-        iterations: how long it is in iterations; None where that is said in epochs.
+        run: Run, whose limit is the end of the phase.
+        epochs: Length of the phase in epochs; ignored if `iterations` is not None.
+        iterations: Length of the phase in iterations; None to use `epochs`.
 
     Raises:
-        ConfigError: the limit of the run is not known in the unit that is needed.
+        ConfigError: If the run has no limit, or the epoch length is required to convert units and unknown.
     """
     if (epochs if iterations is None else iterations) == 0:
         return Border()
+    # In epochs if possible: the iterations of the phase then need not be known.
     if iterations is None and run.max_epochs is not None:
         return Border(epoch=run.max_epochs - epochs)
     total = run.max_iters
     if total is None:
         if run.max_epochs is None:
-            raise ConfigError(["The last part of a run without a limit never begins: give epochs= or iterations=."])
+            raise ConfigError(["The final phase requires a limit of the run, got none. Set `epochs` or `iterations`."])
         total = run.max_epochs * epoch_length(run)
     return Border(iteration=total - (epochs * epoch_length(run) if iterations is None else iterations))
 
 
 def epoch_length(run: Run) -> int:
-    """The number of iterations of an epoch.
+    """Return the number of iterations of an epoch.
 
     Raises:
-        ConfigError: it is not known.
+        ConfigError: If the training loader has no length.
     """
     length = run.clock.epoch_length
     if length is None:
         raise ConfigError(
             [
-                "Epochs and iterations cannot be compared, since the training loader does not tell its length: say it "
-                "in the unit of the run's limit, or give bus.run a train_loader= that has a length."
+                "The conversion of epochs to iterations requires the length of the training loader, which is unknown. "
+                "Set the length in the unit of the limit of the run, or pass a `train_loader` with a length to "
+                "`bus.run()`."
             ]
         )
     return length

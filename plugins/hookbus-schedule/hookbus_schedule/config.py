@@ -1,4 +1,4 @@
-"""The settings of the hooks."""
+"""Configuration of the schedule hooks."""
 
 from __future__ import annotations
 
@@ -21,60 +21,68 @@ __all__ = [
 
 
 class SchedulerConfig(BaseModel):
-    """One scheduler: an object, or a type and what it takes; keys that are not listed here go to the type."""
+    """A scheduler: an object, or a type with its arguments. Keys without a field are arguments of the type."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, arbitrary_types_allowed=True)
 
-    type: str | None = Field(default=None, description="A name of torch.optim.lr_scheduler, or package.module:name.")
-    scheduler: Annotated[Any, SkipValidation] = Field(default=None, description="A scheduler that is there already.")
+    type: str | None = Field(default=None, description="Name in torch.optim.lr_scheduler, or package.module:name.")
+    # Not validated, because schedulers have no common base class.
+    scheduler: Annotated[Any, SkipValidation] = Field(default=None, description="An existing scheduler object.")
     interval: Literal["step", "epoch"] | None = Field(
-        default=None, description="When it is stepped; default the hook's."
+        default=None, description="Interval of the steps; default: `interval` of the hook."
     )
-    monitor: str | None = Field(default=None, description="The metric that it is stepped with, after each validation.")
+    monitor: str | None = Field(default=None, description="Metric to pass to `step` after each validation.")
     parameter: Literal["lr", "momentum"] = Field(
-        default="lr", description="What it changes; momentum is beta1 of Adam."
+        default="lr", description="Hyperparameter to schedule; momentum is beta1 of Adam."
     )
     optimizer: str | None = Field(
-        default=None, description="The service whose groups it changes; default the run's own."
+        default=None, description="Service that provides the optimizer; default: the optimizer of the run."
     )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.type is None) == (self.scheduler is None):
-            raise ValueError("a scheduler is either a type with its settings, or a scheduler object: give one of them.")
+            number = "neither" if self.type is None else "both"
+            raise ValueError(f"a scheduler requires either type or scheduler, got {number}. Set one of them.")
         if self.scheduler is not None and (self.model_extra or self.parameter != "lr" or self.optimizer is not None):
-            raise ValueError("scheduler: an object has its settings and its optimizer already: leave the others out.")
+            raise ValueError(
+                "scheduler: an object cannot be combined with arguments, parameter or optimizer. Remove these keys, or "
+                "set type instead of scheduler."
+            )
         return self
 
 
 class ParamSchedulerConfig(HookConfig):
-    """Which schedulers are stepped, and when."""
+    """Schedulers and the interval of their steps."""
 
     schedulers: list[SchedulerConfig] = Field(
-        default=[], description="The schedulers; none means that of a loop of one's own (bus.run(scheduler=...))."
+        default=[], description="Schedulers; default: the scheduler of a custom loop (`bus.run(scheduler=...)`)."
     )
     interval: Literal["step", "epoch"] = Field(
-        default="epoch", description="When they are stepped: after each optimizer update, or after each epoch."
+        default="epoch", description="Interval of the steps: after each optimizer step, or after each epoch."
     )
 
     @field_validator("schedulers", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        """One or several; a bare object stands for {scheduler: object}."""
-        given = list(value) if isinstance(value, (list, tuple)) else [value]
-        return [each if isinstance(each, (dict, SchedulerConfig)) else {"scheduler": each} for each in given]
+        # A single scheduler needs no list, and a bare object is shorthand for {"scheduler": object}.
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        return [item if isinstance(item, (dict, SchedulerConfig)) else {"scheduler": item} for item in items]
 
 
 def off(value: object) -> object:
-    """A length that somebody wrote as false or null is 0: it wins over the default."""
+    """Return 0 for False and None, and any other value unchanged."""
+    # An explicit null differs from an omitted key: it disables the phase instead of selecting the default.
     return 0 if value is False or value is None else value
 
 
 class LastPartConfig(HookConfig):
-    """How long the last part of a training is."""
+    """Length of the final phase of a training."""
 
-    num_last_epochs: int = Field(default=15, ge=0, description="So many epochs are the last ones; 0 for none.")
-    num_last_iters: int | None = Field(default=None, ge=0, description="The same in iterations, instead of epochs.")
+    num_last_epochs: int = Field(default=15, ge=0, description="Length of the final phase in epochs; 0: none.")
+    num_last_iters: int | None = Field(
+        default=None, ge=0, description="Length of the final phase in iterations, instead of epochs."
+    )
 
     @field_validator("num_last_epochs", "num_last_iters", mode="before")
     @classmethod
@@ -84,18 +92,24 @@ class LastPartConfig(HookConfig):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.num_last_iters is not None and "num_last_epochs" in self.model_fields_set:
-            raise ValueError("num_last_iters: it says the same as num_last_epochs in another unit: give one of them.")
+            raise ValueError("num_last_iters: cannot be combined with num_last_epochs. Remove one of them.")
         return self
 
 
 class YOLOXLrUpdaterConfig(LastPartConfig):
-    """A quadratic warm-up, a cosine, and a constant rate for the last part."""
+    """Quadratic warm-up, cosine decay, and a constant learning rate in the final phase."""
 
-    warmup_epochs: int = Field(default=5, ge=0, description="The rate rises in so many epochs; 0 for no warm-up.")
-    warmup_iters: int | None = Field(default=None, ge=0, description="The same in iterations, instead of epochs.")
-    min_lr_ratio: float = Field(default=0.05, ge=0, le=1, description="The last rate, as a share of the first.")
-    min_lr: float | None = Field(default=None, ge=0, description="The last rate itself, instead of a share.")
-    by_epoch: bool = Field(default=False, description="Whether the rate changes once per epoch, not at each iteration.")
+    warmup_epochs: int = Field(default=5, ge=0, description="Length of the warm-up in epochs; 0: no warm-up.")
+    warmup_iters: int | None = Field(
+        default=None, ge=0, description="Length of the warm-up in iterations, instead of epochs."
+    )
+    min_lr_ratio: float = Field(
+        default=0.05, ge=0, le=1, description="Final learning rate as a fraction of the initial learning rate."
+    )
+    min_lr: float | None = Field(default=None, ge=0, description="Final learning rate, instead of a fraction.")
+    by_epoch: bool = Field(
+        default=False, description="Change the learning rate once per epoch, instead of at each iteration."
+    )
 
     @field_validator("warmup_epochs", "warmup_iters", mode="before")
     @classmethod
@@ -104,30 +118,38 @@ class YOLOXLrUpdaterConfig(LastPartConfig):
 
     @model_validator(mode="after")
     def _one_unit(self) -> Self:
-        given = self.model_fields_set
-        for one, other in (("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio")):
-            if {one, other} <= given:
-                raise ValueError(f"{one}: it says the same as {other} in another way: give one of them.")
+        for key, other in (("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio")):
+            if {key, other} <= self.model_fields_set:
+                raise ValueError(f"{key}: cannot be combined with {other}. Remove one of them.")
         if self.by_epoch and (self.num_last_iters is not None or self.warmup_iters is not None):
-            raise ValueError("by_epoch: a rate that changes once per epoch is counted in epochs, not in iterations.")
+            raise ValueError(
+                "by_epoch: requires lengths in epochs, got warmup_iters or num_last_iters. Set warmup_epochs and "
+                "num_last_epochs."
+            )
         return self
 
 
 class YOLOXModeSwitchConfig(LastPartConfig):
-    """When strong augmentation ends, and what belongs to it."""
+    """Length of the final phase and the transforms that it skips."""
 
     skip_type_keys: list[str] = Field(
-        default=["Mosaic", "RandomAffine", "MixUp"], min_length=1, description="The transforms that are left out then."
+        default=["Mosaic", "RandomAffine", "MixUp"],
+        min_length=1,
+        description="Types of the transforms to skip in the final phase.",
     )
 
 
 class PipelineSwitchConfig(HookConfig):
-    """When the data set gets another pipeline, and which."""
+    """Data pipeline and the epoch or iteration from which it is used."""
 
-    switch_epoch: int | None = Field(default=None, ge=0, description="So many epochs keep the first pipeline.")
-    switch_iter: int | None = Field(default=None, ge=0, description="The same in iterations, instead of epochs.")
+    switch_epoch: int | None = Field(
+        default=None, ge=0, description="Number of epochs before the pipeline is switched."
+    )
+    switch_iter: int | None = Field(
+        default=None, ge=0, description="Number of iterations before the pipeline is switched, instead of epochs."
+    )
     switch_pipeline: Annotated[Any, SkipValidation] = Field(
-        default=None, description="The other one: a callable, a path package.module:name, or a list of steps."
+        default=None, description="New pipeline: a callable, an import string package.module:name, or a list of these."
     )
 
     @field_validator("switch_pipeline", mode="after")
@@ -138,46 +160,48 @@ class PipelineSwitchConfig(HookConfig):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.switch_epoch is None) == (self.switch_iter is None):
-            raise ValueError("switch_epoch: say when to switch, by switch_epoch or by switch_iter.")
+            number = "neither" if self.switch_epoch is None else "both"
+            raise ValueError(f"switch_epoch: set either switch_epoch or switch_iter, got {number}.")
         if self.switch_pipeline is None:
-            raise ValueError("switch_pipeline: required, but not given.")
+            raise ValueError("switch_pipeline: required, but missing.")
         return self
 
 
 class FreezeConfig(HookConfig):
-    """What is frozen, and for how long."""
+    """Modules to freeze and the duration."""
 
     modules: list[str] = Field(
-        min_length=1, examples=[["0"]], description="Names of modules or parameters, with * for anything."
+        min_length=1, examples=[["0"]], description="Names of modules or parameters; * matches any characters."
     )
-    until_epoch: int | None = Field(default=None, ge=1, description="They thaw after so many epochs; default never.")
-    until_iter: int | None = Field(default=None, ge=1, description="The same in iterations, instead of epochs.")
+    until_epoch: int | None = Field(default=None, ge=1, description="Unfreeze after N epochs; default: never.")
+    until_iter: int | None = Field(default=None, ge=1, description="Unfreeze after N iterations, instead of epochs.")
     keep_statistics: bool = Field(
-        default=True, description="Whether the running statistics of frozen normalisation layers stand still as well."
+        default=True, description="Keep the running statistics of frozen normalization layers unchanged as well."
     )
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.until_epoch is not None and self.until_iter is not None:
-            raise ValueError("until_iter: it says the same as until_epoch in another unit: give one of them.")
+            raise ValueError("until_iter: cannot be combined with until_epoch. Remove one of them.")
         return self
 
 
 class AccumulationConfig(HookConfig):
-    """How many micro-batches make an update, from when on."""
+    """Number of micro-batches per optimizer step, by epoch or iteration."""
 
     schedule: dict[int, int] = Field(
-        examples=[{1: 1, 2: 2}], description="Micro-batches per update by the number it begins with."
+        examples=[{1: 1, 2: 2}],
+        description="Number of micro-batches per optimizer step, by the first epoch or iteration that uses it.",
     )
     unit: Literal["epoch", "iter"] = Field(
-        default="epoch", description="What these numbers, from 1, count: epochs or iterations."
+        default="epoch", description="Unit of the schedule: epochs or iterations, counted from 1."
     )
 
     @field_validator("schedule")
     @classmethod
     def _counts(cls, value: dict[int, int]) -> dict[int, int]:
         if not value:
-            raise ValueError("say from when on how many, such as {1: 1, 5: 4}.")
+            raise ValueError("must not be empty. Set it to a mapping such as {1: 1, 5: 4}.")
         if any(number < 1 for pair in value.items() for number in pair):
-            raise ValueError(f"{value!r}: numbers of epochs or iterations, and counts, are at least 1.")
+            raise ValueError(f"keys and values must be at least 1, got {value!r}.")
         return dict(sorted(value.items()))

@@ -1,4 +1,4 @@
-"""The learning rate of the YOLOX recipe (Ge et al. 2021), as a function of the place in the training."""
+"""Learning rate schedule of YOLOX (Ge et al., 2021) as a function of the position in the training."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ __all__ = ["yolox_lr"]
 def yolox_lr(
     number: float, *, base: float, floor: float, total: float, warmup: float = 0, last: float = 0, offset: float = 0
 ) -> float:
-    """A quadratic warm-up, then a cosine from `base` to `floor`, then `floor`.
+    """Return the learning rate: quadratic warm-up, cosine decay from `base` to `floor`, then `floor`.
 
-    All lengths are in one unit, that of `number`.
+    All lengths have the same unit as `number`.
 
     Args:
-        number: the number, from 1, of the iteration or epoch.
-        base: the rate at the end of the warm-up.
-        floor: the rate at the end.
-        total: the length of the training.
-        warmup: the length of the warm-up; 0 for none.
-        last: the length of the constant part at the end.
-        offset: how far behind `number` the cosine is: 1 lets an epoch have the rate of its beginning.
+        number: Number of the iteration or epoch, from 1.
+        base: Learning rate at the end of the warm-up.
+        floor: Final learning rate.
+        total: Length of the training.
+        warmup: Length of the warm-up; 0 for no warm-up.
+        last: Length of the final phase with a constant learning rate.
+        offset: Offset that the cosine subtracts from `number`; 1 evaluates the start of an epoch instead of its end.
     """
     if number <= warmup:
         return base * (number / warmup) ** 2
     done, length = number - offset - warmup, total - last - warmup
+    # Also avoids a division by zero: warm-up and final phase may cover the whole training.
     if done >= length:
         return floor
     return floor + (base - floor) / 2 * (1 + math.cos(math.pi * done / length))

@@ -1,4 +1,4 @@
-"""Tells the model which epoch it is."""
+"""Epoch index for models that depend on it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ __all__ = ["SetEpochInfoHook"]
 
 
 class SetEpochInfoHook(Hook):
-    """Calls `model.set_epoch(epoch)` before each training epoch, with the index from 0; after a resume as well."""
+    """Call `model.set_epoch(epoch)` before each training epoch, with the index from 0, also after a resume."""
 
     makes_requests = False
 
     def check(self, run: Run) -> None:
-        """See that the model wants to know.
+        """Check that the model has a method `set_epoch`.
 
         Raises:
-            HookError: it has no method for it.
+            HookError: If it has none.
         """
         model = None if run.model is None else unwrapped(run.model)
         if not callable(getattr(model, "set_epoch", None)):
             raise HookError(
-                f"it tells the model the epoch, and {type(model).__name__} has no method set_epoch(epoch): write one, "
-                "or leave the hook out."
+                f"requires a model with a method set_epoch(epoch), but {type(model).__name__} has no method "
+                "set_epoch(epoch). Add the method, or remove the hook."
             )
 
     def before_train_epoch(self, epoch: int, model: nn.Module) -> None:
-        """Tell it."""
-        told: Any = unwrapped(model)
-        told.set_epoch(epoch)
+        """Set the epoch of the model."""
+        target: Any = unwrapped(model)
+        target.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""Frozen modules, for a while or throughout."""
+"""Freezing of modules, permanently or for a number of epochs or iterations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["FreezeHook"]
 
 
 class FreezeHook(Hook):
-    """Keeps modules as they are: no gradients, no updates, no weight decay, no running statistics.
+    """Freeze modules: no gradients, no optimizer steps, no weight decay, no updates of running statistics.
 
-    What is frozen follows from epoch and iteration alone, so a resumed run needs no memory of it. Parameters that were
-    frozen before stay so afterwards. At the end of the run the model is as it was before it.
+    The frozen modules are a function of epoch and iteration, so a resumed run requires no state. Parameters that were
+    frozen before the run stay frozen. At the end of the run, `requires_grad` and training modes are restored.
     """
 
     Config = FreezeConfig
@@ -33,40 +33,43 @@ class FreezeHook(Hook):
         self._layers: list[nn.Module] = []
 
     def check(self, run: Run) -> None:
-        """See that there is a model, and that each name means something in it.
+        """Check that the run has a model, and that each pattern matches a module or parameter.
 
         Raises:
-            HookError, ConfigError: there is none, or a name means nothing.
+            HookError: If the run has no model.
+            ConfigError: If a pattern matches nothing.
         """
         if run.model is None:
-            raise HookError("it freezes modules of a model: give model= to the run.")
+            raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         _check_names(self.config.modules, unwrapped(run.model))
 
     def before_train(self, run: Run, model: nn.Module) -> None:
-        """Freeze, unless the time for that is over."""
+        """Freeze the modules, unless they are unfrozen at the position of a resumed run."""
         model = unwrapped(model)
         if self._is_over(run.epochs_done, run.iters_done):
             return
-        parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        self._frozen = [each for name, each in parameters.items() if _is_meant(name, self.config.modules)]
+        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._frozen = [parameter for name, parameter in trainable.items() if _is_meant(name, self.config.modules)]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
+            # An optimizer skips parameters only if the gradient is None: it applies weight decay to a zero gradient.
             parameter.grad = None
         if self.config.keep_statistics:
             self._layers = _normalising(model, self.config.modules)
 
     def before_train_iter(self, run: Run) -> None:
-        """Thaw, where it is time; otherwise see that the loop has not switched statistics on again."""
+        """Unfreeze the modules if it is time; otherwise keep frozen normalization layers in evaluation mode."""
         if self._frozen and self._is_over(run.epoch, run.iter):
             self._thaw()
             numbers = run.clock.number("epoch"), run.clock.number("iter")
-            run.logger.info("%s: thawed at epoch %s, iteration %s.", self.name, *numbers)
+            run.logger.info("%s: unfroze the modules at epoch %s, iteration %s.", self.name, *numbers)
+        # At every iteration, because custom loops call model.train() at each epoch or after each validation.
         for layer in self._layers:
             if layer.training:
                 layer.eval()
 
     def cleanup(self) -> None:
-        """Leave the model as it was."""
+        """Restore `requires_grad` and the training modes."""
         self._thaw()
 
     def _is_over(self, epoch: int, iteration: int) -> bool:
@@ -83,14 +86,14 @@ class FreezeHook(Hook):
 
 
 def _is_meant(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a pattern names a module or parameter, or something that it is inside of."""
+    """Return whether a pattern matches a module or parameter, or a module that contains it."""
     parts = name.split(".")
-    around = [".".join(parts[: i + 1]) for i in range(len(parts))]
-    return any(fnmatchcase(each, pattern) for each in around for pattern in patterns)
+    ancestors = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return any(fnmatchcase(ancestor, pattern) for ancestor in ancestors for pattern in patterns)
 
 
 def _normalising(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
-    """The layers with running statistics, as far as a pattern means them, that gather them now."""
+    """Return the matching layers with running statistics that are in training mode."""
     return [
         module
         for name, module in model.named_modules()
@@ -101,7 +104,7 @@ def _normalising(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
 def _check_names(patterns: Iterable[str], model: nn.Module) -> None:
     names = [name for name, _ in (*model.named_modules(), *model.named_parameters()) if name]
     problems = [
-        f"modules: {pattern!r} is no module and no parameter of the model.{did_you_mean(pattern, names)}"
+        f"modules: {pattern!r} matches no module or parameter of the model.{did_you_mean(pattern, names)}"
         for pattern in patterns
         if not any(fnmatchcase(name, pattern) for name in names)
     ]

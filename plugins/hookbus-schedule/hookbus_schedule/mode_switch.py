@@ -1,4 +1,4 @@
-"""Strong augmentation off and the L1 loss on, for the last epochs."""
+"""Final phase of YOLOX: strong augmentation off, L1 loss on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["YOLOXModeSwitchHook"]
 
 
 class YOLOXModeSwitchHook(Hook):
-    """For the last epochs, the data set leaves transforms such as Mosaic out, and the model adds its L1 loss.
+    """Skip transforms such as Mosaic and enable the L1 loss of the model in the final phase of a training.
 
-    What is switched follows from epoch and iteration alone, so a resumed run needs no memory of it. The data is
-    switched in the process that reads it, with the first sample of these epochs, whatever was fetched ahead.
+    The mode is a function of epoch and iteration, so a resumed run requires no state. Each process that reads the
+    dataset switches with the first sample of the final phase, regardless of prefetching.
     """
 
     Config = YOLOXModeSwitchConfig
@@ -33,7 +33,11 @@ class YOLOXModeSwitchHook(Hook):
         self._switched = False
 
     def check(self, run: Run) -> None:
-        """See that the end of the run is known, and that the data set has a method for this."""
+        """Check that the end of the run is known, and that the dataset can skip transforms.
+
+        Raises:
+            ConfigError: If the start of the final phase is unknown, or the dataset has no `update_skip_type_keys`.
+        """
         border = self._border_of(run)
         if run.train_loader is not None and border != Border():
             switch = SkipTypes(border, self.config.skip_type_keys)
@@ -41,22 +45,27 @@ class YOLOXModeSwitchHook(Hook):
             say_who_reads_along(run, self.name, switch)
 
     def before_train(self, run: Run, model: Any) -> None:
-        """Find out when, and have the data switched while it is read."""
+        """Determine the start of the final phase, and register the switch of the dataset."""
         self._border, self._switched = self._border_of(run), False
         if self._border != Border():
             run.training_data.before_reading(SkipTypes(self._border, self.config.skip_type_keys))
+        # An earlier training of the same model may have ended in its final phase.
         if model is not None and not self._border.reached(run.epoch, run.iter):
             _take_back(unwrapped(model))
 
     def before_train_iter(self, run: Run, model: Any) -> None:
-        """Switch the model, where it is time and not done yet."""
+        """Enable the L1 loss at the start of the final phase.
+
+        Raises:
+            LoopError: If the loop does not read the training data through the run.
+        """
         if self._switched or not self._border.reached(run.epoch, run.iter):
             return
         self._switched = True
         run.training_data.see_that_it_reads(self.name)
         switched = _use_l1(unwrapped(model)) if model is not None else 0
         run.logger.info(
-            "%s: from epoch %s, iteration %s on without %s; %s modules with L1 loss.",
+            "%s: final phase from epoch %s, iteration %s: transforms %s are skipped, %s modules use the L1 loss.",
             self.name,
             run.clock.number("epoch"),
             run.clock.number("iter"),
@@ -69,21 +78,26 @@ class YOLOXModeSwitchHook(Hook):
 
 
 def _use_l1(model: nn.Module) -> int:
-    """Switch the L1 loss on in every module that has the switch. Returns how many there are."""
-    found = [module for module in model.modules() if isinstance(getattr(module, "use_l1", None), (bool, int))]
-    for module in found:
+    """Set `use_l1` of all modules that have this flag.
+
+    Returns:
+        Number of modules.
+    """
+    # Only flags: `use_l1` may also be a method or a module.
+    modules = [module for module in model.modules() if isinstance(getattr(module, "use_l1", None), (bool, int))]
+    for module in modules:
         if not module.use_l1:
             module.use_l1 = True  # type: ignore[assignment]
             _switched_on.add(module)
-    return len(found)
+    return len(modules)
 
 
 def _take_back(model: nn.Module) -> None:
-    """Switch off what a training before this one switched on."""
+    """Reset `use_l1` of the modules for which an earlier training has set it."""
     for module in _switched_on.intersection(model.modules()):
         module.use_l1 = False
         _switched_on.discard(module)
 
 
 _switched_on: WeakSet[Any] = WeakSet()
-"""The modules whose L1 loss this process has switched on."""
+"""Modules whose L1 loss this process has enabled."""

@@ -1,4 +1,4 @@
-"""Momentum on the schedule of a learning rate."""
+"""Momentum schedules based on learning rate schedulers."""
 
 from __future__ import annotations
 
@@ -11,45 +11,52 @@ __all__ = ["MomentumSchedule"]
 
 
 class MomentumSchedule:
-    """Lets a scheduler of learning rates change the momentum of an optimizer instead.
+    """Apply a learning rate scheduler to the momentum of an optimizer.
 
-    The scheduler works on a stand-in whose learning rates are the momenta; after each step they are copied over.
+    The scheduler steps a proxy optimizer whose learning rates are the momenta; after each step the values are copied to
+    the optimizer.
 
     Args:
-        optimizer: its groups have `momentum`, or `betas`, of which the first is meant.
-        make: makes the scheduler of the stand-in.
+        optimizer: Optimizer whose groups have `momentum`, or `betas`, of which the first is scheduled.
+        make: Factory that returns a scheduler for the proxy optimizer.
 
     Raises:
-        ValueError: a group has no momentum.
+        ValueError: If a group has neither `momentum` nor `betas`.
     """
 
     def __init__(self, optimizer: Any, make: Callable[[torch.optim.Optimizer], Any]) -> None:
-        self._optimizer = optimizer  # not its groups: it makes new ones when it loads a state
+        self._optimizer = optimizer  # not its groups, which Optimizer.load_state_dict replaces
         momenta = [_momentum_of(group) for group in optimizer.param_groups]
         self._stand_in = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": value} for value in momenta])
         self._scheduler = make(self._stand_in)
-        self._stand_in.step()  # it updates nothing; torch warns of schedulers that come before the first update
+        # Without gradients this is a no-op. It prevents the warning of torch that the scheduler is stepped before the
+        # optimizer.
+        self._stand_in.step()
         self._copy()
 
     def step(self, *arguments: Any) -> None:
-        """Step the scheduler, and set the momenta."""
+        """Step the scheduler and set the momenta of the optimizer.
+
+        Args:
+            *arguments: Arguments of the `step` of the scheduler.
+        """
         self._add_groups()
         self._scheduler.step(*arguments)
         self._copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the scheduler."""
+        """Return the state of the scheduler."""
         return self._scheduler.state_dict()  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave; the optimizer has its momenta back already."""
+        """Restore the state returned by `state_dict()`. The state of the optimizer must be restored before."""
         self._add_groups()
         self._scheduler.load_state_dict(state)
         for stand_in, group in zip(self._stand_in.param_groups, self._optimizer.param_groups, strict=True):
             stand_in["lr"] = _momentum_of(group)
 
     def _add_groups(self) -> None:
-        """Groups that the optimizer got since then."""
+        # Groups may be added to the optimizer during the training, for instance for unfrozen layers.
         for group in self._optimizer.param_groups[len(self._stand_in.param_groups) :]:
             first = _momentum_of(group)
             self._stand_in.add_param_group({"params": [torch.zeros(1)], "lr": first, "initial_lr": first})
@@ -66,5 +73,5 @@ def _momentum_of(group: dict[str, Any]) -> float:
     if "betas" in group:
         return float(group["betas"][0])
     if "momentum" not in group:
-        raise ValueError("the optimizer has neither momentum nor betas, so there is no momentum to schedule.")
+        raise ValueError("the optimizer must have momentum or betas to schedule the momentum, got neither.")
     return float(group["momentum"])

@@ -1,4 +1,4 @@
-"""Steps schedulers of learning rates and momenta."""
+"""Stepping of learning rate and momentum schedulers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["ParamSchedulerHook"]
 
 
 class ParamSchedulerHook(Hook):
-    """Steps schedulers per update, per epoch, or with a metric after each validation, and keeps their state.
+    """Step schedulers per optimizer step, per epoch, or with a metric after each validation, and save their state.
 
-    The Trainer steps its own scheduler, and this hook steps those that it is given: nothing is stepped twice. Without
-    any, it steps that of a loop of one's own, which `bus.run(scheduler=...)` names and checkpoints keep.
+    The hook steps the configured schedulers; the Trainer steps its own scheduler. If none is configured, the hook steps
+    the scheduler that a custom loop passes to `bus.run(scheduler=...)`, whose state is part of the run.
     """
 
     Config = ParamSchedulerConfig
@@ -27,129 +27,142 @@ class ParamSchedulerHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._schedulers: list[Stepped] | None = None
-        self._loaded: list[dict[str, Any]] | None = None  # a state that waits for the schedulers
+        self._loaded: list[dict[str, Any]] | None = None  # state that is loaded before the schedulers exist
         self._missed: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """See that there is something to step, that nobody else steps it, and that settings of schedulers fit."""
-        if run.mode == "train":
-            _check_owner(run, self.config)
-            for each in self.config.schedulers:
-                see_that_it_fits(each)
-
-    def before_run(self, run: Run) -> None:
-        """Build the schedulers, before a checkpoint brings their state.
+        """Check that there is a scheduler to step, that only the hook steps it, and that its arguments are valid.
 
         Raises:
-            ConfigError: one cannot be built.
+            ConfigError: If one of these conditions is not met.
+        """
+        if run.mode == "train":
+            _check_owner(run, self.config)
+            for scheduler in self.config.schedulers:
+                see_that_it_fits(scheduler)
+
+    def before_run(self, run: Run) -> None:
+        """Build the schedulers.
+
+        Raises:
+            ConfigError: If a scheduler cannot be built.
         """
         if run.mode != "train":
             return
         self._missed = set()
+        # Before a checkpoint is loaded: schedulers change the learning rate when they are built, and the restored
+        # optimizer state overwrites it. A second training of the same run continues with the existing schedulers.
         if self._schedulers is None or run.iters_done == 0:
             self._schedulers = self._made(run)
         if self._loaded is not None:
             self.load_state_dict({"schedulers": self._loaded})
 
     def before_train(self, run: Run) -> None:
-        """See that there are validations, where a scheduler needs them.
+        """Check that the run has validations if a scheduler requires a metric.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: If it has none.
         """
-        waiting = sorted({each.monitor for each in self._schedulers or () if each.monitor is not None})
-        if waiting and not run.validations.can_make("val"):
+        monitors = sorted({entry.monitor for entry in self._schedulers or () if entry.monitor is not None})
+        if monitors and not run.validations.can_make("val"):
             raise ConfigError(
                 [
-                    f"hook {self.name!r} steps a scheduler with {', '.join(waiting)} after each validation, and there "
-                    "is none: give val_loader= to the Trainer, or validate= to bus.run."
+                    f"hook {self.name!r}: a scheduler requires {', '.join(monitors)} after each validation, but the "
+                    "run has no validation. Pass `val_loader` to the Trainer, or `validate` to `bus.run()`."
                 ]
             )
 
     def after_optimizer_step(self) -> None:
-        """Step those per update."""
+        """Step the schedulers with the interval "step"."""
         self._step("step")
 
     def after_train_iter(self, run: Run) -> None:
-        """The same where there is no optimizer, so that each iteration counts as an update."""
+        """Step the schedulers with the interval "step", if the run has no optimizer."""
+        # Without a known optimizer no optimizer event is emitted, and each iteration counts as an optimizer step.
         if run.clock.counts_iterations:
             self._step("step")
 
     def after_train_epoch(self, run: Run) -> None:
-        """Step those per epoch, unless it was cut."""
+        """Step the schedulers with the interval "epoch", unless the epoch was truncated."""
         if run.epoch_complete:
             self._step("epoch")
 
     def after_val(self, run: Run, metrics: Metrics) -> None:
-        """Step those with a metric; a metric that is not there is one warning."""
+        """Step the schedulers that monitor a metric; a missing metric is a warning once per run."""
         if run.mode != "train" or run.sanity_checking:
             return
-        for each in self._schedulers or ():
-            if each.monitor is not None:
+        for entry in self._schedulers or ():
+            if entry.monitor is not None:
                 try:
-                    each.scheduler.step(metrics[each.monitor])
+                    entry.scheduler.step(metrics[entry.monitor])
                 except MetricError as error:
-                    self._miss(each.monitor, str(error))
+                    self._miss(entry.monitor, str(error))
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the schedulers."""
+        """Return the states of the configured schedulers."""
         if self._schedulers is None:
             return {"schedulers": self._loaded or []}
+        # The scheduler of a custom loop is saved by the run.
         return {
-            "schedulers": [each.scheduler.state_dict() for each in self._schedulers] if self.config.schedulers else []
+            "schedulers": [entry.scheduler.state_dict() for entry in self._schedulers] if self.config.schedulers else []
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave.
+        """Restore the state returned by `state_dict()`.
 
         Raises:
-            CheckpointError: there is another number of schedulers now.
+            CheckpointError: If the number of schedulers has changed.
         """
         states = state["schedulers"]
         if self._schedulers is None:
             self._loaded = states
             return
-        self._loaded, own = None, self._schedulers if self.config.schedulers else []
-        if len(states) != len(own):
+        self._loaded, entries = None, self._schedulers if self.config.schedulers else []
+        if len(states) != len(entries):
             raise CheckpointError(
-                f"hook {self.name!r}: the checkpoint holds {len(states)} schedulers, and there are {len(own)} now."
+                f"hook {self.name!r}: the number of schedulers must be that of the checkpoint ({len(states)}), got "
+                f"{len(entries)}. Restore the setting `schedulers`."
             )
-        for each, saved in zip(own, states, strict=True):
-            each.scheduler.load_state_dict(saved)
+        for entry, saved in zip(entries, states, strict=True):
+            entry.scheduler.load_state_dict(saved)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _made(self, run: Run) -> list[Stepped]:
-        given = self.config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
-        return [stepped(each, self.config.interval, _optimizer_of(run, each)) for each in given]
+        configs = self.config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
+        return [stepped(config, self.config.interval, _optimizer_of(run, config)) for config in configs]
 
     def _step(self, interval: str) -> None:
-        for each in self._schedulers or ():
-            if each.monitor is None and each.interval == interval:
-                each.scheduler.step()
+        for entry in self._schedulers or ():
+            if entry.monitor is None and entry.interval == interval:
+                entry.scheduler.step()
 
     def _miss(self, monitor: str, problem: str) -> None:
         if monitor not in self._missed:
             self._missed.add(monitor)
-            warnings.warn(f"hook {self.name!r} waits for its metric. {problem} Set monitor.", HookWarning, stacklevel=2)
+            warnings.warn(
+                f"hook {self.name!r}: a scheduler is not stepped without its metric. {problem} Set `monitor`.",
+                HookWarning,
+                stacklevel=2,
+            )
 
 
 def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
     own = run.scheduler
     if run.trainer is not None and own is not None:
-        if not config.schedulers or any(each.scheduler is own for each in config.schedulers):
+        if not config.schedulers or any(scheduler.scheduler is own for scheduler in config.schedulers):
             raise ConfigError(
                 [
-                    f"the Trainer steps its scheduler ({type(own).__name__}) itself, so it would be "
-                    "stepped twice. Leave the hook out, or give the scheduler to the hook alone."
+                    f"the Trainer already steps its scheduler ({type(own).__name__}), so it would be stepped twice. "
+                    "Remove the hook, or pass the scheduler to the hook only."
                 ]
             )
     elif own is None and not config.schedulers:
-        raise ConfigError(["there is nothing to step: say schedulers, or give scheduler= to bus.run."])
+        raise ConfigError(["there is no scheduler to step. Set `schedulers`, or pass `scheduler` to `bus.run()`."])
 
 
-def _optimizer_of(run: Run, given: SchedulerConfig) -> Any:
-    """The optimizer whose groups a scheduler changes."""
-    if given.type is None:
+def _optimizer_of(run: Run, config: SchedulerConfig) -> Any:
+    """Return the optimizer for a scheduler to build; None for an existing scheduler."""
+    if config.type is None:
         return None
-    return run.require("optimizer" if given.optimizer is None else given.optimizer)
+    return run.require("optimizer" if config.optimizer is None else config.optimizer)

@@ -1,4 +1,4 @@
-"""Another data pipeline from some epoch on."""
+"""Switch of the data pipeline during a training."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["PipelineSwitchHook"]
 
 
 class PipelineSwitchHook(Hook):
-    """From an epoch or an iteration on, the data set has another pipeline, in every process that reads it.
+    """Replace the pipeline of the training dataset from an epoch or iteration, in all processes that read it.
 
-    What is switched follows from epoch and iteration alone, so a resumed run needs no memory of it. Several of these
-    hooks come one after the other, in whatever order they are listed.
+    The pipeline is a function of epoch and iteration, so a resumed run requires no state. Multiple instances of this
+    hook apply in the order of their milestones, regardless of hook order.
 
     Attributes:
-        border: where its pipeline begins.
+        border: Milestone from which the pipeline is used.
     """
 
     Config = PipelineSwitchConfig
@@ -33,47 +33,56 @@ class PipelineSwitchHook(Hook):
         self._switched = False
 
     def check(self, run: Run) -> None:
-        """See that the data set has a pipeline, and that several of these hooks come one after the other."""
+        """Check that the dataset has a pipeline, and that the milestones of all such hooks have an order.
+
+        Raises:
+            ConfigError: If one of these conditions is not met.
+        """
         switch = SwitchPipeline(_stages(run))
         if run.train_loader is not None:
             switch.check(run.train_loader)
             say_who_reads_along(run, self.name, switch)
 
     def before_train(self, run: Run) -> None:
-        """Have the data switched while it is read; the first of several such hooks does so for all of them."""
+        """Register the switch of the dataset."""
         self._switched = False
+        # One switch for all instances: separate switches would overwrite the pipelines of each other.
         if _all_of(run)[0] is self:
             run.training_data.before_reading(SwitchPipeline(_stages(run)))
 
     def before_train_iter(self, run: Run) -> None:
-        """Say so, when it is done."""
+        """Log the switch.
+
+        Raises:
+            LoopError: If the loop does not read the training data through the run.
+        """
         if self._switched or not self.border.reached(run.epoch, run.iter):
             return
         self._switched = True
         run.training_data.see_that_it_reads(self.name)
         numbers = run.clock.number("epoch"), run.clock.number("iter")
-        run.logger.info("%s: another pipeline from epoch %s, iteration %s on.", self.name, *numbers)
+        run.logger.info("%s: the pipeline is switched from epoch %s, iteration %s.", self.name, *numbers)
 
 
 def _all_of(run: Run) -> list[PipelineSwitchHook]:
-    return [each for each in run.bus.hooks.values() if isinstance(each, PipelineSwitchHook)]
+    return [hook for hook in run.bus.hooks.values() if isinstance(hook, PipelineSwitchHook)]
 
 
 def _stages(run: Run) -> list[tuple[Border, Any]]:
-    """Which pipeline begins where, in the order of time.
+    """Return the pairs (milestone, pipeline) of all hooks in chronological order.
 
     Raises:
-        ConfigError: which of two comes first cannot be told.
+        ConfigError: If the milestones have no order: different units, or the same milestone twice.
     """
     hooks = _all_of(run)
-    borders = {each.border for each in hooks}
+    borders = {hook.border for hook in hooks}
     if len({border.epoch is None for border in borders}) > 1 or len(borders) < len(hooks):
-        names = " and ".join(repr(each.name) for each in hooks)
+        names = " and ".join(repr(hook.name) for hook in hooks)
         raise ConfigError(
             [
-                f"hooks {names} switch the pipeline of the same data, and which comes first cannot be told: say all of "
-                "it by switch_epoch or all by switch_iter, each with a number of its own."
+                f"hooks {names} switch the pipeline of the same data in an undefined order. Set `switch_epoch` of all "
+                "hooks or `switch_iter` of all hooks, to different values."
             ]
         )
-    hooks.sort(key=lambda each: (each.border.epoch or 0, each.border.iteration or 0))
-    return [(each.border, each.config.switch_pipeline) for each in hooks]
+    hooks.sort(key=lambda hook: (hook.border.epoch or 0, hook.border.iteration or 0))
+    return [(hook.border, hook.config.switch_pipeline) for hook in hooks]

@@ -1,4 +1,4 @@
-"""Pipelines of transforms: from what a configuration says, and into a data set."""
+"""Construction of transform pipelines, and their replacement in datasets."""
 
 from __future__ import annotations
 
@@ -16,126 +16,149 @@ __all__ = ["Compose", "SkipTypes", "Switch", "SwitchPipeline", "pipeline_from", 
 
 
 class Compose:
-    """Transforms, one after the other.
+    """Sequence of transforms.
 
     Args:
-        steps: each takes what the one before returned.
+        steps: Transforms; each receives the output of the previous one.
     """
 
     def __init__(self, steps: Sequence[Any]) -> None:
         self.steps = list(steps)
 
     def __call__(self, sample: Any) -> Any:
-        """The sample after all of them."""
+        """Return the output of the last transform."""
         for step in self.steps:
             sample = step(sample)
         return sample
 
 
-def pipeline_from(given: Any) -> Any:
-    """The callable that a setting stands for.
+def pipeline_from(setting: Any) -> Any:
+    """Build a pipeline from a setting.
 
     Args:
-        given: a callable, `package.module:name` of one, a mapping {type: path, and what it takes}, a list of these; or
-            None.
+        setting: A callable; an import string `package.module:name` of a callable; a mapping of `type`, an import string
+            of a factory, and its arguments; a list of these; or None.
+
+    Returns:
+        Callable, or None for None.
 
     Raises:
-        ValueError: it stands for nothing that can be called.
+        ValueError: If the result is not callable.
     """
-    if isinstance(given, (list, tuple)):
-        return Compose([pipeline_from(each) for each in given])
-    if isinstance(given, Mapping) and isinstance(given.get("type"), str):
-        found = imported(given["type"])(**{key: value for key, value in given.items() if key != "type"})
+    if isinstance(setting, (list, tuple)):
+        return Compose([pipeline_from(item) for item in setting])
+    if isinstance(setting, Mapping) and isinstance(setting.get("type"), str):
+        pipeline = imported(setting["type"])(**{key: value for key, value in setting.items() if key != "type"})
     else:
-        found = imported(given)
-    if found is None or callable(found):
-        return found
-    raise ValueError(f"{given!r} is no pipeline: give a callable, a path package.module:name, or a list of these.")
+        pipeline = imported(setting)
+    if pipeline is None or callable(pipeline):
+        return pipeline
+    raise ValueError(
+        f"must be a pipeline, got {setting!r}. Set a callable, an import string package.module:name, or a list."
+    )
 
 
 class Switch(ABC):
-    """From each border on, a data set is another one. Called in each process that reads.
+    """Change of a dataset at milestones; called in each process that reads the dataset.
 
-    What a data set is follows from epoch and iteration alone: one that a run before this left switched, in the same
-    process, is taken back where its time has not come, and a loop may read another one in each epoch.
+    The state of the dataset is a function of epoch and iteration. A dataset that an earlier run of the same process has
+    changed is therefore restored before the milestone, and a loop may read a different dataset in each epoch.
 
     Args:
-        borders: where that begins, in the order of time.
+        borders: Milestones in chronological order.
     """
 
     names: ClassVar[tuple[str, ...]]
-    """Attributes of a data set, one of which it must have."""
+    """Supported attributes of a dataset, of which one is required."""
     wanted: ClassVar[str]
-    """What cannot be done without them, and what would help."""
+    """Error message for a dataset without any of the attributes, with the fields `dataset` and `names`."""
 
     def __init__(self, borders: Sequence[Border]) -> None:
         self._borders = borders
-        self._dataset: Any = None  # the one that was looked at last, and how far it was switched
-        self._stage = 0
+        self._dataset: Any = None  # dataset of the last call
+        self._stage = 0  # number of milestones that the dataset has passed
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
-        """Switch, where it is time and not done yet."""
+        """Apply the change for the given position, if it is not yet applied to the dataset."""
         stage = sum(border.reached(epoch, iteration) for border in self._borders)
         if dataset is not self._dataset or stage != self._stage:
             self._dataset, self._stage = dataset, stage
-            for each, name in self.check(dataset):
-                self.change(each, name, stage)
+            for holder, name in self.check(dataset):
+                self.change(holder, name, stage)
 
     def check(self, dataset: Any) -> list[tuple[Any, str]]:
-        """What is to be changed, with the name of its attribute; no data set inside of one that is.
+        """Return the pairs (object, attribute name) to change.
+
+        Args:
+            dataset: A dataset, a wrapper of datasets, or a loader.
 
         Raises:
-            ConfigError: there is nothing.
+            ConfigError: If there is none.
         """
-        inside = datasets_in(dataset)
-        found = [each for each in inside if self.is_held_by(each)]
-        if not found:
-            kind, names = type(inside[-1]).__name__, " or ".join(self.names)
+        datasets = datasets_in(dataset)
+        holders = [candidate for candidate in datasets if self.is_held_by(candidate)]
+        if not holders:
+            kind, names = type(datasets[-1]).__name__, " or ".join(self.names)
             raise ConfigError([self.wanted.format(dataset=kind, names=names)])
-        inner = {id(each) for outer in found for each in datasets_in(outer)[1:]}
-        return [place for each in found if id(each) not in inner for place in self.places(each)]
+        # Only the outermost holder: the outer pipeline transforms the samples of the inner one.
+        inner = {id(candidate) for outer in holders for candidate in datasets_in(outer)[1:]}
+        return [place for holder in holders if id(holder) not in inner for place in self.places(holder)]
 
     def is_held_by(self, dataset: Any) -> bool:
-        """Whether a data set has what is to be changed."""
+        """Return whether the dataset has one of the attributes."""
         return any(hasattr(dataset, name) for name in self.names)
 
     def places(self, dataset: Any) -> list[tuple[Any, str]]:
-        """Where this data set has what is to be changed."""
+        """Return the pairs (object, attribute name) to change in a dataset that has one of the attributes."""
         return [(dataset, next(name for name in self.names if hasattr(dataset, name)))]
 
     @abstractmethod
     def change(self, holder: Any, name: str, stage: int) -> None:
-        """Change it by means of its attribute, for the part of the training after so many borders."""
+        """Apply the change of a stage.
+
+        Args:
+            holder: Object that has the attribute.
+            name: Name of the attribute.
+            stage: Number of milestones that have been reached.
+        """
 
 
 def say_who_reads_along(run: Run, hook: str, switch: Switch) -> None:
-    """Tell which other loaders read what is switched: they are switched as well, where training has no workers."""
-    switched = {id(each) for each in datasets_in(run.train_loader)} - {id(run.train_loader)}
-    for kind in ("val", "test"):
-        loaders = run.get(f"{kind}_loader")
+    """Log a warning for validation and test loaders that share a changed dataset with training.
+
+    Without worker processes the change applies to these loaders as well.
+
+    Args:
+        run: Run with the loaders.
+        hook: Name of the hook for the message.
+        switch: Change of the training dataset.
+    """
+    switched = {id(dataset) for dataset in datasets_in(run.train_loader)} - {id(run.train_loader)}
+    for mode in ("val", "test"):
+        loaders = run.get(f"{mode}_loader")
         for loader in loaders.values() if isinstance(loaders, Mapping) else [] if loaders is None else [loaders]:
-            along = [each for each in datasets_in(loader) if id(each) in switched and switch.is_held_by(each)]
-            if along:
+            shared = [item for item in datasets_in(loader) if id(item) in switched and switch.is_held_by(item)]
+            if shared:
                 run.logger.warning(
-                    "%s: the %s data is the training data's own %s, so it is switched as well: give it a data set of "
-                    "its own.",
+                    "%s: the %s loader shares the dataset %s with training, so the change applies to it as well. Pass "
+                    "a separate dataset.",
                     hook,
-                    kind,
-                    type(along[0]).__name__,
+                    mode,
+                    type(shared[0]).__name__,
                 )
 
 
 class SwitchPipeline(Switch):
-    """From each border on, a data set has another pipeline.
+    """Replacement of the pipeline of a dataset at milestones.
 
     Args:
-        stages: borders, and what begins there, in the order of time.
+        stages: Pairs (milestone, pipeline) in chronological order.
     """
 
     names = ("pipeline", "transform", "transforms")
     wanted = (
-        "The pipeline of {dataset} cannot be switched: neither it nor a wrapper around it has an attribute {names}. "
-        "Let it read its transforms from there."
+        "The pipeline of {dataset} cannot be switched: neither the dataset nor a wrapper has an attribute {names}. "
+        "Store the transforms in such an attribute."
     )
 
     def __init__(self, stages: Sequence[tuple[Border, Any]]) -> None:
@@ -143,44 +166,47 @@ class SwitchPipeline(Switch):
         self._pipelines = [pipeline for _, pipeline in stages]
 
     def places(self, dataset: Any) -> list[tuple[Any, str]]:
-        """Its attribute. One of torchvision has `transform` within its `transforms` as well, or instead of it.
+        """Return the pairs (object, attribute name) to change in a dataset that has one of the attributes.
 
         Raises:
-            ConfigError: it can only be read.
+            ConfigError: If the attribute is a property without a setter.
         """
-        (_, name), *_ = found = super().places(dataset)
+        (_, name), *_ = attributes = super().places(dataset)
+        # torchvision's VisionDataset has `transform` and `transforms`; samples are read with `transforms`, which has a
+        # reference to `transform` or replaces it.
         both = getattr(dataset, "transforms", None) if name == "transform" else None
         if hasattr(both, "transform"):
-            found.append((both, "transform"))
+            attributes.append((both, "transform"))
         elif both is not None and dataset.transform is None:
-            found = [(dataset, "transforms")]
-        for holder, each in found:
-            _see_that_it_can_be_set(holder, each)
-        return found
+            attributes = [(dataset, "transforms")]
+        for holder, attribute in attributes:
+            _see_that_it_can_be_set(holder, attribute)
+        return attributes
 
     def change(self, holder: Any, name: str, stage: int) -> None:
-        """Give it the one of this part; its own one before the first border."""
-        now, known = getattr(holder, name), _switched.setdefault(holder, {})
-        own, given = known.get(name, (now, now))
-        own = own if now is given else now  # somebody else gave it another one since
-        wanted = self._pipelines[stage - 1] if stage else own
-        if wanted is not now:
-            setattr(holder, name, wanted)
-        known[name] = own, wanted
+        """Set the pipeline of the stage; the original pipeline for stage 0."""
+        current, known = getattr(holder, name), _switched.setdefault(holder, {})
+        original, assigned = known.get(name, (current, current))
+        # A pipeline that was not assigned here was set by the user in the meantime and is the new original.
+        original = original if current is assigned else current
+        pipeline = self._pipelines[stage - 1] if stage else original
+        if pipeline is not current:
+            setattr(holder, name, pipeline)
+        known[name] = original, pipeline
 
 
 class SkipTypes(Switch):
-    """From a border on, a data set leaves some transforms out.
+    """Omission of transforms of a dataset from a milestone.
 
     Args:
-        border: where that begins.
-        keys: the types of these transforms.
+        border: Milestone.
+        keys: Types of the transforms to skip.
     """
 
     names = ("update_skip_type_keys",)
     wanted = (
-        "{dataset} cannot be told to leave transforms out: neither it nor a wrapper around it has a method "
-        "{names}(keys). Give it one, or switch the whole pipeline with PipelineSwitchHook."
+        "{dataset} cannot skip transforms: neither the dataset nor a wrapper has a method {names}(keys). Add the "
+        "method, or switch the whole pipeline with PipelineSwitchHook."
     )
 
     def __init__(self, border: Border, keys: Sequence[str]) -> None:
@@ -188,20 +214,25 @@ class SkipTypes(Switch):
         self._keys = list(keys)
 
     def change(self, holder: Any, name: str, stage: int) -> None:
-        """Tell it the types; none, where a run before this told it some."""
+        """Set the types to skip; clear them in stage 0 if an earlier run has set them."""
+        # Without an earlier change, stage 0 is a no-op: types that the dataset itself skips are kept.
         if stage or holder in _told:
             getattr(holder, name)(self._keys if stage else [])
             _told.add(holder) if stage else _told.discard(holder)
 
 
+# Per process and not per switch, because a later run uses new switches for the same datasets. Weak references, so that
+# datasets of earlier runs are freed.
 _told: WeakSet[Any] = WeakSet()
+"""Datasets with types to skip."""
 _switched: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
-"""What this process did: the data sets that leave something out; and by attribute the pipeline that was there first,
-and the one that was put in its place."""
+"""Pairs (original pipeline, assigned pipeline) by object and attribute name."""
 
 
 def _see_that_it_can_be_set(holder: Any, name: str) -> None:
-    there = getattr(type(holder), name, None)
-    if isinstance(there, property) and there.fset is None:
+    attribute = getattr(type(holder), name, None)
+    if isinstance(attribute, property) and attribute.fset is None:
         kind = type(holder).__name__
-        raise ConfigError([f"The pipeline of {kind} cannot be switched: {name!r} is a property without a setter."])
+        raise ConfigError(
+            [f"The pipeline of {kind} cannot be switched: {name!r} is a property without a setter. Add a setter."]
+        )

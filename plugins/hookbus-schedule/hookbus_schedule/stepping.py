@@ -1,4 +1,4 @@
-"""Schedulers that are built from settings, and when each of them is stepped."""
+"""Construction of schedulers from their configuration."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Stepped", "see_that_it_fits", "stepped"]
 
 @dataclass(frozen=True)
 class Stepped:
-    """A scheduler, and when it is stepped.
+    """A scheduler and the interval of its steps.
 
     Attributes:
-        scheduler: anything with `step`, `state_dict` and `load_state_dict`.
+        scheduler: Object with `step`, `state_dict` and `load_state_dict`.
         interval: "step" or "epoch".
-        monitor: the metric that it is stepped with, after each validation; None for none.
+        monitor: Metric to pass to `step` after each validation; None for none.
     """
 
     scheduler: Any
@@ -31,51 +31,55 @@ class Stepped:
     monitor: str | None
 
 
-def stepped(given: SchedulerConfig, interval: Literal["step", "epoch"], optimizer: Any) -> Stepped:
-    """Build a scheduler, or take the one that is there.
+def stepped(config: SchedulerConfig, interval: Literal["step", "epoch"], optimizer: Any) -> Stepped:
+    """Build a scheduler, or use the configured object.
 
     Args:
-        given: what the settings say of it.
-        interval: when it is stepped, unless they say so.
-        optimizer: whose groups it changes.
+        config: Configuration of the scheduler.
+        interval: Interval if the configuration sets none.
+        optimizer: Optimizer to schedule.
 
     Raises:
-        ConfigError: there is no such scheduler, or it cannot be built.
+        ConfigError: If the scheduler does not exist or cannot be built.
     """
-    scheduler = given.scheduler if given.type is None else _built(given, optimizer)
-    needs_metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or given.type == "ReduceLROnPlateau"
-    return Stepped(scheduler, given.interval or interval, given.monitor or ("val/loss" if needs_metric else None))
+    scheduler = config.scheduler if config.type is None else _built(config, optimizer)
+    # By name as well: for momentum, the scheduler is wrapped in a MomentumSchedule.
+    needs_metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or config.type == "ReduceLROnPlateau"
+    return Stepped(scheduler, config.interval or interval, config.monitor or ("val/loss" if needs_metric else None))
 
 
-def see_that_it_fits(given: SchedulerConfig) -> None:
-    """See that there is such a scheduler, and that it takes these settings; nothing is built.
+def see_that_it_fits(config: SchedulerConfig) -> None:
+    """Check the type and the arguments of a scheduler without building it.
+
+    Args:
+        config: Configuration of the scheduler.
 
     Raises:
-        ConfigError: there is none, or it does not.
+        ConfigError: If the type does not exist or does not accept the arguments.
     """
-    if given.type is None:
+    if config.type is None:
         return
-    factory, settings = _factory(given.type), given.model_extra or {}
+    factory, settings = _factory(config.type), config.model_extra or {}
     try:
-        taken = inspect.signature(factory)
-    except (TypeError, ValueError):  # nobody knows what it takes
-        return
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return  # built-in callables have no signature
     try:
-        taken.bind(None, **settings)
+        signature.bind(None, **settings)
     except TypeError as error:
-        unknown = next((each for each in settings if each not in taken.parameters), None)
-        near = did_you_mean(unknown, list(taken.parameters)[1:]) if unknown is not None else ""
-        raise ConfigError([f"schedulers: {given.type}: {error}.{near}"]) from None
+        unknown = next((key for key in settings if key not in signature.parameters), None)
+        near = did_you_mean(unknown, list(signature.parameters)[1:]) if unknown is not None else ""
+        raise ConfigError([f"schedulers: {config.type}: {error}.{near}"]) from None
 
 
-def _built(given: SchedulerConfig, optimizer: Any) -> Any:
-    factory, settings = _factory(str(given.type)), given.model_extra or {}
+def _built(config: SchedulerConfig, optimizer: Any) -> Any:
+    factory, settings = _factory(str(config.type)), config.model_extra or {}
     try:
-        if given.parameter == "momentum":
+        if config.parameter == "momentum":
             return MomentumSchedule(optimizer, lambda stand_in: factory(stand_in, **settings))
         return factory(optimizer, **settings)
     except (TypeError, ValueError) as error:
-        raise ConfigError([f"schedulers: {given.type} cannot be built: {error}"]) from None
+        raise ConfigError([f"schedulers: {config.type} cannot be built: {error}"]) from None
 
 
 def _factory(name: str) -> Any:
@@ -84,8 +88,9 @@ def _factory(name: str) -> Any:
             return import_path(name)
         except ImportError as error:
             raise ConfigError([f"schedulers: {error}"]) from None
-    found = getattr(lr_scheduler, name, None)
-    if found is None:
-        near = did_you_mean(name, [each for each in lr_scheduler.__all__ if each != "LRScheduler"])
-        raise ConfigError([f"schedulers: {name!r} is no scheduler of torch.optim.lr_scheduler.{near}"])
-    return found
+    factory = getattr(lr_scheduler, name, None)
+    if factory is None:
+        # LRScheduler is the abstract base class.
+        near = did_you_mean(name, [known for known in lr_scheduler.__all__ if known != "LRScheduler"])
+        raise ConfigError([f"schedulers: {name!r} is not in torch.optim.lr_scheduler.{near}"])
+    return factory

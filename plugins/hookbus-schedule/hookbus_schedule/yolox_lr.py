@@ -1,4 +1,4 @@
-"""The learning rate of the YOLOX recipe."""
+"""Learning rate schedule of YOLOX."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["YOLOXLrUpdaterHook"]
 
 
 class YOLOXLrUpdaterHook(Hook):
-    """Sets the learning rate of each parameter group before each iteration.
+    """Set the learning rate of each parameter group before each iteration.
 
-    The rate follows from the place in the training and from the group's first rate, which the optimizer keeps as
-    `initial_lr`, so a resumed run needs no memory of it.
+    The learning rate is a function of the position in the training and of `initial_lr`, which the optimizer state
+    contains, so a resumed run requires no state of the hook.
     """
 
     Config = YOLOXLrUpdaterConfig
@@ -27,35 +27,40 @@ class YOLOXLrUpdaterHook(Hook):
     config: YOLOXLrUpdaterConfig
 
     def check(self, run: Run) -> None:
-        """See that there is a rate to set, and that nobody else does.
+        """Check that the run has an optimizer, and no scheduler.
 
         Raises:
-            HookError: the run has no optimizer.
-            ConfigError: the run has a scheduler.
+            HookError: If the run has no optimizer.
+            ConfigError: If the run has a scheduler.
         """
         if run.optimizer is None:
-            raise HookError("it sets the learning rate of an optimizer: give optimizer= to the run.")
+            raise HookError("requires the optimizer of the run, got None. Pass `optimizer` to the run.")
         if run.scheduler is not None:
             other = type(run.scheduler).__name__
-            raise ConfigError([f"it sets the learning rate, and so does the run's {other}: leave one of them out."])
+            raise ConfigError(
+                [f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."]
+            )
 
     def before_run(self, run: Run) -> None:
-        """Note the first rates, before a checkpoint brings its own."""
+        """Store the initial learning rates in the parameter groups."""
+        # Before a checkpoint is loaded, so that its values replace these.
         if run.mode == "train" and run.optimizer is not None:
             for group in run.optimizer.param_groups:
                 _first_rate(group)
 
     def before_train_iter(self, run: Run) -> None:
-        """Set it.
+        """Set the learning rates of the iteration.
 
         Raises:
-            ConfigError: the end of the run or the length of an epoch is not known, or the parts do not fit into it.
+            ConfigError: If the limit of the run or a required epoch length is unknown, or warm-up and final phase
+                exceed the training.
         """
         place = self._by_epoch(run) if self.config.by_epoch else self._by_iteration(run)
         assert run.optimizer is not None
         for group in run.optimizer.param_groups:
             base, floor = _first_rate(group), self.config.min_lr
             rate = yolox_lr(**place, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
+            # In place: compiled and capturable optimizers reference the tensor.
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
@@ -64,7 +69,7 @@ class YOLOXLrUpdaterHook(Hook):
     def _by_epoch(self, run: Run) -> dict[str, int]:
         total = run.max_epochs
         if total is None:
-            raise ConfigError([f"hook {self.name!r}: by_epoch needs a limit in epochs: give epochs= to the run."])
+            raise ConfigError([f"hook {self.name!r}: by_epoch requires a limit in epochs, got none. Set `epochs`."])
         lengths = {"warmup": self.config.warmup_epochs, "last": self.config.num_last_epochs}
         return self._fitting({"number": run.epoch + 1, "total": total, **lengths, "offset": 1})
 
@@ -72,7 +77,10 @@ class YOLOXLrUpdaterHook(Hook):
         config, number, total = self.config, run.iter + 1, run.max_iters
         if total is None:
             if run.max_epochs is None:
-                raise ConfigError([f"hook {self.name!r} needs the end of the run: give epochs= or iterations=."])
+                raise ConfigError(
+                    [f"hook {self.name!r}: requires a limit of the run, got none. Set `epochs` or `iterations`."]
+                )
+            # Derived from the epoch and not from `run.iter`: truncated epochs have fewer iterations.
             length = epoch_length(run)
             number, total = run.epoch * length + run.clock.epoch_iter + 1, run.max_epochs * length
         warmup = _in_iterations(run, config.warmup_epochs, config.warmup_iters)
@@ -84,8 +92,8 @@ class YOLOXLrUpdaterHook(Hook):
             unit = "epochs" if self.config.by_epoch else "iterations"
             raise ConfigError(
                 [
-                    f"hook {self.name!r}: a warm-up of {place['warmup']} and a last part of {place['last']} {unit} do "
-                    f"not fit into a training of {place['total']}: shorten them."
+                    f"hook {self.name!r}: warm-up and final phase must not exceed the training of {place['total']} "
+                    f"{unit}, got {place['warmup']} and {place['last']}. Reduce one of them."
                 ]
             )
         return place
@@ -94,11 +102,12 @@ class YOLOXLrUpdaterHook(Hook):
 def _in_iterations(run: Run, epochs: int, iterations: int | None) -> int:
     if iterations is not None:
         return iterations
+    # The epoch length is required only if there is something to convert.
     return epochs * epoch_length(run) if epochs else 0
 
 
 def _first_rate(group: dict[str, Any]) -> float:
-    """The rate that a group came with; one that is added in the middle of the training brings it then."""
+    """Return the initial learning rate of a group, and store it in the group if it is new."""
     if "initial_lr" not in group:
         group["initial_lr"] = float(group["lr"])
     return group["initial_lr"]  # type: ignore[no-any-return]

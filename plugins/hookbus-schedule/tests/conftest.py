@@ -1,4 +1,4 @@
-"""A small training whose hooks change its data or its rates."""
+"""Small trainings with the Trainer and with a custom loop, for hooks that change data or learning rates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.state import collect, write_checkpoint
 
 
-class Mosaic(Dataset[Any]):
-    """Six samples (what was left out or which pipeline, index), as detection data sets give them."""
+class DetectionDataset(Dataset[Any]):
+    """Six samples [number of skipped transforms, identifier of the pipeline]."""
 
     def __init__(self) -> None:
         self.skipped: tuple[str, ...] = ()
@@ -42,37 +42,37 @@ def weak(sample: int) -> float:
 
 
 class Net(nn.Module):
-    """Has an L1 loss that can be switched on, and wants to know the epoch."""
+    """A model with a flag for the L1 loss, which records the epochs that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.backbone = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
         self.head = nn.Linear(2, 1)
         self.use_l1 = False
-        self.told: list[int] = []
+        self.epochs: list[int] = []
 
     def set_epoch(self, epoch: int) -> None:
-        self.told.append(epoch)
+        self.epochs.append(epoch)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         return self.head(self.backbone(batch)).mean()  # type: ignore[no-any-return]
 
 
-class Watch(Hook):
-    """Notes what was delivered, and how the model stood, iteration by iteration."""
+class IterationRecorder(Hook):
+    """Record epoch, skipped transforms, pipeline, L1 flag and learning rate of each iteration."""
 
     def __init__(self) -> None:
         super().__init__()
         self.epochs: list[int] = []
-        self.left_out: list[int] = []
+        self.skipped: list[int] = []
         self.pipelines: list[int] = []
         self.l1: list[bool] = []
         self.rates: list[float] = []
 
     def after_forward(self, run: Run, batch: torch.Tensor) -> None:
-        assert len(set(map(tuple, batch.tolist()))) == 1  # a batch is of one kind
+        assert len(set(map(tuple, batch.tolist()))) == 1  # all samples of a batch are equal
         self.epochs.append(run.epoch + 1)
-        self.left_out.append(int(batch[0, 0]))
+        self.skipped.append(int(batch[0, 0]))
         self.pipelines.append(int(batch[0, 1]))
         self.l1.append(getattr(run.model, "use_l1", False))
         if run.optimizer is not None:
@@ -80,28 +80,27 @@ class Watch(Hook):
 
 
 WORKERS = {
-    "here": {},
+    "main process": {},
     "2 workers": {"num_workers": 2},
-    "2 that stay": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
+    "2 persistent workers": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
 }
 
 
-def by_trainer(hooks: list[Any], loader: Any, model: Net, path: Path | None, **options: Any) -> Watch:
-    watch = Watch()
+def run_trainer(hooks: list[Any], loader: Any, model: Net, path: Path | None, **options: Any) -> IterationRecorder:
+    recorder = IterationRecorder()
     Trainer(
         model,
         torch.optim.SGD(model.parameters(), lr=options.pop("lr", 0.01)),
         train_loader=loader,
-        **{"hooks": [*hooks, watch], "default_hooks": False, "work_dir": None, "device": "cpu", **options},
+        **{"hooks": [*hooks, recorder], "default_hooks": False, "work_dir": None, "device": "cpu", **options},
         resume=path or "never",
     ).fit()
-    return watch
+    return recorder
 
 
-def by_hand(hooks: list[Any], loader: Any, model: Net, path: Path | None, **options: Any) -> Watch:
-    """A loop of one's own."""
-    watch, optimizer = Watch(), torch.optim.SGD(model.parameters(), lr=options.pop("lr", 0.01))
-    bus = HookBus([*hooks, watch])
+def run_custom_loop(hooks: list[Any], loader: Any, model: Net, path: Path | None, **options: Any) -> IterationRecorder:
+    recorder, optimizer = IterationRecorder(), torch.optim.SGD(model.parameters(), lr=options.pop("lr", 0.01))
+    bus = HookBus([*hooks, recorder])
     with bus.run(model=model, optimizer=optimizer, train_loader=loader, resume=path or "never", **options) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
@@ -114,11 +113,11 @@ def by_hand(hooks: list[Any], loader: Any, model: Net, path: Path | None, **opti
                 optimizer.step()
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, loss=loss)
             bus.emit("after_train_epoch")
-    return watch
+    return recorder
 
 
 class SaveAt(Hook):
-    """Writes a checkpoint after an iteration, and ends the run."""
+    """Write a checkpoint after an iteration, and stop the run."""
 
     def __init__(self, path: Path, iteration: int) -> None:
         super().__init__()
@@ -138,28 +137,32 @@ class SaveAt(Hook):
 
 
 class Kit:
-    """What the tests need: `kit.train(hooks, epochs=..., workers=...)` makes three batches of two in an epoch."""
+    """Classes and functions of the tests. `kit.train(*hooks, epochs=..., workers=...)` trains 3 batches per epoch."""
 
-    Mosaic, Net, SaveAt, strong, weak = Mosaic, Net, SaveAt, staticmethod(strong), staticmethod(weak)
+    DetectionDataset, Net, SaveAt = DetectionDataset, Net, SaveAt
+    strong, weak = staticmethod(strong), staticmethod(weak)
 
-    def __init__(self, loop: Callable[..., Watch]) -> None:
+    def __init__(self, loop: Callable[..., IterationRecorder]) -> None:
         self.loop = loop
 
-    def train(self, *hooks: Any, resume: Path | None = None, model: Net | None = None, **options: Any) -> Watch:
+    def train(
+        self, *hooks: Any, resume: Path | None = None, model: Net | None = None, **options: Any
+    ) -> IterationRecorder:
         torch.manual_seed(0)
-        workers, dataset = WORKERS[options.pop("workers", "here")], options.pop("dataset", None) or Mosaic()
+        workers = WORKERS[options.pop("workers", "main process")]
+        dataset = options.pop("dataset", None) or DetectionDataset()
         loader = options.pop("loader", None)
         loader = DataLoader(dataset, batch_size=2, **workers) if loader is None else loader
         return self.loop(list(hooks), loader, model or Net(), resume, **options)
 
 
-@pytest.fixture(params=["trainer", "own loop"])
+@pytest.fixture(params=["trainer", "custom loop"])
 def kit(request: pytest.FixtureRequest) -> Kit:
-    """The kit, with the Trainer and with a loop of one's own."""
-    return Kit(by_trainer if request.param == "trainer" else by_hand)
+    """Return the kit for the Trainer and for a custom loop."""
+    return Kit(run_trainer if request.param == "trainer" else run_custom_loop)
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a loss of power would leave."""
+def _skip_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Durability after a power failure is not tested here, and fsync is slow on some file systems.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

@@ -17,14 +17,14 @@ from hookbus_schedule import (
 )
 
 
-def test_the_last_15_epochs_are_without_mosaic() -> None:
+def test_mosaic_is_skipped_in_the_last_15_epochs_by_default() -> None:
     config = YOLOXModeSwitchConfig()
 
     assert config.num_last_epochs == 15
     assert config.skip_type_keys == ["Mosaic", "RandomAffine", "MixUp"]
 
 
-def test_the_rate_rises_for_5_epochs_and_ends_at_a_twentieth() -> None:
+def test_learning_rate_has_5_warm_up_epochs_and_a_ratio_by_default() -> None:
     config = YOLOXLrUpdaterConfig()
 
     assert (config.warmup_epochs, config.num_last_epochs, config.min_lr_ratio, config.by_epoch) == (5, 15, 0.05, False)
@@ -32,32 +32,40 @@ def test_the_rate_rises_for_5_epochs_and_ends_at_a_twentieth() -> None:
 
 @pytest.mark.parametrize("value", [0, False, None])
 @pytest.mark.parametrize("key", ["warmup_epochs", "warmup_iters"])
-def test_a_warm_up_that_is_switched_off_is_off(key: str, value: Any) -> None:
+def test_warm_up_can_be_disabled(key: str, value: Any) -> None:
     assert getattr(YOLOXLrUpdaterHook({key: value}).config, key) == 0
 
 
 @pytest.mark.parametrize("hook", [YOLOXLrUpdaterHook, YOLOXModeSwitchHook])
 @pytest.mark.parametrize("value", [0, False, None])
 @pytest.mark.parametrize("key", ["num_last_epochs", "num_last_iters"])
-def test_a_last_part_that_is_switched_off_is_off(hook: Any, key: str, value: Any) -> None:
+def test_final_phase_can_be_disabled(hook: Any, key: str, value: Any) -> None:
     assert getattr(hook({key: value}).config, key) == 0
 
 
 @pytest.mark.parametrize(
     ("hook", "settings", "problem"),
     [
-        (YOLOXLrUpdaterHook, {"num_last_epochs": 1, "num_last_iters": 1}, "num_last_iters: it says the same"),
+        (
+            YOLOXLrUpdaterHook,
+            {"num_last_epochs": 1, "num_last_iters": 1},
+            "num_last_iters: cannot be combined",
+        ),
         (
             YOLOXLrUpdaterHook,
             {"warmup_epochs": 1, "warmup_iters": 1},
-            "warmup_iters: it says the same as warmup_epochs",
+            "warmup_iters: cannot be combined with warmup_epochs",
         ),
-        (YOLOXLrUpdaterHook, {"min_lr": 0.1, "min_lr_ratio": 0.1}, "min_lr: it says the same as min_lr_ratio"),
-        (YOLOXLrUpdaterHook, {"by_epoch": True, "warmup_iters": 5}, "counted in epochs, not in iterations"),
+        (YOLOXLrUpdaterHook, {"min_lr": 0.1, "min_lr_ratio": 0.1}, "min_lr: cannot be combined with min_lr_ratio"),
+        (YOLOXLrUpdaterHook, {"by_epoch": True, "warmup_iters": 5}, "by_epoch: requires lengths in epochs"),
         (YOLOXLrUpdaterHook, {"num_last_epochs": -1}, "num_last_epochs"),
         (YOLOXModeSwitchHook, {"skip_type_keys": []}, "skip_type_keys"),
-        (PipelineSwitchHook, {"switch_pipeline": abs}, "say when to switch, by switch_epoch or by switch_iter"),
-        (PipelineSwitchHook, {"switch_epoch": 1, "switch_iter": 1, "switch_pipeline": abs}, "say when to switch"),
+        (PipelineSwitchHook, {"switch_pipeline": abs}, "set either switch_epoch or switch_iter, got neither"),
+        (
+            PipelineSwitchHook,
+            {"switch_epoch": 1, "switch_iter": 1, "switch_pipeline": abs},
+            "set either switch_epoch or switch_iter, got both",
+        ),
         (PipelineSwitchHook, {"switch_epoch": 1}, "switch_pipeline: required, but missing"),
         (
             PipelineSwitchHook,
@@ -65,29 +73,37 @@ def test_a_last_part_that_is_switched_off_is_off(hook: Any, key: str, value: Any
             "'math:nothing' cannot be imported",
         ),
         (FreezeHook, {}, "modules: required, but missing"),
-        (FreezeHook, {"modules": ["a"], "until_epoch": 1, "until_iter": 1}, "until_iter: it says the same"),
+        (
+            FreezeHook,
+            {"modules": ["a"], "until_epoch": 1, "until_iter": 1},
+            "until_iter: cannot be combined with until_epoch",
+        ),
         (AccumulationHook, {}, "schedule: required, but missing"),
-        (AccumulationHook, {"schedule": {}}, "say from when on how many"),
-        (AccumulationHook, {"schedule": {0: 2}}, "are at least 1"),
-        (AccumulationHook, {"schedule": {1: 0}}, "are at least 1"),
-        (ParamSchedulerHook, {"schedulers": {"T_max": 3}}, "either a type with its settings, or a scheduler object"),
-        (ParamSchedulerHook, {"schedulers": {"scheduler": object(), "T_max": 3}}, "an object has its settings"),
+        (AccumulationHook, {"schedule": {}}, "schedule: must not be empty"),
+        (AccumulationHook, {"schedule": {0: 2}}, "keys and values must be at least 1"),
+        (AccumulationHook, {"schedule": {1: 0}}, "keys and values must be at least 1"),
+        (ParamSchedulerHook, {"schedulers": {"T_max": 3}}, "requires either type or scheduler, got neither"),
+        (
+            ParamSchedulerHook,
+            {"schedulers": {"scheduler": object(), "T_max": 3}},
+            "an object cannot be combined with arguments",
+        ),
         (ParamSchedulerHook, {"interval": "batch"}, "interval"),
     ],
 )
-def test_what_does_not_hold_is_refused(hook: Any, settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_errors(hook: Any, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         hook(settings)
 
     assert problem in str(caught.value)
 
 
-def test_a_schedule_may_come_from_a_file_in_any_order() -> None:
+def test_schedule_is_sorted_by_its_integer_keys() -> None:
     assert AccumulationHook({"schedule": {"5": 4, "1": 1}}).config.schedule == {1: 1, 5: 4}
     assert list(AccumulationHook(schedule={5: 4, 1: 1}).config.schedule) == [1, 5]
 
 
-def test_one_scheduler_needs_no_list() -> None:
+def test_single_scheduler_requires_no_list() -> None:
     scheduler = object()
 
     assert ParamSchedulerHook(schedulers=scheduler).config.schedulers[0].scheduler is scheduler

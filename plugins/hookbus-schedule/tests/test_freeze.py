@@ -13,60 +13,62 @@ from hookbus.testing import check_hook, fingerprint
 from hookbus_schedule import FreezeHook
 
 
-class Moves(Hook):
-    """Notes after each iteration whether backbone and head have moved."""
+class ChangeRecorder(Hook):
+    """Record after each iteration whether backbone and head have changed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.moved: list[tuple[bool, bool]] = []
+        self.changes: list[tuple[bool, bool]] = []
 
     def before_train_iter(self, model: Any) -> None:
         self.before = fingerprint(model.backbone.state_dict()), fingerprint(model.head.state_dict())
 
     def after_train_iter(self, model: Any) -> None:
         after = fingerprint(model.backbone.state_dict()), fingerprint(model.head.state_dict())
-        self.moved.append((self.before[0] != after[0], self.before[1] != after[1]))
+        self.changes.append((self.before[0] != after[0], self.before[1] != after[1]))
 
 
-def backbone(moves: Moves) -> list[bool]:
-    assert all(head for _, head in moves.moved)
-    return [moved for moved, _ in moves.moved]
+def get_backbone_changes(recorder: ChangeRecorder) -> list[bool]:
+    assert all(head for _, head in recorder.changes)
+    return [backbone for backbone, _ in recorder.changes]
 
 
 @pytest.mark.parametrize("settings", [{"modules": ["0"]}, {"modules": ["0.*"], "until_iter": 2}])
-def test_it_keeps_what_every_hook_promises(settings: dict[str, Any]) -> None:
+def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(FreezeHook, **settings)
 
 
 class TestFrozenModules:
-    def test_stand_still_statistics_included(self, kit: Any) -> None:
-        moves = Moves()
-        kit.train(FreezeHook(modules=["backbone"]), moves, epochs=2)
+    def test_frozen_modules_and_statistics_do_not_change(self, kit: Any) -> None:
+        recorder = ChangeRecorder()
+        kit.train(FreezeHook(modules=["backbone"]), recorder, epochs=2)
 
-        assert backbone(moves) == [False] * 6
+        assert get_backbone_changes(recorder) == [False] * 6
 
-    def test_thaw_after_so_many_epochs(self, kit: Any) -> None:
-        moves = Moves()
-        kit.train(FreezeHook(modules=["backbone"], until_epoch=1), moves, epochs=2)
+    def test_modules_are_unfrozen_after_n_epochs(self, kit: Any) -> None:
+        recorder = ChangeRecorder()
+        kit.train(FreezeHook(modules=["backbone"], until_epoch=1), recorder, epochs=2)
 
-        assert backbone(moves) == [False] * 3 + [True] * 3
+        assert get_backbone_changes(recorder) == [False] * 3 + [True] * 3
 
-    def test_thaw_after_so_many_iterations(self, kit: Any) -> None:
-        moves = Moves()
-        kit.train(FreezeHook(modules=["backbone.*"], until_iter=2), moves, iterations=5)
+    def test_modules_are_unfrozen_after_n_iterations(self, kit: Any) -> None:
+        recorder = ChangeRecorder()
+        kit.train(FreezeHook(modules=["backbone.*"], until_iter=2), recorder, iterations=5)
 
-        assert backbone(moves) == [False] * 2 + [True] * 3
+        assert get_backbone_changes(recorder) == [False] * 2 + [True] * 3
 
     @pytest.mark.parametrize(("at", "rest"), [(2, [False, True, True, True]), (5, [True])])
-    def test_are_right_after_a_resume(self, kit: Any, tmp_path: Path, at: int, rest: list[bool]) -> None:
+    def test_modules_are_frozen_and_unfrozen_after_a_resume(
+        self, kit: Any, tmp_path: Path, at: int, rest: list[bool]
+    ) -> None:
         path, settings = tmp_path / "saved.pth", {"modules": ["backbone"], "until_epoch": 1}
         kit.train(FreezeHook(settings), kit.SaveAt(path, at), epochs=2)
-        moves = Moves()
-        kit.train(FreezeHook(settings), moves, epochs=2, resume=path)
+        recorder = ChangeRecorder()
+        kit.train(FreezeHook(settings), recorder, epochs=2, resume=path)
 
-        assert backbone(moves) == rest
+        assert get_backbone_changes(recorder) == rest
 
-    def test_are_not_decayed(self) -> None:
+    def test_weight_decay_does_not_change_frozen_modules(self) -> None:
         model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=0.5)
         model.weight.grad = torch.ones(1, 1)
@@ -77,50 +79,50 @@ class TestFrozenModules:
 
         assert model.weight.item() == before
 
-    def test_may_gather_statistics(self, kit: Any) -> None:
-        moves = Moves()
-        kit.train(FreezeHook(modules=["backbone"], keep_statistics=False), moves, epochs=1)
+    def test_running_statistics_can_be_updated(self, kit: Any) -> None:
+        recorder = ChangeRecorder()
+        kit.train(FreezeHook(modules=["backbone"], keep_statistics=False), recorder, epochs=1)
 
-        assert backbone(moves) == [True] * 3
+        assert get_backbone_changes(recorder) == [True] * 3
 
-    def test_stand_still_in_a_loop_that_says_train_again(self, kit: Any) -> None:
-        class SaysTrain(Hook):
+    def test_statistics_stay_frozen_if_the_loop_calls_train(self, kit: Any) -> None:
+        class TrainModeHook(Hook):
             def before_train_epoch(self, model: nn.Module) -> None:
                 model.train()
 
-        moves = Moves()
-        kit.train(FreezeHook(modules=["backbone"]), SaysTrain(), moves, epochs=2)
+        recorder = ChangeRecorder()
+        kit.train(FreezeHook(modules=["backbone"]), TrainModeHook(), recorder, epochs=2)
 
-        assert backbone(moves) == [False] * 6
+        assert get_backbone_changes(recorder) == [False] * 6
 
 
 class TestAfterwards:
-    def test_the_model_is_as_it_was(self, kit: Any) -> None:
+    def test_model_is_restored_after_the_run(self, kit: Any) -> None:
         model = kit.Net()
         model.backbone[0].bias.requires_grad_(False)
         kit.train(FreezeHook(modules=["backbone"]), model=model, epochs=1)
 
-        assert [name for name, each in model.named_parameters() if not each.requires_grad] == ["backbone.0.bias"]
+        assert [name for name, value in model.named_parameters() if not value.requires_grad] == ["backbone.0.bias"]
         assert all(module.training for module in model.modules())
 
-    def test_a_run_that_failed_leaves_it_so_as_well(self, kit: Any) -> None:
-        class Fails(Hook):
+    def test_model_is_restored_after_a_failed_run(self, kit: Any) -> None:
+        class FailingHook(Hook):
             def after_train_iter(self, run: Run) -> None:
                 raise ZeroDivisionError
 
         model = kit.Net()
         with pytest.raises(ZeroDivisionError):
-            kit.train(FreezeHook(modules=["backbone"]), Fails(), model=model, epochs=1)
-        assert all(each.requires_grad for each in model.parameters())
+            kit.train(FreezeHook(modules=["backbone"]), FailingHook(), model=model, epochs=1)
+        assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 class TestNames:
-    def test_that_mean_nothing_are_an_error_with_near_ones(self, kit: Any) -> None:
-        with pytest.raises(ConfigError, match=r"'backbon' is no module .* Did you mean 'backbone'") as caught:
+    def test_unknown_names_are_an_error_with_similar_names(self, kit: Any) -> None:
+        with pytest.raises(ConfigError, match=r"'backbon' matches no module .* Did you mean 'backbone'") as caught:
             kit.train(FreezeHook(modules=["backbon", "x.*"]), epochs=1)
         assert len(caught.value.problems) == 2
 
-    def test_need_a_model(self) -> None:
+    def test_missing_model_is_an_error(self) -> None:
         bus = HookBus([FreezeHook(modules=["a"])])
-        with pytest.raises(HookError, match="give model= to the run"), bus.run():
+        with pytest.raises(HookError, match="Pass `model` to the run"), bus.run():
             bus.emit("before_train_iter")

@@ -18,27 +18,29 @@ def three(sample: Any) -> float:
 
 
 @pytest.mark.parametrize("settings", [{"switch_epoch": 1, "switch_pipeline": "math:sqrt"}])
-def test_its_settings_are_taken_from_a_file(settings: dict[str, Any]) -> None:
+def test_import_string_of_the_pipeline_is_resolved(settings: dict[str, Any]) -> None:
     with pytest.raises(
-        AssertionError, match="The pipeline of list cannot be switched: neither it nor a wrapper around it"
+        AssertionError, match="The pipeline of list cannot be switched: neither the dataset nor a wrapper"
     ):
-        check_hook(PipelineSwitchHook, **settings)  # its training has a list of tensors
+        check_hook(PipelineSwitchHook, **settings)  # its training data is a list of tensors
 
 
-@pytest.mark.parametrize("workers", ["here", "2 workers", "2 that stay"])
+@pytest.mark.parametrize("workers", ["main process", "2 workers", "2 persistent workers"])
 class TestSwitching:
-    def test_comes_after_so_many_epochs(self, kit: Any, workers: str) -> None:
-        watch = kit.train(PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak), epochs=3, workers=workers)
+    def test_pipeline_is_switched_after_n_epochs(self, kit: Any, workers: str) -> None:
+        recorder = kit.train(PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak), epochs=3, workers=workers)
 
-        assert watch.pipelines == [1] * 6 + [2] * 3
+        assert recorder.pipelines == [1] * 6 + [2] * 3
 
-    def test_comes_after_so_many_iterations(self, kit: Any, workers: str) -> None:
-        watch = kit.train(PipelineSwitchHook(switch_iter=4, switch_pipeline=kit.weak), iterations=7, workers=workers)
+    def test_pipeline_is_switched_after_n_iterations(self, kit: Any, workers: str) -> None:
+        recorder = kit.train(PipelineSwitchHook(switch_iter=4, switch_pipeline=kit.weak), iterations=7, workers=workers)
 
-        assert watch.pipelines == [1] * 4 + [2] * 3
+        assert recorder.pipelines == [1] * 4 + [2] * 3
 
     @pytest.mark.parametrize(("at", "rest"), [(5, [1, 2, 2, 2]), (7, [2, 2])])
-    def test_is_right_after_a_resume(self, kit: Any, workers: str, tmp_path: Path, at: int, rest: list[int]) -> None:
+    def test_pipeline_is_correct_after_a_resume(
+        self, kit: Any, workers: str, tmp_path: Path, at: int, rest: list[int]
+    ) -> None:
         path = tmp_path / "saved.pth"
         hooks = [PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak) for _ in range(2)]
         kit.train(hooks[0], kit.SaveAt(path, at), epochs=3)
@@ -47,7 +49,7 @@ class TestSwitching:
 
 
 class TestData:
-    def test_may_hold_its_pipeline_as_its_transform(self, kit: Any) -> None:
+    def test_attribute_transform_is_switched(self, kit: Any) -> None:
         class Images(torch.utils.data.Dataset[Any]):
             transform = staticmethod(kit.strong)
 
@@ -60,8 +62,8 @@ class TestData:
         hook = PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)
         assert kit.train(hook, epochs=2, dataset=Subset(Images(), [1, 0])).pipelines == [1, 2]
 
-    def test_with_a_pipeline_around_another_keeps_the_inner_one(self, kit: Any) -> None:
-        class Around(Subset[Any]):
+    def test_only_the_outermost_pipeline_is_switched(self, kit: Any) -> None:
+        class OuterDataset(Subset[Any]):
             pipeline = staticmethod(lambda sample: sample)
 
             def __getitem__(self, index: Any) -> Any:
@@ -69,13 +71,13 @@ class TestData:
 
             __getitems__ = None  # type: ignore[assignment]
 
-        data = Around(kit.Mosaic(), [0, 1])
-        del Around.__getitems__
+        data = OuterDataset(kit.DetectionDataset(), [0, 1])
+        del OuterDataset.__getitems__
         hook = PipelineSwitchHook(switch_epoch=1, switch_pipeline=lambda sample: sample * 5)
 
         assert kit.train(hook, epochs=2, dataset=data).pipelines[-1] == 5
 
-    def test_without_a_pipeline_is_an_error_at_the_start(self, kit: Any) -> None:
+    def test_dataset_without_a_pipeline_is_an_error(self, kit: Any) -> None:
         with pytest.raises(ConfigError, match=r"of list cannot be switched: .* has an attribute pipeline or transform"):
             kit.train(
                 PipelineSwitchHook(switch_epoch=1, switch_pipeline=three),
@@ -84,55 +86,54 @@ class TestData:
             )
 
 
-class TestSeveral:
-    def hooks(self, kit: Any, late: dict[str, int]) -> list[PipelineSwitchHook]:
+class TestMultipleHooks:
+    def make_hooks(self, kit: Any, late: dict[str, int]) -> list[PipelineSwitchHook]:
         return [
             PipelineSwitchHook(name="late", switch_pipeline=three, **late),
             PipelineSwitchHook(name="early", switch_epoch=1, switch_pipeline=kit.weak),
         ]
 
-    def test_come_one_after_the_other_after_a_resume_as_well(self, kit: Any, tmp_path: Path) -> None:
+    def test_hooks_apply_in_chronological_order_and_after_a_resume(self, kit: Any, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"
         late = {"switch_epoch": 2}
-        first = kit.train(*self.hooks(kit, late), kit.SaveAt(path, 9), epochs=4)
-        second = kit.train(*self.hooks(kit, late), epochs=4, resume=path)
+        first = kit.train(*self.make_hooks(kit, late), kit.SaveAt(path, 9), epochs=4)
+        second = kit.train(*self.make_hooks(kit, late), epochs=4, resume=path)
 
         assert first.pipelines == [1] * 3 + [2] * 3 + [3] * 3
         assert second.pipelines == [3] * 3
 
     @pytest.mark.parametrize("late", [{"switch_iter": 6}, {"switch_epoch": 1}])
-    def test_that_cannot_be_put_in_order_are_refused(self, kit: Any, late: dict[str, int]) -> None:
+    def test_hooks_in_an_undefined_order_are_an_error(self, kit: Any, late: dict[str, int]) -> None:
         with pytest.raises(ConfigError, match="hooks 'late' and 'early' switch the pipeline of the same data"):
-            kit.train(*self.hooks(kit, late), epochs=4)
+            kit.train(*self.make_hooks(kit, late), epochs=4)
 
 
-def test_a_loop_may_read_other_data_in_each_epoch(kit: Any) -> None:
-    seen: list[float] = []
+def test_custom_loop_can_read_a_different_dataset_in_each_epoch(kit: Any) -> None:
+    identifiers: list[float] = []
     bus = HookBus([PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)])
     with bus.run(epochs=3) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
-            for i, batch in run.batches(DataLoader(kit.Mosaic(), batch_size=6)):
+            for i, batch in run.batches(DataLoader(kit.DetectionDataset(), batch_size=6)):
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
-                seen.append(float(batch[0, 1]))
+                identifiers.append(float(batch[0, 1]))
                 bus.emit("after_train_iter", batch_idx=i, batch=batch)
 
-    assert seen == [1, 2, 2]
+    assert identifiers == [1, 2, 2]
 
 
-@pytest.mark.parametrize(("own", "lines"), [(False, 1), (True, 0)])
-def test_validation_data_that_is_switched_along_is_told(
-    kit: Any, own: bool, lines: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("separate", "lines"), [(False, 1), (True, 0)])
+def test_validation_data_shared_with_training_logs_a_warning(
+    kit: Any, separate: bool, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = kit.Mosaic()
-    others = kit.Mosaic() if own else data
+    data = kit.DetectionDataset()
+    val_data = kit.DetectionDataset() if separate else data
     bus = HookBus([PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)])
-    loaders = {"train_loader": DataLoader(Subset(data, [0, 1])), "val_loader": {"x": DataLoader(Subset(others, [2]))}}
+    loaders = {"train_loader": DataLoader(Subset(data, [0, 1])), "val_loader": {"x": DataLoader(Subset(val_data, [2]))}}
     with bus.run(epochs=1, **loaders):
         bus.emit("before_train_epoch")
 
-    told = [record.getMessage() for record in caplog.records]
-    assert [
-        text.endswith("the training data's own Mosaic, so it is switched as well: give it a data set of its own.")
-        for text in told
-    ] == [True] * lines
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["the val loader shares the dataset DetectionDataset with training" in message for message in messages] == [
+        True
+    ] * lines

@@ -19,43 +19,43 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.5)
 
 
-def test_a_type_is_built_with_its_settings(optimizer: torch.optim.Optimizer) -> None:
+def test_type_is_built_with_its_arguments(optimizer: torch.optim.Optimizer) -> None:
     built = stepped(SchedulerConfig(type="StepLR", step_size=3, gamma=0.5), "epoch", optimizer)
 
     assert isinstance(built.scheduler, StepLR)
     assert (built.scheduler.step_size, built.interval, built.monitor) == (3, "epoch", None)
 
 
-def test_a_path_is_imported(optimizer: torch.optim.Optimizer) -> None:
-    given = SchedulerConfig(type="torch.optim.lr_scheduler:StepLR", step_size=3, interval="step")
+def test_import_string_is_resolved(optimizer: torch.optim.Optimizer) -> None:
+    config = SchedulerConfig(type="torch.optim.lr_scheduler:StepLR", step_size=3, interval="step")
 
-    assert stepped(given, "epoch", optimizer).interval == "step"
+    assert stepped(config, "epoch", optimizer).interval == "step"
 
 
-def test_momentum_gets_a_schedule_of_its_own(optimizer: torch.optim.Optimizer) -> None:
-    given = SchedulerConfig(type="StepLR", step_size=3, parameter="momentum")
+def test_momentum_is_scheduled_with_a_momentum_schedule(optimizer: torch.optim.Optimizer) -> None:
+    config = SchedulerConfig(type="StepLR", step_size=3, parameter="momentum")
 
-    assert isinstance(stepped(given, "step", optimizer).scheduler, MomentumSchedule)
+    assert isinstance(stepped(config, "step", optimizer).scheduler, MomentumSchedule)
 
 
 @pytest.mark.parametrize("monitor", [None, "val/accuracy"])
-def test_a_plateau_needs_a_metric(optimizer: torch.optim.Optimizer, monitor: str | None) -> None:
-    for given in ({"type": "ReduceLROnPlateau"}, {"scheduler": ReduceLROnPlateau(optimizer)}):
-        built = stepped(SchedulerConfig(**given, monitor=monitor), "step", optimizer)
+def test_plateau_scheduler_monitors_a_metric(optimizer: torch.optim.Optimizer, monitor: str | None) -> None:
+    for config in ({"type": "ReduceLROnPlateau"}, {"scheduler": ReduceLROnPlateau(optimizer)}):
+        built = stepped(SchedulerConfig(**config, monitor=monitor), "step", optimizer)
         assert built.monitor == (monitor or "val/loss")
 
 
-def test_one_of_ones_own_may_be_beside_the_run_file(
+def test_custom_scheduler_is_imported_from_the_current_directory(
     optimizer: torch.optim.Optimizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A console script does not look there by itself."""
+    # A console script has no entry for the current directory in sys.path.
     (tmp_path / "schedulers_of_this_test.py").write_text(
-        "from torch.optim.lr_scheduler import StepLR\n\n\nclass Own(StepLR):\n    pass\n"
+        "from torch.optim.lr_scheduler import StepLR\n\n\nclass CustomLR(StepLR):\n    pass\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    built = stepped(SchedulerConfig(type="schedulers_of_this_test:Own", step_size=2), "step", optimizer)
-    assert (type(built.scheduler).__name__, built.scheduler.step_size) == ("Own", 2)
+    built = stepped(SchedulerConfig(type="schedulers_of_this_test:CustomLR", step_size=2), "step", optimizer)
+    assert (type(built.scheduler).__name__, built.scheduler.step_size) == ("CustomLR", 2)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,15 @@ def test_one_of_ones_own_may_be_beside_the_run_file(
     [
         (
             {"type": "StepLr", "step_size": 1},
-            "'StepLr' is no scheduler of torch.optim.lr_scheduler. Did you mean 'StepLR'",
+            "'StepLr' is not in torch.optim.lr_scheduler. Did you mean 'StepLR'",
         ),
         ({"type": "StepLR"}, "StepLR cannot be built: .*step_size"),
         ({"type": "no.such:Thing"}, "'no.such:Thing' cannot be imported"),
     ],
 )
-def test_what_cannot_be_built_is_told(optimizer: torch.optim.Optimizer, settings: dict[str, Any], problem: str) -> None:
+def test_scheduler_that_cannot_be_built_is_an_error(
+    optimizer: torch.optim.Optimizer, settings: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ConfigError, match=problem):
         stepped(SchedulerConfig(**settings), "step", optimizer)
 
@@ -81,11 +83,11 @@ def test_what_cannot_be_built_is_told(optimizer: torch.optim.Optimizer, settings
         ({"type": "StepLR"}, "schedulers: StepLR: missing a required argument: 'step_size'."),
         (
             {"type": "StepLr", "step_size": 3},
-            "'StepLr' is no scheduler of torch.optim.lr_scheduler. Did you mean 'StepLR'",
+            "'StepLr' is not in torch.optim.lr_scheduler. Did you mean 'StepLR'",
         ),
     ],
 )
-def test_settings_are_seen_before_anything_is_built(settings: dict[str, Any], problem: str) -> None:
+def test_arguments_are_checked_before_the_scheduler_is_built(settings: dict[str, Any], problem: str) -> None:
     see_that_it_fits(SchedulerConfig(type="StepLR", step_size=3))
     with pytest.raises(ConfigError, match=problem):
         see_that_it_fits(SchedulerConfig(**settings))
