@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pluggy
 
 from hookbus.dispatch.checks import Implementation
-from hookbus.dispatch.failures import annotate
+from hookbus.dispatch.failure_notes import annotate
 from hookbus.errors import PointError
 from hookbus.markers import PROJECT
 from hookbus.points import SPELLINGS

@@ -111,7 +111,7 @@ class Table:
         points: Points by name.
         steps: Steps of the loop by action.
         given: Priorities passed at registration, by instance name.
-        failures: Policy and counts of the exceptions of hooks.
+        failures: Policy for the exceptions of hooks, and their counts.
         wrap: Function that replaces the function of each listener, None for no replacement.
         around_work: `around_work(hook, label, work)` executes an operation requested by a hook; None to call it
             directly.
@@ -180,7 +180,7 @@ class Table:
         spec, listeners = self.points[point], []
         for implementation in self._of(point, run):
             listener = listener_of(implementation, spec, self.given.get(implementation.hook))
-            listener.call = self.failures.watched(listener)
+            listener.call = self.failures.counts.watched(listener)
             if self.wrap is not None:
                 listener.call = self.wrap(listener)
             listeners.append(listener)
@@ -198,7 +198,7 @@ class Table:
     def forget(self, hook: str) -> None:
         """Discard the priority and the failures of an unregistered hook, whose name may be reused."""
         self.given.pop(hook, None)
-        self.failures.forget(hook)
+        self.failures.counts.forget(hook)
 
     def _compiled(
         self, name: str, listeners: list[Listener], run: EventRun, first: Sequence[str], last: Sequence[str]
@@ -221,13 +221,13 @@ class Table:
 
     def _takes_part(self, implementation: Implementation, name: str, run: EventRun) -> bool:
         # A disabled hook may still have threads and files to release.
-        if self.failures.is_disabled(implementation.hook) and name != "cleanup":
+        if self.failures.counts.is_disabled(implementation.hook) and name != "cleanup":
             return False
         return run.serves(implementation.plugin)
 
     def _of_action(self, action: str) -> list[Implementation]:
         """Return the implementations of an action, outermost first."""
-        enabled = [item for item in self._implementations(action) if not self.failures.is_disabled(item.hook)]
+        enabled = [item for item in self._implementations(action) if not self.failures.counts.is_disabled(item.hook)]
         return sorted(enabled, key=self._depth)
 
     def _depth(self, implementation: Implementation) -> tuple[int, int]:

@@ -57,7 +57,7 @@ def end(run: Run) -> None:
     run.clock.stop()
     after_run = partial(bus.fire, "after_run", mode=run.mode)
     cleanup = partial(bus.fire, "cleanup")
-    report = bus.table.failures.report
+    report = bus.table.failures.counts.report
     # Hooks first: they may still use data and loaders of the run.
     _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
     # The handler of SIGCHLD last: closing the loaders ends their workers.
