@@ -1,4 +1,4 @@
-"""What a rank that fails tells the others; the ranks share a store of this process."""
+"""Errors that a failing rank shares with other ranks, through a store in this process."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def boards() -> list[FailureBoard]:
     return [FailureBoard(store, rank) for rank in range(3)]
 
 
-def test_the_others_end_with_what_the_first_one_said(boards: list[FailureBoard]) -> None:
+def test_other_ranks_end_with_the_first_published_error(boards: list[FailureBoard]) -> None:
     boards[1].announce(ValueError("planted\nand more"))
     boards[2].announce(ValueError("later"))
-    found = boards[0].explained(LOST)
+    translated = boards[0].explained(LOST)
 
-    assert isinstance(found, RankError)
-    assert str(found) == "rank 0 ends because of another rank: rank 1 failed: ValueError: planted"
-    assert found.__notes__ == ["torch: RuntimeError: gloo: connection closed by peer"]
+    assert isinstance(translated, RankError)
+    assert str(translated) == "rank 0 ends because of another rank: rank 1 failed: ValueError: planted"
+    assert translated.__notes__ == ["torch: RuntimeError: gloo: connection closed by peer"]
 
 
-def test_one_that_ends_because_of_another_says_nothing_of_its_own(boards: list[FailureBoard]) -> None:
+def test_error_caused_by_another_rank_is_not_published(boards: list[FailureBoard]) -> None:
     boards[1].announce(RankError("rank 1 ends because of another rank"))
 
     assert str(boards[0].explained(LOST)) == (
@@ -35,7 +35,7 @@ def test_one_that_ends_because_of_another_says_nothing_of_its_own(boards: list[F
     )
 
 
-def test_after_a_failure_there_is_a_board_on_which_nothing_stands(boards: list[FailureBoard]) -> None:
+def test_store_of_the_next_attempt_is_empty(boards: list[FailureBoard]) -> None:
     boards[1].announce(ValueError("planted"))
     boards = [board.cleared() for board in boards]
     assert "without reporting an error" in str(boards[0].explained(LOST))
@@ -45,13 +45,13 @@ def test_after_a_failure_there_is_a_board_on_which_nothing_stands(boards: list[F
 
 
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("out of memory"), KeyboardInterrupt()])
-def test_an_error_of_ones_own_stays_what_it_is(boards: list[FailureBoard], error: BaseException) -> None:
+def test_error_of_this_rank_is_unchanged(boards: list[FailureBoard], error: BaseException) -> None:
     boards[1].announce(ValueError("planted"))
 
     assert boards[0].explained(error) is error
 
 
-def test_without_a_store_nothing_is_known_of_the_others() -> None:
+def test_errors_of_other_ranks_are_unknown_without_a_store() -> None:
     board = FailureBoard(None, 4)
     board.announce(ValueError("planted"))
 

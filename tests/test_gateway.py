@@ -1,4 +1,4 @@
-"""The gateway to the ranks, where there is one process; of several tells `distributed/test_ranks.py`."""
+"""Collectives with one process; `distributed/test_ranks.py` tests them with multiple processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hookbus.ranks import Ranks, join
 from hookbus.testing import fake_training
 
 
-class TestInOneProcess:
-    def test_what_is_given_comes_back(self) -> None:
+class TestSingleProcess:
+    def test_collectives_return_their_input_with_one_process(self) -> None:
         ranks = join()
 
         assert (ranks.rank, ranks.world_size, ranks.is_main) == (0, 1, True)
@@ -22,23 +22,23 @@ class TestInOneProcess:
         assert ranks.broadcast("path", "here") == "here"
         assert ranks.barrier("end") is None
 
-    def test_a_reduced_tensor_is_a_new_one(self) -> None:
-        given = torch.tensor([1.0, 2.0], requires_grad=True)
+    def test_reduced_tensor_is_a_copy(self) -> None:
+        tensor = torch.tensor([1.0, 2.0], requires_grad=True)
 
         for op in ("sum", "max", "min"):
-            found = Ranks().reduce("loss", given, op)
-            found += 1
-            assert found.tolist() == [2.0, 3.0]
-            assert not found.requires_grad
-        assert given.tolist() == [1.0, 2.0]
+            reduced = Ranks().reduce("loss", tensor, op)
+            reduced += 1
+            assert reduced.tolist() == [2.0, 3.0]
+            assert not reduced.requires_grad
+        assert tensor.tolist() == [1.0, 2.0]
 
-    def test_it_works_for_itself_and_raises_what_it_raised(self) -> None:
+    def test_single_process_calls_the_function_and_raises_its_error(self) -> None:
         assert Ranks().by_main("path", lambda: "here") == "here"
         assert Ranks().everywhere("path", lambda: "here") == ["here"]
         with pytest.raises(OSError, match="No space"):
-            Ranks().everywhere("path", fails)
+            Ranks().everywhere("path", raise_os_error)
 
-    def test_an_error_stays_what_it_is(self) -> None:
+    def test_single_process_raises_the_original_error(self) -> None:
         error = RuntimeError("gloo: connection closed")
 
         with pytest.raises(RuntimeError) as caught, Ranks().together():
@@ -46,88 +46,90 @@ class TestInOneProcess:
         assert caught.value is error
 
 
-class With(Ranks):
-    """This process and others, whose outcomes are known before."""
+class FakeRanks(Ranks):
+    """Collectives of this process with other ranks whose results are given."""
 
     def __init__(self, rank: int, *others: Any) -> None:
         super().__init__()
         self.rank, self.world_size = rank, 1 + len(others)
-        self.told: Any = None
+        self.sent: Any = None
         self._others = list(others)
 
     def _gather(self, name: str, value: Any) -> list[Any]:
-        self.told = value
-        found = list(self._others)
-        found.insert(self.rank, value)
-        return found
+        self.sent = value
+        gathered = list(self._others)
+        gathered.insert(self.rank, value)
+        return gathered
 
 
-def fails() -> None:
+def raise_os_error() -> None:
     raise OSError(28, "No space left on device")
 
 
-class TestWorkOnSeveralRanks:
-    def test_every_rank_gets_what_all_have_found(self) -> None:
-        assert With(1, ("a", None), ("c", None)).everywhere("files", lambda: "b") == ["a", "b", "c"]
+class TestMultipleRanks:
+    def test_every_rank_receives_the_results_of_all_ranks(self) -> None:
+        assert FakeRanks(1, ("a", None), ("c", None)).everywhere("files", lambda: "b") == ["a", "b", "c"]
 
-    def test_the_main_rank_works_alone_and_all_get_what_it_found(self) -> None:
-        assert With(1, ("found", None)).by_main("path", fails) == "found"
+    def test_function_of_rank_0_is_not_called_on_other_ranks(self) -> None:
+        assert FakeRanks(1, ("found", None)).by_main("path", raise_os_error) == "found"
 
-    def test_a_failure_elsewhere_is_one_here_and_the_first_one_counts(self) -> None:
+    def test_error_of_the_first_failed_rank_is_raised(self) -> None:
         first, second = CheckpointError("disk full"), RankError("no disk")
 
         with pytest.raises(CheckpointError) as caught:
-            With(0, (None, first), (None, second)).everywhere("the tensors", lambda: 7)
+            FakeRanks(0, (None, first), (None, second)).everywhere("the tensors", lambda: 7)
         assert caught.value is first
 
-    def test_a_rank_that_fails_tells_the_others_first(self) -> None:
-        ranks = With(1, ("a", None))
+    def test_failing_rank_sends_its_error_to_the_other_ranks(self) -> None:
+        ranks = FakeRanks(1, ("a", None))
 
         with pytest.raises(OSError, match="No space"):
-            ranks.everywhere("files", fails)
-        found, told = ranks.told
-        assert (found, type(told)) == (None, RankError)
-        assert str(told) == "rank 1 failed in 'files': OSError: [Errno 28] No space left on device"
+            ranks.everywhere("files", raise_os_error)
+        result, error = ranks.sent
+        assert (result, type(error)) == (None, RankError)
+        assert str(error) == "rank 1 failed in 'files': OSError: [Errno 28] No space left on device"
 
-    def test_a_failed_checkpoint_is_one_for_the_others_as_well(self) -> None:
-        def damaged() -> None:
-            raise CheckpointDamaged("a.pth: damaged")
+    def test_checkpoint_error_is_sent_as_a_checkpoint_error(self) -> None:
+        def raise_corrupted() -> None:
+            raise CheckpointDamaged("a.pth: corrupted")
 
-        ranks = With(0, (None, None))
+        ranks = FakeRanks(0, (None, None))
         with pytest.raises(CheckpointDamaged):
-            ranks.by_main("a.pth", damaged)
-        told = ranks.told[1]
-        assert type(told) is CheckpointError
-        assert str(told) == "rank 0 failed in 'a.pth': CheckpointDamaged: a.pth: damaged"
+            ranks.by_main("a.pth", raise_corrupted)
+        error = ranks.sent[1]
+        assert type(error) is CheckpointError
+        assert str(error) == "rank 0 failed in 'a.pth': CheckpointDamaged: a.pth: corrupted"
 
 
-class Asking(Hook):
+class GatherIterations(Hook):
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[object] = []
+        self.gathered: list[object] = []
 
     def after_train_iter(self, run) -> None:
-        self.heard += run.ranks.gather("iteration", run.iter)
+        self.gathered += run.ranks.gather("iteration", run.iter)
 
 
-class AskingAlone(Asking):
+class MainRankGather(GatherIterations):
     ranks = "main"
 
 
-def test_a_hook_reaches_the_ranks_through_its_run() -> None:
-    hook = Asking()
+def test_hook_calls_collectives_of_its_run() -> None:
+    hook = GatherIterations()
     fake_training([hook], epochs=1, batches=2)
 
-    assert hook.heard == [0, 1]
+    assert hook.gathered == [0, 1]
 
 
-def test_a_hook_of_the_main_rank_alone_must_not_ask_the_others() -> None:
-    with pytest.raises(RequestError, match=r"hook 'asking_alone' runs on rank 0 only .* collective call 'iteration'"):
-        fake_training([AskingAlone()], epochs=1)
+def test_collective_call_of_a_main_rank_hook_raises() -> None:
+    with pytest.raises(
+        RequestError, match=r"hook 'main_rank_gather' runs on rank 0 only .* collective call 'iteration'"
+    ):
+        fake_training([MainRankGather()], epochs=1)
 
 
-def test_nor_must_a_function_that_it_calls_or_has_called_for_it() -> None:
-    class Recording(Hook):
+def test_collective_call_of_a_function_of_a_main_rank_hook_raises() -> None:
+    class MainRankRecords(Hook):
         ranks = "main"
 
         def after_train_iter(self, run) -> None:
@@ -136,13 +138,13 @@ def test_nor_must_a_function_that_it_calls_or_has_called_for_it() -> None:
         def deliver(self, metrics, step) -> None:
             self.run.ranks.barrier("record")
 
-    with pytest.raises(RequestError, match="hook 'recording' runs on rank 0 only"):
-        fake_training([Recording()], epochs=1)
+    with pytest.raises(RequestError, match="hook 'main_rank_records' runs on rank 0 only"):
+        fake_training([MainRankRecords()], epochs=1)
 
 
-def test_the_loop_may_ask_beside_such_a_hook() -> None:
-    class Quiet(Hook):
+def test_loop_may_make_collective_calls_with_a_main_rank_hook() -> None:
+    class MainRankHook(Hook):
         ranks = "main"
 
-    with HookBus([Quiet()]).run() as run:
+    with HookBus([MainRankHook()]).run() as run:
         assert run.ranks.gather("loop", 1) == [1]

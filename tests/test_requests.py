@@ -1,4 +1,4 @@
-"""Listeners ask, the bus acts: who asked is known, and what is done does not depend on the order of the hooks."""
+"""Requests of hooks, and their processing after an event in a fixed order."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from hookbus.testing import RecordingBus, fake_training
 
 
 class FakeSaver:
-    """Notes what it is asked to write instead of writing."""
+    """Saver that records its calls and writes nothing."""
 
     def __init__(self, log: list[str], name: str = "saver", result: bool | None = False) -> None:
         self.log, self.name, self.result = log, name, result
 
     def plan(self, run: Any, requests: list[Request]) -> Path | None:
         self.log.append(f"{self.name} plans {', '.join(map(str, requests))} at step {run.steps_done}")
-        return None if "nothing" in self.name else Path(f"{self.name}.pth")
+        return None if "skip" in self.name else Path(f"{self.name}.pth")
 
     def write(self, run: Any, checkpoint: dict[str, Any]) -> bool | None:
         self.log.append(f"{self.name} writes")
@@ -48,16 +48,18 @@ def bus() -> Any:
     return RecordingBus()
 
 
-def asking(point: str, ask: Callable[[Any], None], name: str = "asking", at: int | None = None) -> Hook:
-    """A hook that asks for something at a point, once or at one iteration."""
-    asked: list[int] = []
+def requesting_hook(
+    point: str, make_request: Callable[[Any], None], name: str = "requester", at: int | None = None
+) -> Hook:
+    """Return a hook that makes a request at a point, once or at one iteration."""
+    calls: list[int] = []
 
     def listener(self: Hook, run: Any) -> None:
-        if not asked and at in (None, run.iters_done):
-            asked.append(run.iters_done)
-            ask(run)
+        if not calls and at in (None, run.iters_done):
+            calls.append(run.iters_done)
+            make_request(run)
 
-    return type("Asking", (Hook,), {point: listener})(name=name)
+    return type("RequestingHook", (Hook,), {point: listener})(name=name)
 
 
 def iterate(bus: Any, iterations: int) -> None:
@@ -73,12 +75,12 @@ def request(kind: Kind, by: str) -> Request:
     return Request(kind, by, "why", 0, 0, 0)
 
 
-def test_requests_of_one_kind_are_taken_out_sorted_by_who_asked() -> None:
+def test_requests_of_one_type_are_taken_sorted_by_requester() -> None:
     queue = Queue()
     assert not queue
     stops, save = [request(Kind.STOP, name) for name in "bca"], request(Kind.SAVE, "a")
-    for each in (stops[0], save, *stops[1:]):
-        queue.add(each)
+    for pending in (stops[0], save, *stops[1:]):
+        queue.add(pending)
     assert queue
     assert queue.take(Kind.STOP) == [stops[2], stops[0], stops[1]]
     assert queue.take(Kind.STOP) == []
@@ -86,52 +88,52 @@ def test_requests_of_one_kind_are_taken_out_sorted_by_who_asked() -> None:
     assert list(queue.history) == [stops[2], stops[0], stops[1]]
 
 
-def test_what_waits_can_be_dropped_and_told() -> None:
+def test_pending_requests_can_be_dropped() -> None:
     queue = Queue()
     waiting = [request(Kind.STOP, "b"), request(Kind.SAVE, "b"), request(Kind.VALIDATE, "a")]
-    for each in waiting:
-        queue.add(each)
+    for pending in waiting:
+        queue.add(pending)
     assert queue.drop() == [waiting[2], waiting[1], waiting[0]]
     assert not queue
     assert list(queue.history) == []
 
 
-def test_a_request_reads_as_who_and_why() -> None:
+def test_request_is_formatted_as_requester_and_reason() -> None:
     assert str(request(Kind.STOP, "early_stopping")) == "early_stopping: why"
     assert str(Request(Kind.STOP, "loop", "", 0, 0, 0)) == "loop"
 
 
-def test_settling_happens_at_points_of_the_lifecycle() -> None:
+def test_requests_are_processed_at_points_of_the_lifecycle() -> None:
     assert set(POINTS) > SETTLING > BOUNDARIES
     assert {"before_train", "after_train_epoch"} == SETTLING - BOUNDARIES
 
 
-# -- who, why, when --------------------------------------------------------------------------------------------
+# -- requester, reason and counts ------------------------------------------------------------------------------
 
 
-def test_a_request_knows_who_asked_why_and_when(bus: Any) -> None:
-    bus.register(asking("after_train_iter", lambda run: run.request_stop("enough", outcome="preempted"), at=3))
+def test_request_contains_requester_reason_and_counts(bus: Any) -> None:
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop("enough", outcome="preempted"), at=3))
     with bus.run() as run:
         bus.emit("before_train_epoch")
         iterate(bus, 3)
     (stop,) = run.stops
-    assert stop == Request(Kind.STOP, "asking", "enough", 0, 2, 3, {"outcome": "preempted"})
+    assert stop == Request(Kind.STOP, "requester", "enough", 0, 2, 3, {"outcome": "preempted"})
     assert list(run.queue.history) == [stop]
     assert run.outcome == "preempted"
 
 
-def test_functions_nested_events_threads_and_the_loop_are_told_apart(bus: Any) -> None:
-    ask: Callable[[Any], None] = lambda run: run.request_stop()  # noqa: E731
-    bus.on("before_train", name="function")(lambda run: ask(run))
+def test_requester_is_the_function_hook_thread_or_loop(bus: Any) -> None:
+    make_request: Callable[[Any], None] = lambda run: run.request_stop()  # noqa: E731
+    bus.on("before_train", name="function")(lambda run: make_request(run))
 
     class Outer(Hook):
         def before_epoch(self, run: Any) -> None:
             run.bus.emit("log_text")
-            ask(run)
+            make_request(run)
 
-    class Inner(Hook):
+    class InnerHook(Hook):
         def log_text(self, run: Any) -> None:
-            ask(run)
+            make_request(run)
 
     class Background(Hook):
         def before_train_epoch(self, run: Any) -> None:
@@ -140,24 +142,24 @@ def test_functions_nested_events_threads_and_the_loop_are_told_apart(bus: Any) -
             thread.join()
 
         def work(self, run: Any) -> None:
-            ask(run)
+            make_request(run)
 
-    for hook in (Outer(), Inner(), Background()):
+    for hook in (Outer(), InnerHook(), Background()):
         bus.register(hook)
     run = bus.current
     for point in ("before_train", "before_epoch", "before_train_epoch"):
         bus.fire(point)
-    ask(run)
-    asked = [each.by for each in (*run.stops, *run.queue.waiting)]
-    assert asked == ["function", "inner", "outer", "background", "loop"]
+    make_request(run)
+    requesters = [pending.by for pending in (*run.stops, *run.queue.waiting)]
+    assert requesters == ["function", "inner", "outer", "background", "loop"]
 
 
-# -- when ------------------------------------------------------------------------------------------------------
+# -- boundaries ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS if "train" in point and point not in ("before_train",)])
-def test_a_stop_is_agreed_at_the_next_boundary(bus: Any, point: str) -> None:
-    bus.register(asking(point, lambda run: run.request_stop("enough")))
+def test_stop_request_is_processed_at_the_next_boundary(bus: Any, point: str) -> None:
+    bus.register(requesting_hook(point, lambda run: run.request_stop("enough")))
     run = bus.current
     bus.fire(point)
     assert bool(run.stops) == (point in BOUNDARIES)
@@ -165,7 +167,7 @@ def test_a_stop_is_agreed_at_the_next_boundary(bus: Any, point: str) -> None:
     assert len(run.stops) == 1
 
 
-def test_a_request_of_the_loop_is_met_when_it_asks_whether_to_stop(bus: Any) -> None:
+def test_stop_request_of_the_loop_is_processed_by_should_stop(bus: Any) -> None:
     with bus.run() as run:
         bus.emit("before_train_epoch")
         run.request_stop("enough")
@@ -174,7 +176,7 @@ def test_a_request_of_the_loop_is_met_when_it_asks_whether_to_stop(bus: Any) -> 
         assert run.stop_reasons == ["loop: enough"]
 
 
-def test_inside_another_event_nothing_is_settled(bus: Any) -> None:
+def test_nested_event_processes_no_requests(bus: Any) -> None:
     seen: list[int] = []
 
     class Outer(Hook):
@@ -184,14 +186,14 @@ def test_inside_another_event_nothing_is_settled(bus: Any) -> None:
             seen.append(len(run.stops))
 
     bus.register(Outer())
-    bus.register(asking("after_epoch", lambda run: run.request_stop("inner"), name="inner"))
+    bus.register(requesting_hook("after_epoch", lambda run: run.request_stop("inner"), name="inner"))
     bus.fire("after_train_iter")
     assert seen == [0]
     assert bus.current.stop_reasons == ["inner: inner", "outer: outer"]
 
 
-def test_a_run_inside_a_listener_of_another_bus_settles_its_own_requests(bus: Any) -> None:
-    inner: Any = HookBus([asking("after_train_iter", lambda run: run.request_stop("inner"), name="inner")])
+def test_run_inside_a_listener_of_another_bus_processes_its_requests(bus: Any) -> None:
+    inner: Any = HookBus([requesting_hook("after_train_iter", lambda run: run.request_stop("inner"), name="inner")])
     seen: list[list[str]] = []
 
     @bus.on("before_train")
@@ -204,18 +206,18 @@ def test_a_run_inside_a_listener_of_another_bus_settles_its_own_requests(bus: An
     assert seen == [["inner: inner"]]
 
 
-def test_reasons_are_sorted_by_name_whatever_the_order_of_the_hooks(bus: Any) -> None:
+def test_stop_reasons_are_sorted_by_name(bus: Any) -> None:
     for name in ("c", "a", "b"):
-        bus.register(asking("after_train_iter", lambda run: run.request_stop("enough"), name=name))
+        bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop("enough"), name=name))
     bus.fire("after_train_iter")
     assert bus.current.stop_reasons == ["a: enough", "b: enough", "c: enough"]
 
 
-# -- the order of settlement -------------------------------------------------------------------------------------
+# -- order of the processing -------------------------------------------------------------------------------------
 
 
-def everything_asked(order: tuple[str, ...], log: list[str]) -> Any:
-    """One iteration in which four hooks ask, registered in this order."""
+def iteration_with_four_requests(order: tuple[str, ...], log: list[str]) -> Any:
+    """Execute one iteration in which four hooks make requests, registered in a given order."""
     model = nn.Linear(1, 1)
     bus: Any = RecordingBus()
     requests: dict[str, Callable[[Any], None]] = {
@@ -234,7 +236,7 @@ def everything_asked(order: tuple[str, ...], log: list[str]) -> Any:
         return {"accuracy": 0.5}
 
     for name in order:
-        bus.register(asking("after_train_iter", requests[name], name=name))
+        bus.register(requesting_hook("after_train_iter", requests[name], name=name))
     with bus.run(model=model, validate=validate) as run:
         run.metrics.window("w")
         iterate(bus, 1)
@@ -243,8 +245,10 @@ def everything_asked(order: tuple[str, ...], log: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["stop", "save", "validate", "record"])))
-def test_records_validations_saves_and_stops_are_settled_in_this_order(order: tuple[str, ...], log: list[str]) -> None:
-    bus = everything_asked(order, log)
+def test_records_validations_saves_and_stops_are_processed_in_this_order(
+    order: tuple[str, ...], log: list[str]
+) -> None:
+    bus = iteration_with_four_requests(order, log)
     assert log == [
         "record {'train/loss': 1.0} at step 1",
         "validates",
@@ -263,16 +267,16 @@ def test_records_validations_saves_and_stops_are_settled_in_this_order(order: tu
 # -- records -----------------------------------------------------------------------------------------------------
 
 
-def test_a_record_waits_for_the_next_update_and_begins_its_window_again(bus: Any) -> None:
+def test_record_is_delivered_at_the_next_step_and_resets_its_window(bus: Any) -> None:
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
     seen: list[tuple[dict[str, float], int]] = []
 
-    class Writing(Hook):
+    class RecordRequests(Hook):
         def after_train_iter(self, run: Any) -> None:
             if run.iters_done in (1, 4):
                 run.request_record(run.metrics.window("mine"), lambda metrics, step: seen.append((dict(metrics), step)))
 
-    bus.register(Writing())
+    bus.register(RecordRequests())
     with bus.run(optimizer=optimizer) as run:
         run.metrics.window("mine")
         for i in range(7):
@@ -283,11 +287,13 @@ def test_a_record_waits_for_the_next_update_and_begins_its_window_again(bus: Any
         assert seen == [({"train/loss": 2.0}, 1), ({"train/loss": 5.0}, 2)]
 
 
-def test_a_record_that_still_waits_at_the_end_of_training_is_delivered_there(bus: Any) -> None:
+def test_pending_record_is_delivered_at_the_end_of_training(bus: Any) -> None:
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
     seen: list[tuple[dict[str, float], int]] = []
     deliver = lambda metrics, step: seen.append((dict(metrics), step))  # noqa: E731
-    bus.register(asking("after_train_iter", lambda run: run.request_record(run.metrics.window("mine"), deliver)))
+    bus.register(
+        requesting_hook("after_train_iter", lambda run: run.request_record(run.metrics.window("mine"), deliver))
+    )
     with bus.run(optimizer=optimizer) as run:
         run.metrics.window("mine")
         iterate(bus, 2)
@@ -295,10 +301,10 @@ def test_a_record_that_still_waits_at_the_end_of_training_is_delivered_there(bus
     assert seen == [({"train/loss": 1.5}, 0)]
 
 
-def test_what_is_logged_while_a_record_is_delivered_belongs_to_the_next_one_of_all(bus: Any) -> None:
+def test_value_logged_during_a_delivery_belongs_to_the_next_record(bus: Any) -> None:
     seen: dict[str, list[dict[str, float]]] = {"a": [], "b": []}
 
-    class Writing(Hook):
+    class RecordRequests(Hook):
         def before_train(self, run: Any) -> None:
             run.metrics.window(self.name)
 
@@ -308,49 +314,49 @@ def test_what_is_logged_while_a_record_is_delivered_belongs_to_the_next_one_of_a
         def deliver(self, metrics: Metrics, step: int) -> None:
             seen[self.name].append(dict(metrics))
             if self.name == "a" and step == 1:
-                self.run.log(told=7.0)
+                self.run.log(delivered=7.0)
 
-    bus.register(Writing(name="a")), bus.register(Writing(name="b"))
+    bus.register(RecordRequests(name="a")), bus.register(RecordRequests(name="b"))
     with bus.run():
         iterate(bus, 2)
 
     assert seen["a"] == seen["b"]
-    assert [each.get("train/told") for each in seen["a"]] == [None, 7.0]
+    assert [metrics.get("train/delivered") for metrics in seen["a"]] == [None, 7.0]
 
 
 # -- validations -------------------------------------------------------------------------------------------------
 
 
-def test_one_validation_is_made_for_all_who_asked(bus: Any) -> None:
-    made: list[int] = []
+def test_one_validation_is_executed_for_all_requests(bus: Any) -> None:
+    steps: list[int] = []
     for name in "ab":
-        bus.register(asking("after_train_iter", lambda run: run.request_validation(), name=name))
-    with bus.run(validate=lambda run: made.append(run.steps_done)) as run:
+        bus.register(requesting_hook("after_train_iter", lambda run: run.request_validation(), name=name))
+    with bus.run(validate=lambda run: steps.append(run.steps_done)) as run:
         iterate(bus, 2)
-    assert made == [1]
-    assert [each.by for each in run.queue.history] == ["a", "b"]
+    assert steps == [1]
+    assert [processed.by for processed in run.queue.history] == ["a", "b"]
 
 
-def test_a_validation_is_not_repeated_without_an_update_in_between(bus: Any) -> None:
-    made: list[int] = []
+def test_validation_is_not_repeated_without_an_optimizer_step(bus: Any) -> None:
+    steps: list[int] = []
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters())
     bus.on("after_train_iter")(lambda run: run.request_validation())
-    with bus.run(optimizer=optimizer, validate=lambda run: made.append(run.iters_done)):
+    with bus.run(optimizer=optimizer, validate=lambda run: steps.append(run.iters_done)):
         for i in range(6):
             bus.emit("before_train_iter", batch_idx=i)
             if i in (2, 3):
                 optimizer.step()
             bus.emit("after_train_iter", batch_idx=i)
-    assert made == [1, 3, 4]
+    assert steps == [1, 3, 4]
 
 
 @pytest.mark.parametrize(("at", "validated"), [(1, []), (4, [3]), (6, [3, 6])])
 @pytest.mark.parametrize("first", [True, False])
-def test_an_epoch_that_a_stop_has_cut_is_not_validated(bus: Any, at: int, validated: list[int], first: bool) -> None:
-    """A loop that asks after its batches, before or after it says that the epoch is over."""
-    made: list[int] = []
-    bus.register(asking("after_train_iter", lambda run: run.request_stop(), at=at))
-    with bus.run(epochs=3, validate=lambda run: made.append(run.iters_done)) as run:
+def test_epoch_truncated_by_a_stop_is_not_validated(bus: Any, at: int, validated: list[int], first: bool) -> None:
+    # The loop requests a validation after its batches, before or after it emits the end of the epoch.
+    steps: list[int] = []
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop(), at=at))
+    with bus.run(epochs=3, validate=lambda run: steps.append(run.iters_done)) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for i, _ in run.batches(range(3)):
@@ -361,24 +367,24 @@ def test_an_epoch_that_a_stop_has_cut_is_not_validated(bus: Any, at: int, valida
             bus.emit("after_train_epoch")
             if not first:
                 run.request_validation()
-    assert made == validated
+    assert steps == validated
 
 
-def test_a_stopped_training_may_be_validated_when_it_is_over(bus: Any) -> None:
-    made: list[int] = []
-    bus.register(asking("after_train_iter", lambda run: run.request_stop(), at=4))
+def test_stopped_training_may_be_validated_at_its_end(bus: Any) -> None:
+    steps: list[int] = []
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop(), at=4))
     bus.on("after_train")(lambda run: run.request_validation())
-    with bus.run(epochs=3, validate=lambda run: made.append(run.iters_done)) as run:
+    with bus.run(epochs=3, validate=lambda run: steps.append(run.iters_done)) as run:
         for _ in run.epochs():
             for i, _ in run.batches(range(3)):
                 bus.emit("before_train_iter", batch_idx=i)
                 bus.emit("after_train_iter", batch_idx=i)
-    assert made == [4]
+    assert steps == [4]
 
 
-def test_a_validation_before_training_counts_for_nothing(bus: Any) -> None:
+def test_validation_before_training_is_a_sanity_check(bus: Any) -> None:
     sanity: list[bool] = []
-    bus.register(asking("before_train", lambda run: run.request_validation("sanity")))
+    bus.register(requesting_hook("before_train", lambda run: run.request_validation("sanity")))
 
     def validate(run: Any) -> dict[str, float]:
         sanity.append(run.sanity_checking)
@@ -395,12 +401,10 @@ def test_a_validation_before_training_counts_for_nothing(bus: Any) -> None:
     assert not run.sanity_checking
 
 
-def test_inside_a_validation_another_one_cannot_be_asked_for_and_the_rest_joins_the_queue(
-    bus: Any, log: list[str]
-) -> None:
+def test_requests_during_a_validation_are_queued_except_for_validations(bus: Any, log: list[str]) -> None:
     saver, errors = FakeSaver(log), []
 
-    class Judging(Hook):
+    class ValidationRequests(Hook):
         def after_val_epoch(self, run: Any) -> None:
             run.request_save("better", saver=saver)
             run.request_stop("good enough")
@@ -410,17 +414,17 @@ def test_inside_a_validation_another_one_cannot_be_asked_for_and_the_rest_joins_
             except RequestError as error:
                 errors.append(str(error))
 
-    bus.register(Judging())
-    bus.register(asking("after_train_iter", lambda run: run.request_validation()))
+    bus.register(ValidationRequests(name="evaluator"))
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_validation()))
     with bus.run(model=nn.Linear(1, 1), validate=lambda: {"accuracy": 0.5}) as run:
         iterate(bus, 1)
-        assert run.stop_reasons == ["judging: good enough"]
-    assert log == ["saved 0, stopped 0", "saver plans judging: better at step 1", "saver writes"]
-    assert errors == ["judging requested a validation during a validation. Request it after `after_val`."]
+        assert run.stop_reasons == ["evaluator: good enough"]
+    assert log == ["saved 0, stopped 0", "saver plans evaluator: better at step 1", "saver writes"]
+    assert errors == ["evaluator requested a validation during a validation. Request it after `after_val`."]
 
 
-def test_a_validation_that_nobody_can_make_is_refused_where_it_is_asked_for(bus: Any) -> None:
-    bus.register(asking("after_train_iter", lambda run: run.request_validation()))
+def test_validation_request_without_a_function_raises(bus: Any) -> None:
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_validation()))
     with (
         pytest.raises(RequestError, match="The run has no validation function. Pass .*, or validate= to bus.run"),
         bus.run(),
@@ -431,10 +435,10 @@ def test_a_validation_that_nobody_can_make_is_refused_where_it_is_asked_for(bus:
 # -- saves -------------------------------------------------------------------------------------------------------
 
 
-def test_saves_of_one_boundary_are_one_per_saver_for_all_who_asked(bus: Any, log: list[str]) -> None:
+def test_saves_of_one_boundary_are_one_per_saver(bus: Any, log: list[str]) -> None:
     own, other = FakeSaver(log, "own"), FakeSaver(log, "other", result=True)
     for name, saver in (("c", own), ("a", other), ("b", own)):
-        bus.register(asking("after_train_iter", saving(saver), name=name))
+        bus.register(requesting_hook("after_train_iter", save_request(saver), name=name))
     with bus.run(model=nn.Linear(1, 1)) as run:
         iterate(bus, 2)
     assert log == [
@@ -443,17 +447,17 @@ def test_saves_of_one_boundary_are_one_per_saver_for_all_who_asked(bus: Any, log
         "own plans b: x, c: x at step 1",
         "own writes",
     ]
-    assert [dict(each) for each in bus.arguments("after_save_checkpoint")] == [
+    assert [dict(arguments) for arguments in bus.arguments("after_save_checkpoint")] == [
         {"path": Path("other.pth"), "is_best": True, "metrics": run.metrics.results},
         {"path": Path("own.pth"), "is_best": False, "metrics": run.metrics.results},
     ]
 
 
-def saving(saver: FakeSaver | None = None, reason: str = "x", **details: Any) -> Callable[[Any], None]:
+def save_request(saver: FakeSaver | None = None, reason: str = "x", **details: Any) -> Callable[[Any], None]:
     return lambda run: run.request_save(reason, saver=saver, **details)
 
 
-def test_the_checkpoint_may_be_changed_before_it_is_written(bus: Any, log: list[str]) -> None:
+def test_checkpoint_may_be_modified_before_it_is_written(bus: Any, log: list[str]) -> None:
     written: list[dict[str, Any]] = []
 
     class Saver(FakeSaver):
@@ -462,7 +466,7 @@ def test_the_checkpoint_may_be_changed_before_it_is_written(bus: Any, log: list[
             return False
 
     bus.on("before_save_checkpoint")(lambda checkpoint: checkpoint.update(note="mine"))
-    bus.register(asking("after_train_iter", saving(Saver(log))))
+    bus.register(requesting_hook("after_train_iter", save_request(Saver(log))))
     with bus.run(model=nn.Linear(1, 1)):
         iterate(bus, 1)
     assert written[0]["note"] == "mine"
@@ -470,54 +474,57 @@ def test_the_checkpoint_may_be_changed_before_it_is_written(bus: Any, log: list[
 
 
 @pytest.mark.parametrize(
-    ("name", "result", "events"), [("nothing to write", False, []), ("failing", None, ["before_save_checkpoint"])]
+    ("name", "result", "events"), [("skip", False, []), ("failing", None, ["before_save_checkpoint"])]
 )
-def test_a_save_that_is_not_made_is_not_told(
+def test_skipped_or_failed_save_emits_no_after_save_checkpoint(
     bus: Any, log: list[str], name: str, result: bool | None, events: list[str]
 ) -> None:
-    bus.register(asking("after_train_iter", saving(FakeSaver(log, name, result))))
+    bus.register(requesting_hook("after_train_iter", save_request(FakeSaver(log, name, result))))
     with bus.run(model=nn.Linear(1, 1)):
         iterate(bus, 1)
     assert [point for point in bus.fired if "checkpoint" in point] == events
 
 
-def test_without_a_saver_of_its_own_a_save_goes_to_the_one_that_the_run_provides(bus: Any, log: list[str]) -> None:
-    bus.register(asking("after_train_iter", saving(reason="last")))
+def test_save_request_uses_the_saver_of_the_run_by_default(bus: Any, log: list[str]) -> None:
+    bus.register(requesting_hook("after_train_iter", save_request(reason="last")))
     with bus.run(model=nn.Linear(1, 1)) as run:
         run.provide("saver", FakeSaver(log))
         iterate(bus, 1)
-    assert log[0] == "saver plans asking: last at step 1"
+    assert log[0] == "saver plans requester: last at step 1"
 
 
-def test_a_save_that_nobody_can_make_is_refused_where_it_is_asked_for(bus: Any) -> None:
-    bus.register(asking("after_train_iter", saving()))
-    with pytest.raises(RequestError, match="asking requested a checkpoint, but no hook writes checkpoints"), bus.run():
+def test_save_request_without_a_saver_raises(bus: Any) -> None:
+    bus.register(requesting_hook("after_train_iter", save_request()))
+    with (
+        pytest.raises(RequestError, match="requester requested a checkpoint, but no hook writes checkpoints"),
+        bus.run(),
+    ):
         iterate(bus, 1)
 
 
-def test_a_stop_asked_for_when_a_file_was_saved_is_agreed_at_the_same_boundary(bus: Any, log: list[str]) -> None:
-    bus.register(asking("after_train_iter", saving(FakeSaver(log))))
-    bus.register(asking("after_save_checkpoint", lambda run: run.request_stop("saved"), name="stopping"))
+def test_stop_request_after_a_save_is_processed_at_the_same_boundary(bus: Any, log: list[str]) -> None:
+    bus.register(requesting_hook("after_train_iter", save_request(FakeSaver(log))))
+    bus.register(requesting_hook("after_save_checkpoint", lambda run: run.request_stop("saved"), name="stop_request"))
     with bus.run(model=nn.Linear(1, 1)) as run:
         iterate(bus, 1)
-        assert run.stop_reasons == ["stopping: saved"]
+        assert run.stop_reasons == ["stop_request: saved"]
 
 
-def test_what_is_asked_for_at_the_end_of_training_is_done_before_the_run_ends(bus: Any, log: list[str]) -> None:
-    bus.register(asking("after_train", saving(FakeSaver(log, "first")), name="a"))
-    bus.register(asking("after_run", saving(FakeSaver(log, "second")), name="b"))
+def test_requests_at_the_end_of_training_are_processed_before_the_run_ends(bus: Any, log: list[str]) -> None:
+    bus.register(requesting_hook("after_train", save_request(FakeSaver(log, "first")), name="a"))
+    bus.register(requesting_hook("after_run", save_request(FakeSaver(log, "second")), name="b"))
     with bus.run(model=nn.Linear(1, 1)):
         iterate(bus, 1)
     assert log == ["first plans a: x at step 1", "first writes", "second plans b: x at step 1", "second writes"]
 
 
-# -- the rest ----------------------------------------------------------------------------------------------------
+# -- stops, skips and failures -----------------------------------------------------------------------------------
 
 
-def test_requests_of_a_run_that_failed_are_dropped_and_told(
+def test_requests_of_a_failed_run_are_dropped_with_a_warning(
     bus: Any, log: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Asking(Hook):
+    class Requester(Hook):
         def before_train_iter(self, run: Any) -> None:
             run.request_save("periodic", saver=FakeSaver(log))
             run.request_stop()
@@ -526,18 +533,18 @@ def test_requests_of_a_run_that_failed_are_dropped_and_told(
         def after_train_iter(self) -> None:
             raise ValueError("no")
 
-    bus.register(Asking())
+    bus.register(Requester())
     with pytest.raises(ValueError, match="no"), caplog.at_level(logging.WARNING), bus.run():
         iterate(bus, 1)
     assert log == []
     assert [record.getMessage() for record in caplog.records] == [
-        "The run ended before a request was processed: save, requested by asking: periodic",
-        "The run ended before a request was processed: stop, requested by asking",
+        "The run ended before a request was processed: save, requested by requester: periodic",
+        "The run ended before a request was processed: stop, requested by requester",
     ]
 
 
-def test_a_skipped_iteration_is_remembered_and_counts_as_an_iteration(bus: Any) -> None:
-    bus.register(asking("before_train_iter", lambda run: run.request_skip_iter("bad batch"), at=1))
+def test_skipped_iteration_is_in_the_history_and_is_counted(bus: Any) -> None:
+    bus.register(requesting_hook("before_train_iter", lambda run: run.request_skip_iter("bad batch"), at=1))
     skipped = []
     with bus.run() as run:
         for i in range(3):
@@ -546,7 +553,12 @@ def test_a_skipped_iteration_is_remembered_and_counts_as_an_iteration(bus: Any) 
             bus.emit("after_train_iter", batch_idx=i)
     assert skipped == [False, True, False]
     (request,) = run.queue.history
-    assert (request.kind, request.by, request.reason, request.iteration) == (Kind.SKIP_ITER, "asking", "bad batch", 1)
+    assert (request.kind, request.by, request.reason, request.iteration) == (
+        Kind.SKIP_ITER,
+        "requester",
+        "bad batch",
+        1,
+    )
     assert run.iters_done == 3
 
 
@@ -560,22 +572,22 @@ def train(bus: Any, epochs: int, batches: int) -> Any:
     return run
 
 
-def test_an_epoch_that_is_to_end_here_counts_and_the_next_one_begins(bus: Any) -> None:
-    bus.register(asking("after_train_iter", lambda run: run.request_stop_epoch("seen enough"), at=12))
+def test_epoch_ended_by_a_request_counts_and_the_next_one_begins(bus: Any) -> None:
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop_epoch("seen enough"), at=12))
     run = train(bus, epochs=3, batches=10)
     assert (run.iters_done, run.epochs_done, run.epoch_complete) == (22, 3, True)
-    assert [each["epoch"] for each in bus.arguments("after_epoch")] == [0, 1, 2]
+    assert [arguments["epoch"] for arguments in bus.arguments("after_epoch")] == [0, 1, 2]
 
 
-def test_a_stop_wins_over_the_end_of_an_epoch_so_that_it_does_not_count(bus: Any) -> None:
-    bus.register(asking("after_train_iter", lambda run: run.request_stop_epoch(), name="a", at=12))
-    bus.register(asking("after_train_iter", lambda run: run.request_stop(), name="b", at=12))
+def test_epoch_does_not_count_if_the_run_is_stopped_as_well(bus: Any) -> None:
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop_epoch(), name="a", at=12))
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop(), name="b", at=12))
     run = train(bus, epochs=3, batches=10)
     assert (run.iters_done, run.epochs_done, run.epoch_complete) == (12, 1, False)
 
 
-def test_a_stop_after_the_last_batch_leaves_a_complete_epoch(bus: Any) -> None:
-    bus.register(asking("after_train_iter", lambda run: run.request_stop(), at=20))
+def test_stop_after_the_last_batch_completes_the_epoch(bus: Any) -> None:
+    bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop(), at=20))
     run = train(bus, epochs=3, batches=10)
     assert (run.iters_done, run.epochs_done, run.epoch_complete) == (20, 2, True)
 
@@ -588,19 +600,19 @@ def test_a_stop_after_the_last_batch_leaves_a_complete_epoch(bus: Any) -> None:
         (["preempted", "stopped", "interrupted"], "interrupted"),
     ],
 )
-def test_of_several_stops_the_most_urgent_gives_the_outcome(bus: Any, outcomes: list[str], outcome: str) -> None:
+def test_outcome_is_that_of_the_strongest_stop_request(bus: Any, outcomes: list[str], outcome: str) -> None:
     for name in outcomes:
-        bus.register(asking("after_train_iter", stopping(name), name=name))
+        bus.register(requesting_hook("after_train_iter", stop_request(name), name=name))
     with contextlib.suppress(KeyboardInterrupt), bus.run() as run:
         iterate(bus, 1)
     assert run.outcome == outcome
 
 
-def stopping(outcome: Any) -> Callable[[Any], None]:
+def stop_request(outcome: Any) -> Callable[[Any], None]:
     return lambda run: run.request_stop(outcome=outcome)
 
 
-class Writes(Hook):
+class FailingWriter(Hook):
     observer = True
 
     def __init__(self, **settings: Any) -> None:
@@ -615,26 +627,26 @@ class Writes(Hook):
         raise ConnectionError("gone")
 
 
-class TestAHookThatFailsAtWhatItAskedFor:
-    def test_only_warns_where_it_is_an_observer_and_is_disabled_after_three_in_a_row(self) -> None:
-        hook = Writes()
+class TestFailureOfRequestedWork:
+    def test_failing_observer_warns_and_is_disabled_after_three_failures(self) -> None:
+        hook = FailingWriter()
         with pytest.warns(HookWarning) as warned:
             fake_training([hook], epochs=1, batches=5)
         assert hook.written == 3
-        first, last = (str(each.message) for each in warned)
+        first, last = (str(warning.message) for warning in warned)
         assert "failed at the requested record: ConnectionError: gone. Training continues." in first
         assert "failed 3 times, disabled since epoch 1, iteration 3" in last
 
-    def test_ends_the_run_where_it_says_so_and_is_named(self) -> None:
-        bus = HookBus([Writes(on_error="raise")])
+    def test_failing_hook_with_on_error_raise_ends_the_run_and_is_named(self) -> None:
+        bus = HookBus([FailingWriter(on_error="raise")])
         with pytest.raises(ConnectionError) as raised, bus.run():
             bus.emit("after_train_iter", outputs={"loss": 1.0})
         (note,) = raised.value.__notes__
-        assert note.startswith("raised by hook 'writes' (")
+        assert note.startswith("raised by hook 'failing_writer' (")
         assert note.endswith("at the requested record, epoch 1, iteration 1")
 
-    def test_is_heard_where_it_writes_checkpoints(self) -> None:
-        class Saves(Hook):
+    def test_failing_saver_with_on_error_warn_warns(self) -> None:
+        class FailingSaver(Hook):
             def before_run(self, run: Run) -> None:
                 run.provide("saver", self)
 
@@ -647,7 +659,10 @@ class TestAHookThatFailsAtWhatItAskedFor:
             def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
                 raise OSError("full")
 
-        bus = HookBus([Saves(on_error="warn")])
-        with pytest.warns(HookWarning, match=r"hook 'saves' .* failed at a save: OSError: full"), bus.run() as run:
+        bus = HookBus([FailingSaver(on_error="warn")])
+        with (
+            pytest.warns(HookWarning, match=r"hook 'failing_saver' .* failed at a save: OSError: full"),
+            bus.run() as run,
+        ):
             bus.emit("after_train_iter", outputs={"loss": 1.0})
         assert run.outcome == "finished"

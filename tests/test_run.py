@@ -1,4 +1,4 @@
-"""What hooks receive."""
+"""The run object that hooks receive."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ def iterate(bus: HookBus, *batches: Any) -> None:
         bus.emit("after_train_iter", batch=batch)
 
 
-class TestUpdates:
+class TestOptimizerSteps:
     @pytest.mark.parametrize("counts_steps", [False, True])
-    def test_without_an_optimizer_an_iteration_is_an_update_unless_the_loop_counts_them(
-        self, counts_steps: bool
-    ) -> None:
+    def test_iterations_are_steps_without_an_optimizer_unless_the_loop_counts_them(self, counts_steps: bool) -> None:
         bus = HookBus()
         with bus.run(counts_steps=counts_steps) as run:
             iterate(bus, 1, 2)
@@ -37,7 +35,7 @@ class TestUpdates:
                 bus.emit("after_optimizer_step")
             assert run.steps_done == (1 if counts_steps else 2)
 
-    def test_gradients_wait_between_an_iteration_and_its_update(self) -> None:
+    def test_run_is_accumulating_between_an_iteration_and_its_step(self) -> None:
         model = nn.Linear(1, 1)
         bus, optimizer = HookBus(), torch.optim.SGD(model.parameters(), lr=0.1)
         with bus.run(model=model, optimizer=optimizer) as run:
@@ -51,7 +49,7 @@ class TestUpdates:
             iterate(run.bus, 1)
             assert not run.mid_accumulation
 
-    def test_a_trainer_knows_that_itself(self) -> None:
+    def test_run_of_a_trainer_is_accumulating_between_micro_batches(self) -> None:
         seen: list[bool] = []
         training = toys.trainer(iterations=4, accumulate=2)
         training.bus.on("after_train_iter")(lambda run: seen.append(run.mid_accumulation))
@@ -60,7 +58,7 @@ class TestUpdates:
 
 
 class TestLog:
-    def test_takes_a_mapping_keywords_or_both(self) -> None:
+    def test_log_accepts_a_mapping_keywords_or_both(self) -> None:
         bus = HookBus()
         window = bus.current.metrics.window("mine")
         bus.current.log({"a": 1.0, "val/b": 2.0}, c=3)
@@ -77,28 +75,28 @@ class TestLog:
             run.validate()
             assert dict(run.all_metrics()) == {"train/loss": 1.5, "val/loss": 0.25}
 
-    def test_all_metrics_are_what_a_hook_gets_as_metrics_whether_or_not_any_asks_for_that(self) -> None:
-        class Calls(Hook):
+    def test_all_metrics_equal_the_metrics_argument_of_hooks(self) -> None:
+        class CallAllMetrics(Hook):
             def after_train_epoch(self, run: Run) -> None:
-                called.append(dict(run.all_metrics()))
+                returned.append(dict(run.all_metrics()))
 
             after_epoch = after_train = after_train_epoch
 
-        class Gets(Hook):
+        class TakeMetrics(Hook):
             def after_train_epoch(self, metrics: Metrics) -> None:
-                got.append(dict(metrics))
+                received.append(dict(metrics))
 
             after_epoch = after_train = after_train_epoch
 
-        called: list[dict[str, float]] = []
-        got: list[dict[str, float]] = []
-        for hook in (Calls(), Gets()):
+        returned: list[dict[str, float]] = []
+        received: list[dict[str, float]] = []
+        for hook in (CallAllMetrics(), TakeMetrics()):
             fake_training([hook], epochs=2, batches=2, losses=float, scores=lambda epoch: {"accuracy": epoch / 10})
-        assert called == got
-        assert called[0] == {"train/loss": 1.5}
-        assert called[4] == {"train/loss": 3.5, "val/accuracy": 0.2}
+        assert returned == received
+        assert returned[0] == {"train/loss": 1.5}
+        assert returned[4] == {"train/loss": 3.5, "val/accuracy": 0.2}
 
-    def test_a_hook_that_comes_before_the_first_epoch_gets_them_too(self) -> None:
+    def test_hook_registered_before_the_first_epoch_receives_metrics(self) -> None:
         bus, seen = HookBus(), []
         with bus.run():
             bus.on("after_train_epoch")(lambda metrics: seen.append(dict(metrics)))
@@ -110,11 +108,11 @@ class TestLog:
 
 
 class TestConfig:
-    def test_is_empty_where_there_is_none(self) -> None:
+    def test_config_is_empty_by_default(self) -> None:
         with HookBus().run() as run:
             assert (run.config, run.plain_config(), run.get("config")) == ({}, {}, {})
 
-    def test_is_told_in_plain_values(self) -> None:
+    def test_plain_config_contains_built_in_types(self) -> None:
         class Settings:
             def model_dump(self, mode: str) -> dict[str, str]:
                 return {"mode": mode}
@@ -125,29 +123,29 @@ class TestConfig:
             assert run.plain_config() == {"mode": "json"}
 
 
-class Watching(Hook):
+class MainRankHook(Hook):
     ranks = "main"
 
 
 class TestServes:
-    @pytest.mark.parametrize(("rank", "served"), [("0", True), ("1", False)])
-    def test_a_hook_of_the_main_rank_takes_part_there_alone(
-        self, monkeypatch: pytest.MonkeyPatch, rank: str, served: bool
+    @pytest.mark.parametrize(("rank", "expected"), [("0", True), ("1", False)])
+    def test_main_rank_hook_is_active_on_rank_0_only(
+        self, monkeypatch: pytest.MonkeyPatch, rank: str, expected: bool
     ) -> None:
         monkeypatch.setenv("RANK", rank)
         run = HookBus().current
-        assert (run.serves(Watching()), run.serves(Hook()), run.serves(object())) == (served, True, True)
+        assert (run.serves(MainRankHook()), run.serves(Hook()), run.serves(object())) == (expected, True, True)
 
 
 class TestState:
-    def trained(self) -> Run:
+    def trained_run(self) -> Run:
         run = fake_training(epochs=2, scores=lambda epoch: {"loss": 0.5 / epoch}).run
         run.best["val/loss"] = Best(0.25, epoch=2, step=6, weights="averaged", path=Path("best.pth"))
         run.best["val/accuracy"] = Best(0.5, epoch=1, step=3)
         return run
 
-    def test_is_plain_and_puts_another_run_at_the_same_place(self) -> None:
-        run = self.trained()
+    def test_state_restores_another_run_to_the_same_position(self) -> None:
+        run = self.trained_run()
         other = HookBus().current
         other.load_state_dict(run.state_dict())
         assert other.state_dict() == run.state_dict()
@@ -157,24 +155,24 @@ class TestState:
         assert dict(other.metrics.results) == {"val/loss": 0.25}
         json.dumps(run.state_dict()["best"])
 
-    def test_replaces_what_was_there(self) -> None:
+    def test_restored_state_replaces_the_best_results(self) -> None:
         other = HookBus().current
         best = other.best
         other.best["val/f1"] = Best(0.1, 1, 1)
-        other.load_state_dict(self.trained().state_dict())
+        other.load_state_dict(self.trained_run().state_dict())
         assert sorted(other.best) == ["val/accuracy", "val/loss"]
         assert other.best is best
 
-    def test_at_the_limit_leaves_nothing_to_do(self) -> None:
-        state = self.trained().state_dict()
-        for iterations, over in ((6, True), (7, False)):
+    def test_run_restored_at_its_limit_should_stop(self) -> None:
+        state = self.trained_run().state_dict()
+        for iterations, expected in ((6, True), (7, False)):
             with HookBus().run(iterations=iterations) as run:
                 run.load_state_dict(state)
-                assert run.should_stop is over
+                assert run.should_stop is expected
 
 
-class TestGoingOn:
-    def test_a_run_that_continues_another_has_its_counts_numbers_and_best(self) -> None:
+class TestContinuedRun:
+    def test_continued_run_keeps_counts_metrics_and_best_results(self) -> None:
         bus = RecordingBus()
         first = fake_training(bus=bus, epochs=1, scores=lambda epoch: {"loss": 0.5}).run
         first.best["val/loss"] = Best(0.5, 1, 3)
@@ -185,7 +183,7 @@ class TestGoingOn:
         assert dict(second.metrics.results) == {"val/loss": 0.5}
         assert (second.stops, second.outcome, second.exception) == ([], "finished", None)
 
-    def test_what_stopped_the_first_does_not_stop_the_second(self) -> None:
+    def test_stop_of_a_run_does_not_stop_the_continued_run(self) -> None:
         bus = HookBus()
         with bus.run(epochs=2) as run:
             run.request_stop("enough")
@@ -195,24 +193,24 @@ class TestGoingOn:
 
 
 class TestSeed:
-    def test_is_the_given_one_else_that_of_torch(self) -> None:
+    def test_seed_defaults_to_the_initial_seed_of_torch(self) -> None:
         torch.manual_seed(11)
         assert Run(HookBus()).seed == 11
         assert Run(HookBus(), seed=0).seed == 0
 
-    def test_without_torch_in_the_process_is_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_seed_is_zero_if_torch_is_not_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bus = HookBus()
         monkeypatch.delitem(sys.modules, "torch")
         assert Run(bus).seed == 0
 
 
-def test_a_run_has_no_room_for_what_it_does_not_know() -> None:
+def test_unknown_attribute_of_a_run_raises() -> None:
     run = HookBus().current
     with pytest.raises(AttributeError, match="should_stpo"):
         run.should_stpo = True  # type: ignore[attr-defined]
 
 
-def test_a_validation_of_its_own_leaves_the_mode_to_tell(tmp_path: Path) -> None:
+def test_mode_is_that_of_the_run_in_separate_validations_and_tests(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
     training: Trainer = toys.trainer(val_loader=toys.pairs(), test_loader=toys.pairs(), epochs=1)
     training.bus.on("before_run")(lambda run, mode: seen.append((mode, run.mode)))

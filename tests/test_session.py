@@ -1,4 +1,4 @@
-"""The life of a run: what is done before its loop, where it writes, and from where it goes on."""
+"""Start and end of a run: setup, work directory and resume."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.conftest import Project
 
 
-class TestBeginning:
-    def test_the_run_begins_on_entry_and_ends_on_leaving(self) -> None:
+class TestStart:
+    def test_run_starts_on_entry_and_ends_on_exit(self) -> None:
         bus = RecordingBus()
         assert not bus.current.alive
         with bus.run() as run:
@@ -33,16 +33,16 @@ class TestBeginning:
             assert (bus.fired, run.alive, run.outcome) == (["before_run"], True, "running")
         assert (bus.fired, run.alive, run.outcome) == (["before_run", "after_run", "cleanup"], False, "finished")
 
-    def test_hooks_have_the_run_from_the_start(self) -> None:
-        class Early(Hook):
+    def test_hooks_have_the_run_in_before_run(self) -> None:
+        class RecordRun(Hook):
             def before_run(self, run: Run) -> None:
                 self.same = self.run is run
 
-        hook = Early()
+        hook = RecordRun()
         with HookBus([hook]).run():
             assert hook.same
 
-    def test_a_second_run_inside_is_refused_and_the_first_goes_on(self) -> None:
+    def test_second_run_on_an_active_bus_raises_and_the_first_continues(self) -> None:
         bus = RecordingBus()
         with bus.run() as run:
             with (
@@ -54,48 +54,46 @@ class TestBeginning:
         assert bus.fired == ["before_run", "after_run", "cleanup"]
 
     @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
-    def test_a_hook_that_fails_at_the_start_keeps_the_loop_from_beginning(
-        self, tmp_path: Path, error: BaseException
-    ) -> None:
-        class Failing(Hook):
+    def test_error_of_a_hook_in_before_run_prevents_the_loop(self, tmp_path: Path, error: BaseException) -> None:
+        class FailAtStart(Hook):
             def before_run(self) -> None:
                 raise error
 
-        bus = RecordingBus([Failing()])
+        bus = RecordingBus([FailAtStart()])
         with pytest.raises(type(error)), bus.run(work_dir=tmp_path):
-            pytest.fail("the loop has begun")
+            pytest.fail("the loop has started")
         assert bus.fired == ["before_run", "on_exception", "after_run", "cleanup"]
         assert read_status(tmp_path)["error"] == in_one_line(error)
         with RecordingBus().run(work_dir=tmp_path, resume="auto"):
             pass
 
-    def test_wishes_of_order_that_contradict_each_other_are_an_error_at_the_start(self) -> None:
+    def test_contradictory_ordering_constraints_raise_at_the_start(self) -> None:
         bus = HookBus()
         bus.on("after_train_iter", name="a", before="b")(lambda: None)
         bus.on("after_train_iter", name="b", before="a")(lambda: None)
         with pytest.raises(OrderError), bus.run():
-            pytest.fail("the loop has begun")
+            pytest.fail("the loop has started")
         assert not bus.current.alive
 
-    def test_a_hook_that_will_ask_for_validations_needs_a_way_to_make_them(self) -> None:
-        class Evaluates(Hook):
+    def test_hook_that_schedules_validations_requires_a_validation_function(self) -> None:
+        class ScheduleValidation(Hook):
             schedules_validation = True
 
-        bus = RecordingBus([Evaluates(name="judge")])
+        bus = RecordingBus([ScheduleValidation(name="evaluator")])
         expected = (
-            r"hook 'judge' \(module .*test_session\): the hook requests validations, .*val_loader= .*validate= to bus"
+            r"hook 'evaluator' \(module .*test_session\): the hook requests validations, .*val_loader= .*validate= to"
         )
         with pytest.raises(RequestError, match=expected), bus.run():
-            pytest.fail("the loop has begun")
+            pytest.fail("the loop has started")
         assert "before_run" not in bus.fired
         with bus.run(validate=lambda: {"loss": 0.5}):
             pass
 
-    def test_a_trainer_says_so_as_well_but_can_test(self) -> None:
-        class Evaluates(Hook):
+    def test_trainer_without_val_loader_raises_in_fit_but_not_in_test(self) -> None:
+        class ScheduleValidation(Hook):
             schedules_validation = True
 
-        training = toys.trainer(Evaluates(), epochs=1, test_loader=toys.pairs())
+        training = toys.trainer(ScheduleValidation(), epochs=1, test_loader=toys.pairs())
         with pytest.raises(RequestError, match="val_loader= to the Trainer"):
             training.fit()
         assert set(training.test()) == {"test/loss"}
@@ -107,17 +105,17 @@ class TestValidate:
         [
             lambda: {"loss": 0.5},
             lambda run: {"loss": 0.5},
-            lambda run, again=False: {"loss": 0.5},
+            lambda run, config=False: {"loss": 0.5},
             lambda loader=None: {"loss": 0.5},
             lambda **options: {"loss": 0.5},
         ],
         ids=["nothing", "the run", "the run and an option", "an option", "any options"],
     )
-    def test_may_take_the_run_or_nothing(self, validate: Callable[..., Mapping[str, Any]]) -> None:
+    def test_validation_function_may_take_the_run_or_nothing(self, validate: Callable[..., Mapping[str, Any]]) -> None:
         with HookBus().run(validate=validate) as run:
             assert dict(run.validate()) == {"val/loss": 0.5}
 
-    def test_gets_the_run_that_is_going_on(self) -> None:
+    def test_validation_function_receives_the_active_run(self) -> None:
         seen = []
         with HookBus().run(validate=lambda run: seen.append(run)) as run:
             run.validate()
@@ -125,14 +123,14 @@ class TestValidate:
 
 
 class TestLength:
-    def test_of_the_epoch_is_known_from_the_loader(self) -> None:
+    def test_epoch_length_is_that_of_the_loader(self) -> None:
         with HookBus().run(train_loader=[1, 2, 3]) as run:
             assert run.clock.epoch_length == 3
         with HookBus().run() as run:
             assert run.clock.epoch_length is None
 
 
-class TestGoingOn:
+class TestContinuedRun:
     def train(self, bus: HookBus, **options: Any) -> Run:
         with bus.run(epochs=1, **options) as run:
             for _ in run.epochs():
@@ -140,7 +138,7 @@ class TestGoingOn:
                     bus.emit("after_train_iter")
         return run
 
-    def test_a_second_run_on_the_same_bus_goes_on_unless_told_to_be_fresh(self) -> None:
+    def test_second_run_on_a_bus_continues_the_first_unless_it_is_fresh(self) -> None:
         bus = HookBus()
         assert self.train(bus).iters_done == 2
         with bus.run(epochs=2) as run:
@@ -148,7 +146,7 @@ class TestGoingOn:
         with bus.run(epochs=2, fresh=True) as run:
             assert (run.epochs_done, run.iters_done) == (0, 0)
 
-    def test_a_first_run_begins_at_zero_with_its_own_seed(self) -> None:
+    def test_fresh_run_has_its_own_seed(self) -> None:
         bus = HookBus()
         torch.manual_seed(5)
         assert self.train(bus).seed == 5
@@ -158,8 +156,8 @@ class TestGoingOn:
         assert self.train(bus, fresh=True).seed == 6
 
 
-class Remembers:
-    """A configuration as run files have it."""
+class DumpableConfig:
+    """Configuration with the methods of a run file."""
 
     def __init__(self, **values: Any) -> None:
         self.values = values
@@ -172,68 +170,71 @@ class Remembers:
 
 
 class TestConfig:
-    def test_is_told_right_after_the_beginning_as_plain_values(self) -> None:
+    def test_config_is_logged_after_before_run_as_built_in_types(self) -> None:
         bus = RecordingBus()
-        with bus.run(config=Remembers(lr=0.1)):
+        with bus.run(config=DumpableConfig(lr=0.1)):
             pass
         assert bus.fired == ["before_run", "log_config", "after_run", "cleanup"]
         assert bus.arguments("log_config") == [{"config": {"lr": 0.1, "mode": "json"}}]
 
-    def test_a_mapping_is_told_as_it_is(self) -> None:
+    def test_mapping_is_logged_unchanged(self) -> None:
         bus = RecordingBus()
         with bus.run(config={"lr": 0.1}):
             pass
         assert bus.arguments("log_config") == [{"config": {"lr": 0.1}}]
 
-    def test_without_one_nothing_is_told(self, tmp_path: Path) -> None:
+    def test_run_without_a_config_logs_none(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         with bus.run(work_dir=tmp_path):
             pass
         assert "log_config" not in bus.fired
         assert not (tmp_path / "config.yaml").exists()
 
-    def test_is_written_before_it_is_told(self, tmp_path: Path) -> None:
+    def test_config_is_written_before_it_is_logged(self, tmp_path: Path) -> None:
         bus, seen = HookBus(), []
         bus.on("log_config")(lambda: seen.append((tmp_path / "config.yaml").read_text()))
-        with bus.run(config=Remembers(name="zwölf"), work_dir=tmp_path):
+        with bus.run(config=DumpableConfig(name="zwölf"), work_dir=tmp_path):
             pass
         assert seen == ["name: zwölf\n"]
 
-    def test_of_a_run_that_goes_on_is_that_of_the_last(self, tmp_path: Path) -> None:
+    def test_resumed_run_overwrites_the_config(self, tmp_path: Path) -> None:
         for lr in (0.1, 0.2):
-            with HookBus().run(config=Remembers(lr=lr), work_dir=tmp_path, resume="auto"):
+            with HookBus().run(config=DumpableConfig(lr=lr), work_dir=tmp_path, resume="auto"):
                 pass
         assert (tmp_path / "config.yaml").read_text() == "lr: 0.2\n"
 
-    def test_that_cannot_be_written_leaves_the_older_one(self, tmp_path: Path) -> None:
-        class Broken(Remembers):
+    def test_config_that_cannot_be_written_keeps_the_previous_one(self, tmp_path: Path) -> None:
+        class UnencodableConfig(DumpableConfig):
             def to_yaml(self) -> str:
-                return "\ud800"  # half a character, which has no bytes
+                return "\ud800"  # a lone surrogate, which cannot be encoded
 
-        with HookBus().run(config=Remembers(lr=0.1), work_dir=tmp_path):
+        with HookBus().run(config=DumpableConfig(lr=0.1), work_dir=tmp_path):
             pass
-        with pytest.raises(UnicodeEncodeError), HookBus().run(config=Broken(), work_dir=tmp_path, resume="auto"):
+        with (
+            pytest.raises(UnicodeEncodeError),
+            HookBus().run(config=UnencodableConfig(), work_dir=tmp_path, resume="auto"),
+        ):
             pass
         assert (tmp_path / "config.yaml").read_text() == "lr: 0.1\n"
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
             ".lock", ".made", "config.yaml", "status.json"
         ]  # fmt: skip
 
-    def test_of_a_validation_on_its_own_is_not_that_of_the_training(self, tmp_path: Path) -> None:
+    def test_separate_validation_neither_writes_nor_logs_its_config(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"work_dir": tmp_path, "val_loader": toys.pairs(), "epochs": 1}
-        training = toys.trainer(config=Remembers(lr=0.1), **options)
+        training = toys.trainer(config=DumpableConfig(lr=0.1), **options)
         training.fit()
-        other = toys.trainer(config=Remembers(lr=0.2), **options)
-        told: list[Any] = []
-        other.bus.on("log_config")(lambda config: told.append(config))
+        other = toys.trainer(config=DumpableConfig(lr=0.2), **options)
+        logged: list[Any] = []
+        other.bus.on("log_config")(lambda config: logged.append(config))
         other.validate()
-        assert ((tmp_path / "config.yaml").read_text(), told) == ("lr: 0.1\n", [])
+        assert ((tmp_path / "config.yaml").read_text(), logged) == ("lr: 0.1\n", [])
 
-    def test_of_a_run_file_can_be_run_again(self, project: Project) -> None:
+    def test_written_config_can_be_loaded_as_a_run_file(self, project: Project) -> None:
         project.write(RUN)
         Trainer.from_file("run.yaml", ["training.epochs=1"]).fit()
-        again = load_config("runs/train/config.yaml")
-        assert again.to_yaml() == load_config("run.yaml", ["training.epochs=1"]).to_yaml()
+        config = load_config("runs/train/config.yaml")
+        assert config.to_yaml() == load_config("run.yaml", ["training.epochs=1"]).to_yaml()
 
 
 RUN = """
@@ -246,11 +247,11 @@ RUN = """
 
 
 class TestWorkDir:
-    def test_is_needed_by_nobody(self) -> None:
+    def test_work_dir_is_optional(self) -> None:
         with HookBus().run() as run:
             assert run.work_dir is None
 
-    def test_that_holds_a_run_is_left_alone_and_that_is_said(
+    def test_work_dir_with_a_run_is_not_used_with_a_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         path = tmp_path / "x"
@@ -263,43 +264,43 @@ class TestWorkDir:
             "Set `resume` to continue that run, or `overwrite` to replace it."
         ]
 
-    def test_of_a_live_run_cannot_be_gone_on_with(self, tmp_path: Path) -> None:
+    def test_work_dir_of_an_active_run_cannot_be_resumed(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         with HookBus().run(work_dir=tmp_path) as run:
             expected = (
                 rf"{tmp_path} is in use by an active run \(pid {os.getpid()} on .*\)\. Stop that run, or set another"
             )
             with pytest.raises(WorkDirError, match=expected), bus.run(work_dir=tmp_path, resume="auto"):
-                pytest.fail("the loop has begun")
+                pytest.fail("the loop has started")
             assert (run.alive, read_status(tmp_path)["outcome"]) == (True, "running")
         assert (bus.fired, bus.current.alive) == ([], False)
 
-    def test_of_a_live_run_leaves_a_new_one_to_a_sibling(self, tmp_path: Path) -> None:
+    def test_new_run_uses_a_sibling_of_the_work_dir_of_an_active_run(self, tmp_path: Path) -> None:
         with HookBus().run(work_dir=tmp_path / "x"), HookBus().run(work_dir=tmp_path / "x") as second:
             assert second.require("experiment_dir") == tmp_path / "x-2"
 
-    def test_going_on_and_removing_contradict_each_other(self, tmp_path: Path) -> None:
+    def test_resume_and_overwrite_are_mutually_exclusive(self, tmp_path: Path) -> None:
         for resume in ("auto", tmp_path / "a.pth"):
             with pytest.raises(ConfigError, match="`resume` and `overwrite` are mutually exclusive"):
                 claim_for(tmp_path / "x", resume, True, Ranks())
         assert list(tmp_path.iterdir()) == []
 
-    def test_is_emptied_of_an_earlier_run_when_told_and_what_others_put_there_is_left(
+    def test_overwrite_removes_the_previous_run_and_keeps_other_files(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with HookBus().run(work_dir=tmp_path, config=Remembers(lr=0.1)) as run:
+        with HookBus().run(work_dir=tmp_path, config=DumpableConfig(lr=0.1)) as run:
             logs = Path(run.require("logs_dir"))
             assert run.own(logs / "log.txt")
             for name in ("log.txt", "notes.txt"):
                 (logs / name).touch()
         with HookBus().run(work_dir=tmp_path, overwrite=True):
-            assert sorted(each.name for each in tmp_path.iterdir()) == [".lock", "logs", "status.json"]
-            assert [each.name for each in logs.iterdir()] == ["notes.txt"]
+            assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "logs", "status.json"]
+            assert [path.name for path in logs.iterdir()] == ["notes.txt"]
         assert caplog.messages == [
             f"overwrite: files that the removed run did not write are kept: {logs / 'notes.txt'}."
         ]
 
-    def test_of_a_run_that_was_resumed_is_known_by_the_first_ones_id(self, tmp_path: Path) -> None:
+    def test_resumed_run_keeps_the_id_of_the_first_run(self, tmp_path: Path) -> None:
         toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path).fit()
         first = read_status(tmp_path)["run"]
         run = toys.trainer(toys.Saver(), iterations=4, work_dir=tmp_path, resume="auto").fit()
@@ -308,20 +309,20 @@ class TestWorkDir:
         assert other.id != first
         assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == ["iter_1.pth"]
 
-    def test_of_another_run_is_not_that_of_a_checkpoint(self, tmp_path: Path) -> None:
+    def test_checkpoint_of_another_work_dir_starts_a_new_run(self, tmp_path: Path) -> None:
         saver = toys.Saver("after_train_iter", 2)
         toys.trainer(saver, iterations=2, work_dir=tmp_path / "x").fit()
         run = toys.trainer(iterations=3, work_dir=tmp_path / "x", resume=saver.files[0]).fit()
         assert (run.require("experiment_dir"), run.iters_done) == (tmp_path / "x-2", 3)
 
 
-def test_an_empty_work_dir_is_refused_rather_than_taken_for_the_current_directory() -> None:
+def test_empty_work_dir_raises() -> None:
     with pytest.raises(ConfigError, match="work_dir: the path is empty. Set a directory"), HookBus().run(work_dir=""):
         pass
 
 
 @pytest.mark.parametrize("resume", [True, None, "", 3])
-def test_what_is_nothing_to_resume_from_is_refused_before_anything_is_made(tmp_path: Path, resume: Any) -> None:
+def test_invalid_resume_raises_before_the_work_dir_is_created(tmp_path: Path, resume: Any) -> None:
     with (
         pytest.raises(ConfigError, match="resume: should be auto, never or the path of a checkpoint"),
         HookBus().run(work_dir=tmp_path / "run", resume=resume),

@@ -1,4 +1,4 @@
-"""How tensors are spread, over one process; the numbers of several are in tests/distributed."""
+"""Sharding of tensors with one process; tests/distributed tests the values with multiple processes."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from hookbus.model.layouts import changed, has_spread, is_spread, layout_of, spr
 
 @pytest.fixture
 def model(tmp_path: Path) -> Iterator[nn.Module]:
-    """A model whose weights are spread; its buffers are not."""
+    """Model with sharded parameters and replicated buffers."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    made = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    fully_shard(made, mesh=init_device_mesh("cpu", (1,)))
-    yield made
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    yield model
     dist.destroy_process_group()
 
 
-def test_leaves_are_changed_and_what_holds_them_is_copied() -> None:
-    given = {"a": OrderedDict(b=[1, (2, 3)]), "c": Counter({"d": 4}), 5: None}
+def test_leaves_are_replaced_and_containers_are_copied() -> None:
+    tree = {"a": OrderedDict(b=[1, (2, 3)]), "c": Counter({"d": 4}), 5: None}
     seen: list[tuple[str, ...]] = []
 
     def change(path: tuple[str, ...], value: Any) -> Any:
         seen.append(path)
         return value and value * 10
 
-    made = changed(given, change)
+    copied = changed(tree, change)
 
-    assert made == {"a": OrderedDict(b=[10, (20, 30)]), "c": Counter({"d": 40}), 5: None}
-    assert type(made["a"]) is OrderedDict
-    assert type(made["c"]) is Counter
+    assert copied == {"a": OrderedDict(b=[10, (20, 30)]), "c": Counter({"d": 40}), 5: None}
+    assert type(copied["a"]) is OrderedDict
+    assert type(copied["c"]) is Counter
     assert seen == [("a", "b", "0"), ("a", "b", "1", "0"), ("a", "b", "1", "1"), ("c", "d"), ("5",)]
-    assert given["a"] == OrderedDict(b=[1, (2, 3)])
+    assert tree["a"] == OrderedDict(b=[1, (2, 3)])
 
 
-def test_a_model_says_how_it_is_spread(model: nn.Module) -> None:
+def test_layout_is_that_of_the_parameters_of_a_model(model: nn.Module) -> None:
     layout = layout_of(nn.ModuleDict({"module": model}))
 
     assert layout is not None
@@ -55,7 +55,7 @@ def test_a_model_says_how_it_is_spread(model: nn.Module) -> None:
     assert layout_of(None) is None
 
 
-def test_spread_tensors_are_found_wherever_they_are(model: nn.Module) -> None:
+def test_sharded_tensors_are_found_in_nested_containers(model: nn.Module) -> None:
     weight = next(model.parameters())
 
     assert is_spread(weight)
@@ -63,52 +63,52 @@ def test_spread_tensors_are_found_wherever_they_are(model: nn.Module) -> None:
     assert not has_spread({"a": [1, (torch.ones(1),)], "b": "text"})
 
 
-def test_spread_tensors_become_whole_and_others_stay_what_they_are(model: nn.Module) -> None:
+def test_sharded_tensors_become_full_and_other_values_are_unchanged(model: nn.Module) -> None:
     state = model.state_dict()
-    found = whole({"weights": state, "step": 3})
+    full = whole({"weights": state, "step": 3})
 
-    assert type(found["weights"]["0.weight"]) is torch.Tensor
-    assert torch.equal(found["weights"]["0.weight"], state["0.weight"].full_tensor())
+    assert type(full["weights"]["0.weight"]) is torch.Tensor
+    assert torch.equal(full["weights"]["0.weight"], state["0.weight"].full_tensor())
     plain = {"a": torch.ones(1)}
     assert whole(plain) is plain
 
 
-class TestACheckpointOfWholeTensors:
-    def test_is_spread_like_the_weights_of_the_run(self, model: nn.Module) -> None:
+class TestShardedLikeModel:
+    def test_checkpoint_is_sharded_like_the_parameters_of_the_run(self, model: nn.Module) -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         bare = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
         other = torch.optim.AdamW(bare.parameters())
         bare(torch.ones(2, 3)).sum().backward()
         other.step()
         averaged = {"0.weight": torch.ones(2, 3), "0.bias": torch.ones(3)}
-        given = {
+        checkpoint = {
             "state_dict": bare.state_dict(),
             "optimizer": other.state_dict(),
             "hooks": {"ema": {"averaged": averaged}},
             "loop": {"0.weight": 1},
         }
-        found = spread_like(given, model, optimizer)
+        sharded = spread_like(checkpoint, model, optimizer)
 
-        assert [name for name, value in found["state_dict"].items() if is_spread(value)] == [
+        assert [name for name, value in sharded["state_dict"].items() if is_spread(value)] == [
             "0.weight",
             "0.bias",
             "1.weight",
             "1.bias",
         ]
-        assert {name for name, value in found["optimizer"]["state"][0].items() if is_spread(value)} == {
+        assert {name for name, value in sharded["optimizer"]["state"][0].items() if is_spread(value)} == {
             "exp_avg",
             "exp_avg_sq",
         }
-        assert is_spread(found["hooks"]["ema"]["averaged"]["0.weight"])
-        assert not is_spread(found["hooks"]["ema"]["averaged"]["0.bias"]), "it has another shape"
-        assert found["loop"] == {"0.weight": 1}
-        model.load_state_dict(found["state_dict"])
-        optimizer.load_state_dict(found["optimizer"])
+        assert is_spread(sharded["hooks"]["ema"]["averaged"]["0.weight"])
+        assert not is_spread(sharded["hooks"]["ema"]["averaged"]["0.bias"]), "the shape differs"
+        assert sharded["loop"] == {"0.weight": 1}
+        model.load_state_dict(sharded["state_dict"])
+        optimizer.load_state_dict(sharded["optimizer"])
         assert torch.equal(model.state_dict()["0.weight"].full_tensor(), bare[0].weight)
         moment = optimizer.state_dict()["state"][0]["exp_avg"]
         assert torch.equal(moment.full_tensor(), other.state_dict()["state"][0]["exp_avg"])
 
-    def test_stays_as_it_is_for_a_model_that_is_not_spread(self) -> None:
+    def test_checkpoint_is_unchanged_for_an_unsharded_model(self) -> None:
         model = nn.Linear(2, 2)
 
         assert not has_spread(spread_like({"state_dict": model.state_dict()}, model, None))

@@ -1,4 +1,4 @@
-"""Modules around a module."""
+"""Models without their wrappers."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from torch import nn
 from hookbus.model.wrappers import inside_ddp, unwrapped
 
 
-class Parallel(nn.Module):
-    """As DistributedDataParallel wraps a module."""
+class Wrapper(nn.Module):
+    """Wrapper with the structure of DistributedDataParallel."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
 
-def test_the_module_inside_any_number_of_wrappers_is_found() -> None:
+def test_module_inside_any_number_of_wrappers_is_returned() -> None:
     model = nn.Linear(1, 1, bias=False)
-    compiled = torch.compile(Parallel(model), backend="eager")
+    compiled = torch.compile(Wrapper(model), backend="eager")
     assert unwrapped(compiled) is model
-    assert unwrapped(Parallel(Parallel(model))) is model
+    assert unwrapped(Wrapper(Wrapper(model))) is model
     assert unwrapped(model) is model
 
 
-def test_a_module_with_more_than_a_child_named_module_is_no_wrapper() -> None:
+def test_module_with_own_parameters_or_buffers_is_not_a_wrapper() -> None:
     model = nn.Linear(1, 1, bias=False)
-    scaled = Parallel(model)
+    scaled = Wrapper(model)
     scaled.scale = nn.Parameter(torch.ones(1))
     assert unwrapped(scaled) is scaled
-    counting = Parallel(model)
-    counting.register_buffer("count", torch.zeros(1))
-    assert unwrapped(counting) is counting
+    with_buffer = Wrapper(model)
+    with_buffer.register_buffer("count", torch.zeros(1))
+    assert unwrapped(with_buffer) is with_buffer
     assert unwrapped(nn.Sequential(model)) is not model
 
 
-def test_only_the_wrapper_of_torch_is_taken_off_for_hooks() -> None:
+def test_only_distributed_data_parallel_is_removed_for_hooks() -> None:
     model = nn.Linear(1, 1)
-    ddp = type("DistributedDataParallel", (Parallel,), {})(model)
+    ddp = type("DistributedDataParallel", (Wrapper,), {})(model)
     assert inside_ddp(ddp) is model
     assert inside_ddp(model) is model
     assert inside_ddp(None) is None
-    assert type(inside_ddp(Parallel(model))) is Parallel
+    assert type(inside_ddp(Wrapper(model))) is Wrapper
