@@ -70,9 +70,9 @@ class TestTeacher:
 
     def test_teacher_is_the_same_after_a_resume(self, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"
-        whole = train(MeanTeacherHook(momentum=0.5, interval=2), TeacherRecorder(path, at=3))
+        uninterrupted = train(MeanTeacherHook(momentum=0.5, interval=2), TeacherRecorder(path, at=3))
 
-        assert train(MeanTeacherHook(momentum=0.5, interval=2), resume=path) == whole[3:]
+        assert train(MeanTeacherHook(momentum=0.5, interval=2), resume=path) == uninterrupted[3:]
 
     def test_teacher_and_student_names_can_be_configured(self) -> None:
         model = nn.ModuleDict({"slow": nn.Linear(1, 1), "fast": nn.Linear(1, 1)})

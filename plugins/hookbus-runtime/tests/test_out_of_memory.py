@@ -154,10 +154,10 @@ class TestRetry:
         path = tmp_path / "saved.pth"
         _, whole = train(OutOfMemoryHook(retry=True), model=LimitedModel(2), recorder=GradientRecorder(path))
         model = LimitedModel(2)
-        _, rest = train(OutOfMemoryHook(retry=True), model=model, resume=path)
+        _, resumed = train(OutOfMemoryHook(retry=True), model=model, resume=path)
 
         assert model.sizes == [2, 1, 1, 1]
-        assert torch.equal(rest.gradients[0], whole.gradients[2])
+        assert torch.equal(resumed.gradients[0], whole.gradients[2])
 
     def test_retry_in_a_custom_loop_is_an_error(self) -> None:
         with pytest.raises(

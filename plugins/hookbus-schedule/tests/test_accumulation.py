@@ -84,9 +84,9 @@ class TestResume:
     @pytest.mark.parametrize("at", [1, 3, 4, 5])
     def test_accumulation_in_progress_is_completed_after_a_resume(self, kit: Any, tmp_path: Path, at: int) -> None:
         path, schedule = tmp_path / "saved.pth", {1: 2, 2: 3}
-        whole = train(AccumulationHook(schedule=schedule))
+        uninterrupted = train(AccumulationHook(schedule=schedule))
         train(AccumulationHook(schedule=schedule), kit.SaveAt(path, at))
-        rest = train(AccumulationHook(schedule=schedule), resume=path)
+        resumed = train(AccumulationHook(schedule=schedule), resume=path)
 
-        assert rest.steps_done == whole.steps_done[at:]
-        assert rest.weights == whole.weights[at:]
+        assert resumed.steps_done == uninterrupted.steps_done[at:]
+        assert resumed.weights == uninterrupted.weights[at:]

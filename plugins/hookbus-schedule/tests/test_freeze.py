@@ -57,16 +57,16 @@ class TestFrozenModules:
 
         assert get_backbone_changes(recorder) == [False] * 2 + [True] * 3
 
-    @pytest.mark.parametrize(("at", "rest"), [(2, [False, True, True, True]), (5, [True])])
+    @pytest.mark.parametrize(("at", "expected"), [(2, [False, True, True, True]), (5, [True])])
     def test_modules_are_frozen_and_unfrozen_after_a_resume(
-        self, kit: Any, tmp_path: Path, at: int, rest: list[bool]
+        self, kit: Any, tmp_path: Path, at: int, expected: list[bool]
     ) -> None:
         path, settings = tmp_path / "saved.pth", {"modules": ["backbone"], "until_epoch": 1}
         kit.train(FreezeHook(settings), kit.SaveAt(path, at), epochs=2)
         recorder = ChangeRecorder()
         kit.train(FreezeHook(settings), recorder, epochs=2, resume=path)
 
-        assert get_backbone_changes(recorder) == rest
+        assert get_backbone_changes(recorder) == expected
 
     def test_weight_decay_does_not_change_frozen_modules(self) -> None:
         model = nn.Linear(1, 1)

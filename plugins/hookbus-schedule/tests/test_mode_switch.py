@@ -73,11 +73,11 @@ class TestInIterations:
 
     def test_resumed_run_is_switched_at_the_same_iteration(self, kit: Any, workers: str, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"
-        for at, rest in ((2, [0, 3, 3]), (4, [3])):
+        for at, expected in ((2, [0, 3, 3]), (4, [3])):
             kit.train(YOLOXModeSwitchHook(num_last_iters=2), kit.SaveAt(path, at), iterations=5)
             recorder = kit.train(YOLOXModeSwitchHook(num_last_iters=2), iterations=5, workers=workers, resume=path)
 
-            assert recorder.skipped == rest
+            assert recorder.skipped == expected
 
 
 class TestOtherCases:

@@ -126,14 +126,14 @@ class TestStepping:
 
     def test_schedulers_continue_after_a_resume(self, loop: Any, kit: Any, tmp_path: Path) -> None:
         settings = {"schedulers": [HALVE, {**HALVE, "parameter": "momentum", "interval": "step"}]}
-        whole = loop(ParamSchedulerHook(settings), epochs=3)[1]
+        uninterrupted = loop(ParamSchedulerHook(settings), epochs=3)[1]
         for at in (3, 4, 6):
             path = tmp_path / f"{at}.pth"
             loop(ParamSchedulerHook(settings), kit.SaveAt(path, at), epochs=3)
-            rest = loop(ParamSchedulerHook(settings), epochs=3, resume=path)[1]
+            resumed = loop(ParamSchedulerHook(settings), epochs=3, resume=path)[1]
 
-            assert rest.rates == whole.rates[at:]
-            assert rest.momenta == whole.momenta[at:]
+            assert resumed.rates == uninterrupted.rates[at:]
+            assert resumed.momenta == uninterrupted.momenta[at:]
 
     def test_checkpoint_with_other_schedulers_is_an_error(self, loop: Any, kit: Any, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"

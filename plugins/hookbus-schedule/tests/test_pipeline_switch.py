@@ -37,15 +37,15 @@ class TestSwitching:
 
         assert recorder.pipelines == [1] * 4 + [2] * 3
 
-    @pytest.mark.parametrize(("at", "rest"), [(5, [1, 2, 2, 2]), (7, [2, 2])])
+    @pytest.mark.parametrize(("at", "expected"), [(5, [1, 2, 2, 2]), (7, [2, 2])])
     def test_pipeline_is_correct_after_a_resume(
-        self, kit: Any, workers: str, tmp_path: Path, at: int, rest: list[int]
+        self, kit: Any, workers: str, tmp_path: Path, at: int, expected: list[int]
     ) -> None:
         path = tmp_path / "saved.pth"
         hooks = [PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak) for _ in range(2)]
         kit.train(hooks[0], kit.SaveAt(path, at), epochs=3)
 
-        assert kit.train(hooks[1], epochs=3, workers=workers, resume=path).pipelines == rest
+        assert kit.train(hooks[1], epochs=3, workers=workers, resume=path).pipelines == expected
 
 
 class TestData:

@@ -94,10 +94,10 @@ class TestResume:
     @pytest.mark.parametrize("at", [1, 3, 5])
     def test_rates_are_the_same_after_a_resume(self, kit: Any, tmp_path: Path, at: int) -> None:
         path, settings = tmp_path / "saved.pth", {"warmup_epochs": 1, "num_last_epochs": 1}
-        whole = kit.train(YOLOXLrUpdaterHook(settings), epochs=3).rates
+        uninterrupted = kit.train(YOLOXLrUpdaterHook(settings), epochs=3).rates
         kit.train(YOLOXLrUpdaterHook(settings), kit.SaveAt(path, at), epochs=3)
 
-        assert kit.train(YOLOXLrUpdaterHook(settings), epochs=3, resume=path).rates == whole[at:]
+        assert kit.train(YOLOXLrUpdaterHook(settings), epochs=3, resume=path).rates == uninterrupted[at:]
 
 
 def test_second_training_continues_from_the_initial_rates() -> None:

@@ -124,9 +124,9 @@ class TestSizes:
     @pytest.mark.parametrize("at", [3, 4])
     def test_sizes_are_the_same_after_a_resume(self, loop: Any, workers: str, at: int, tmp_path: Path) -> None:
         path = tmp_path / "saved.pth"
-        whole = train(loop, path=path, at=at).actual
+        uninterrupted = train(loop, path=path, at=at).actual
 
-        assert train(loop, workers=workers, resume=path).actual == whole[at:]
+        assert train(loop, workers=workers, resume=path).actual == uninterrupted[at:]
 
     def test_size_is_set_on_a_dataset_inside_a_wrapper(self, loop: Any) -> None:
         recorder = train(loop, dataset=Subset(Images(), [0, 1]))
