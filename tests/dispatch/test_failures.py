@@ -1,4 +1,4 @@
-"""Tests of the handling of exceptions of hooks."""
+"""Tests of the policy for exceptions of hooks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,83 @@
+"""Tests of the counts of failures."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+from hookbus import Hook, HookBus
+from hookbus.dispatch.failure_counts import FailureCounts
+from hookbus.errors import HookWarning
+
+MODULE = f"module {__name__}"
+
+
+class Watch(Hook):
+    observer = True
+
+    def after_train_iter(self) -> None: ...
+
+
+@pytest.fixture
+def counts() -> FailureCounts:
+    return FailureCounts()
+
+
+def reported(counts: FailureCounts) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught_warnings:
+        warnings.simplefilter("always")
+        counts.report()
+    assert {entry.category for entry in caught_warnings} <= {HookWarning}
+    return [str(entry.message) for entry in caught_warnings]
+
+
+def test_consecutive_failures_are_counted_per_point(counts: FailureCounts) -> None:
+    for message, point in (("one", "after_epoch"), ("two", "after_epoch"), ("three", "after_val")):
+        record = counts.add(ValueError(message), "watch", Watch(), point)
+    assert record.in_a_row == {"after_epoch": 2, "after_val": 1}
+    assert (record.first, record.package, record.count) == ("ValueError: one", MODULE, 3)
+
+
+def test_success_resets_the_consecutive_failures_of_one_point(counts: FailureCounts) -> None:
+    counts.add(ValueError(), "watch", Watch(), "after_epoch")
+    record = counts.add(ValueError(), "watch", Watch(), "after_val")
+    counts.succeed("watch", "after_epoch")
+    counts.succeed("other", "after_epoch")
+    assert record.in_a_row == {"after_epoch": 0, "after_val": 1}
+    assert record.count == 2
+
+
+def test_listener_is_wrapped_only_after_a_failure_of_its_hook(counts: FailureCounts) -> None:
+    bus: Any = HookBus([watch := Watch()])
+    (listener,) = bus.table.listeners("after_train_iter", bus.current)
+    assert counts.watched(listener) == watch.after_train_iter
+    record = counts.add(ValueError(), "watch", watch, "after_train_iter")
+    watched = counts.watched(listener)
+    assert watched != watch.after_train_iter
+    watched()
+    assert record.in_a_row == {"after_train_iter": 0}
+
+
+def test_hook_is_disabled_until_it_is_unregistered(counts: FailureCounts) -> None:
+    assert not counts.is_disabled("watch")
+    record = counts.add(ValueError(), "watch", Watch(), "after_epoch")
+    assert not counts.is_disabled("watch")
+    record.disabled = "epoch 1, iteration 3"
+    assert counts.is_disabled("watch")
+    counts.forget("watch")
+    assert not counts.is_disabled("watch")
+
+
+def test_report_lists_disabled_hooks_and_repeated_failures_by_name(counts: FailureCounts) -> None:
+    for hook in ("b", "b", "a", "once"):
+        record = counts.add(ValueError(hook), hook, Watch(), "after_epoch")
+        if hook == "a":
+            record.disabled = "epoch 1, iteration 3"
+    incomplete = "its results are incomplete. First failure: ValueError"
+    assert reported(counts) == [
+        f"hook 'a' ({MODULE}) failed 1 times, disabled since epoch 1, iteration 3; {incomplete}: a",
+        f"hook 'b' ({MODULE}) failed 2 times; {incomplete}: b",
+    ]
+    assert reported(counts) == []
