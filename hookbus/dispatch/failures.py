@@ -3,7 +3,8 @@
     exception                      hook                                           result
     -----------------------------  ---------------------------------------------  --------------------------------
     KeyboardInterrupt, SystemExit  any                                            raised
-    exception of a nested event    any                                            raised
+    raised by a nested event       any                                            raised
+    raised in an action            any                                            raised
     ConfigError                    without `on_error`                             raised
     any other                      `on_error="raise"`, default except observers   raised
                                    `on_error="warn"`, default of observers        warning, disabled after 3
