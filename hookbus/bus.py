@@ -8,24 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookbus.dispatch.actions import actionspec, step_of
 from hookbus.dispatch.brackets import wrap_emitter
 from hookbus.dispatch.checks import listed
 from hookbus.dispatch.elsewhere import named_elsewhere
-from hookbus.dispatch.members import see_that_it_is_free
 from hookbus.dispatch.points import fill_for, finally_for, first_for, names_for
 from hookbus.dispatch.table import Order
 from hookbus.errors import PointError, did_you_mean
-from hookbus.event_bus import EventBus
-from hookbus.hook import Hook
 from hookbus.lifecycle import POINTS
 from hookbus.moment import PointMoment
 from hookbus.run import Run
-
-if TYPE_CHECKING:
-    from hookbus.dispatch.overloads import Emit
+from hookbus.runs.run_bus import RunBus
 
 __all__ = ["REACH_ALL", "ActionSpecs", "HookBus"]
 
@@ -49,7 +44,7 @@ class ActionSpecs:
         """Evaluate one test batch. Return the outputs, including the loss if there is one."""
 
 
-class HookBus(EventBus):
+class HookBus(RunBus):
     """Event bus for training.
 
     Args:
@@ -70,10 +65,6 @@ class HookBus(EventBus):
         ConfigError: If `order` is invalid.
     """
 
-    # The generated overloads type the arguments of each point; a method cannot be declared by a Protocol.
-    if TYPE_CHECKING:
-        emit: Emit  # type: ignore[assignment]
-
     def __init__(self, hooks: Iterable[object] = (), *, order: Order = "nested") -> None:
         super().__init__(
             order=order,
@@ -88,7 +79,7 @@ class HookBus(EventBus):
             emitter_wrapper=wrap_emitter,
             find_alias=named_elsewhere,
         )
-        self.current: Run = Run(self)
+        self.current = Run(self)
         for hook in listed(hooks):
             self.register(hook)
 
@@ -137,21 +128,3 @@ class HookBus(EventBus):
         from hookbus.session import custom_run  # imports torch
 
         return custom_run(self, **options)
-
-    def begin(self, run: Run) -> None:
-        """Attach a run to the bus and to its hooks.
-
-        Raises:
-            HookError: If a hook is used by an active run of another bus.
-            OrderError: If the before=/after= constraints form a cycle.
-        """
-        # All hooks are checked before any is attached, so that an error leaves the previous run attached.
-        for hook in self.hooks.values():
-            if isinstance(hook, Hook):
-                see_that_it_is_free(hook, self)
-        self.current = run
-        for hook in self.hooks.values():
-            if isinstance(hook, Hook):
-                hook._run = run
-        self.changed()
-        self.table.check_order(run)

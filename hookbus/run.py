@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from hookbus.bus import HookBus
     from hookbus.lifecycle import Mode
+    from hookbus.runs.run_bus import RunBus
     from hookbus.runs.workdir import WorkDir
 
 __all__ = ["Best", "Run"]
@@ -80,7 +80,7 @@ class Run(Counts, RequestMethods):
 
     def __init__(
         self,
-        bus: HookBus,
+        bus: RunBus,
         *,
         mode: Mode = "train",
         model: nn.Module | None = None,

@@ -11,10 +11,10 @@ from hookbus.errors import RequestError
 from hookbus.requests import Kind, Outcome, Queue, Request, Saver
 
 if TYPE_CHECKING:
-    from hookbus.bus import HookBus
     from hookbus.clock import Clock
     from hookbus.dispatch.brackets import Brackets
     from hookbus.runs.decisions import Decisions
+    from hookbus.runs.run_bus import RunBus
     from hookbus.runs.services import Services
     from hookbus.runs.training_data import TrainingData
     from hookbus.runs.validations import Validations
@@ -34,7 +34,7 @@ class RequestMethods:
     """
 
     __slots__ = ("pending", "queue", "should_skip_iter", "stops")
-    bus: HookBus
+    bus: RunBus
     clock: Clock
     queue: Queue
     stops: list[Request]
