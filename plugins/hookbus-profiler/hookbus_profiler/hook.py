@@ -55,7 +55,7 @@ class ProfilerHook(Hook):
             options=config.model_dump(include={"record_shapes", "profile_memory", "with_stack"}),
             deliver=self._output.deliver,
         )
-        window.open(run.bus)
+        window.open(run)
         self._window = window
 
     def after_train_epoch(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from hookbus import Hook, HookBus
+from hookbus import Hook, Run
 from hookbus.dispatch.trace import timed
 from hookbus.errors import HookError
 from hookbus_profiler.clocks import clock_for
@@ -67,20 +67,20 @@ class Window(Hook):
         self._is_odd = True  # the first iteration, the one whose FLOPs are counted, or the one after a trace
         self._exit = ExitStack()
 
-    def open(self, bus: HookBus) -> None:
+    def open(self, run: Run) -> None:
         """Register the hook and start measuring.
 
         Args:
-            bus: Bus whose hooks are timed.
+            run: Run whose hooks are timed.
 
         Raises:
             HookError: If another profiler is active in the process.
         """
         _refuse_second()
-        self._spent = self._exit.enter_context(timed(bus, without=(self.name,)))
+        self._spent = self._exit.enter_context(timed(run.bus, without=(self.name,)))
         self._before_val = dict(self._spent)
-        bus.register(self)
-        self._exit.callback(bus.unregister, self)
+        run.bus.register(self)
+        self._exit.callback(run.bus.unregister, self)
         self._begin_cycle()
         self.split.count_for(self._sums)
 

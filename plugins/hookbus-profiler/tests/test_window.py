@@ -25,7 +25,7 @@ class OpenWindow(Hook):
         )
 
     def before_train(self, run):
-        self.window.open(run.bus)
+        self.window.open(run)
 
 
 def profile(hooks=(), *, batches=8, **options):
