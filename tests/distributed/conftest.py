@@ -1,4 +1,4 @@
-"""Real processes: a script or a command under torchrun's own module, with gloo on this machine and a time limit."""
+"""Launch of scripts and commands with torchrun, the gloo backend and a time limit."""
 
 from __future__ import annotations
 
@@ -18,120 +18,129 @@ import pytest
 
 WORKER = Path(__file__).parent / "worker.py"
 
-LIMIT = 60
-"""Seconds after which a launch is ended; each worker shows before where it hangs."""
+TIME_LIMIT_SECONDS = 60
+"""Default time limit of a launch. Each worker dumps its stack 5 seconds before the limit."""
 
 
 @dataclass(frozen=True)
-class Launched:
-    """What is left of a launch.
+class LaunchResult:
+    """Result of a completed launch.
 
     Attributes:
-        returncode: of torchrun.
-        agent: what torchrun itself printed.
-        logs: where the output of the workers is.
-        answers: what `answer(value)` left, by rank.
+        returncode: Exit code of torchrun.
+        agent_output: Output of torchrun itself.
+        log_dir: Directory with the output of the workers.
+        reports: Values passed to `report(value)`, by rank.
     """
 
     returncode: int
-    agent: str
-    logs: Path
-    answers: dict[int, Any]
+    agent_output: str
+    log_dir: Path
+    reports: dict[int, Any]
 
     def output(self, rank: int, attempt: int = 0) -> str:
-        """What a rank printed, standard output first."""
-        files = sorted(self.logs.glob(f"*/attempt_{attempt}/{rank}/std*.log"), reverse=True)
+        """Return the standard output of a rank, followed by its standard error."""
+        files = sorted(self.log_dir.glob(f"*/attempt_{attempt}/{rank}/std*.log"), reverse=True)
         return "".join(file.read_text(errors="replace") for file in files)
 
     @property
-    def story(self) -> str:
-        """Everything that was printed, for messages of failed tests."""
-        files = sorted(self.logs.glob("*/attempt_*/*/std*.log"))
-        told = [f"--- {file.relative_to(self.logs)}\n{file.read_text(errors='replace')}" for file in files]
-        return "\n".join([f"torchrun returned {self.returncode}", *told, "--- torchrun", self.agent])
+    def full_output(self) -> str:
+        """Output of torchrun and of all workers, for the messages of failed assertions."""
+        files = sorted(self.log_dir.glob("*/attempt_*/*/std*.log"))
+        outputs = [f"--- {file.relative_to(self.log_dir)}\n{file.read_text(errors='replace')}" for file in files]
+        return "\n".join([f"torchrun returned {self.returncode}", *outputs, "--- torchrun", self.agent_output])
 
 
-Launch = Callable[..., Launched]
+Launch = Callable[..., LaunchResult]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    """Run a script, or a module, in several processes: see `launcher`."""
-    return launcher(tmp_path)
+    """Function that runs a script or module in multiple processes, see `launcher`."""
+    return build_launcher(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def launch_once(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """The same for several tests, which look at what one launch has left."""
-    return launcher(tmp_path_factory.mktemp("launches"))
+def module_launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """Module-scoped `launch`, for tests that share the result of one launch."""
+    return build_launcher(tmp_path_factory.mktemp("launches"))
 
 
-def launcher(directory: Path) -> Launch:
-    """A function that runs a script, or a module, in several processes.
+def build_launcher(directory: Path) -> Launch:
+    """Return a function that runs a script or a module in multiple processes.
 
-    `launch(script, *arguments)` runs the text of a script, `launch("-m", "hookbus", "train", ...)` a module. More
-    settings: `ranks` (2), `hosts` (1) over which they are spread, each with a torchrun of its own, `options` for
-    torchrun, `environment`, `succeeds` (True) for a launch that has to return 0.
+    `launch(script, *arguments)` runs the text of a script; `launch("-m", "hookbus", "train", ...)` runs a module.
+    Keyword arguments: `ranks` (default 2); `hosts` (default 1), the number of torchrun processes that the ranks are
+    divided among; `options` of torchrun; `environment`; `succeeds` (default True), whether exit code 0 is required;
+    `time_limit` in seconds.
     """
     number = iter(range(100))
 
     def launch(
-        what: str,
+        target: str,
         *arguments: str,
         ranks: int = 2,
         hosts: int = 1,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         succeeds: bool = True,
-        limit: int = LIMIT,
-    ) -> Launched:
-        place = directory / f"launch-{next(number)}"
-        answers, logs = place / "answers", place / "logs"
-        answers.mkdir(parents=True)
-        if what != "-m":
-            script = place / "script.py"
-            script.write_text(dedent(what))
-            what = str(script)
-        meeting = ["--standalone"] if hosts == 1 else _meeting(hosts)
-        torchrun = ["-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(ranks // hosts)]
-        torchrun += ["--log-dir", str(logs), "--redirects", "3", *options]
-        command = [sys.executable, *torchrun, str(WORKER), str(limit - 5), what, *arguments]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "ANSWERS": str(answers), "PYTHONPATH": str(WORKER.parent)}
+        time_limit: int = TIME_LIMIT_SECONDS,
+    ) -> LaunchResult:
+        launch_dir = directory / f"launch-{next(number)}"
+        report_dir, log_dir = launch_dir / "reports", launch_dir / "logs"
+        report_dir.mkdir(parents=True)
+        if target != "-m":
+            script = launch_dir / "script.py"
+            script.write_text(dedent(target))
+            target = str(script)
+        rendezvous = ["--standalone"] if hosts == 1 else _rendezvous_options(hosts)
+        torchrun = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(ranks // hosts)]
+        torchrun += ["--log-dir", str(log_dir), "--redirects", "3", *options]
+        # The worker exits first, so that its stack is in the log before torchrun terminates it.
+        command = [sys.executable, *torchrun, str(WORKER), str(time_limit - 5), target, *arguments]
+        variables = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "REPORT_DIR": str(report_dir),
+            "PYTHONPATH": str(WORKER.parent),
+        }
         variables |= environment or {}
-        done = _run([command] * hosts, directory, variables, limit)
-        found = {int(file.stem): json.loads(file.read_text()) for file in answers.glob("*.json")}
-        launched = Launched(done.returncode, done.stdout, logs, found)
+        completed = _run([command] * hosts, directory, variables, time_limit)
+        reports = {int(file.stem): json.loads(file.read_text()) for file in report_dir.glob("*.json")}
+        result = LaunchResult(completed.returncode, completed.stdout, log_dir, reports)
         if succeeds:
-            assert launched.returncode == 0, launched.story
-        return launched
+            assert result.returncode == 0, result.full_output
+        return result
 
     return launch
 
 
-def _meeting(hosts: int) -> list[str]:
-    """How the torchruns of several hosts find each other, all of them on this one."""
+def _rendezvous_options(hosts: int) -> list[str]:
+    """Return the torchrun options for a rendezvous of simulated hosts on a free local port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{free.getsockname()[1]}"
-    return ["--nnodes", str(hosts), "--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--local-addr", "127.0.0.1"]
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    return ["--nnodes", str(hosts), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--local-addr", "127.0.0.1"]
 
 
 def _run(
-    commands: Sequence[Sequence[str]], directory: Path, variables: Mapping[str, str], limit: int
+    commands: Sequence[Sequence[str]], directory: Path, variables: Mapping[str, str], time_limit: int
 ) -> subprocess.CompletedProcess[str]:
-    """Commands side by side, with a time limit; what they printed is one text, and the worst of them counts."""
+    """Run commands in parallel with a time limit, and return their joint output and largest exit code."""
     processes = [
         subprocess.Popen(
-            each, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, cwd=directory, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        for each in commands
+        for command in commands
     ]
-    watch = threading.Timer(limit, lambda: [each.terminate() for each in processes])  # torchrun ends its workers
-    watch.start()
+    # terminate() and not kill(): on SIGTERM torchrun terminates its workers, on SIGKILL they are orphaned.
+    watchdog = threading.Timer(time_limit, lambda: [process.terminate() for process in processes])
+    watchdog.start()
     try:
-        printed = [each.communicate(timeout=limit + 10)[0] for each in processes]
+        outputs = [process.communicate(timeout=time_limit + 10)[0] for process in processes]
     finally:
-        watch.cancel()
-        for each in processes:
-            each.kill()
-    return subprocess.CompletedProcess(commands, max(abs(each.returncode) for each in processes), "".join(printed))
+        watchdog.cancel()
+        for process in processes:
+            process.kill()
+    returncode = max(abs(process.returncode) for process in processes)
+    return subprocess.CompletedProcess(commands, returncode, "".join(outputs))

@@ -1,4 +1,4 @@
-"""Checkpoints of real processes: who writes, who knows, and what happens when one of them cannot."""
+"""Checkpoints in distributed training: writes, results on all ranks, and failures of one rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookbus.state import read_checkpoint
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has a limit of its own
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its own time limit
 
 COMMON = """
     import os, sys, warnings
@@ -32,42 +32,42 @@ COMMON = """
 
     HERE = Path(sys.argv[1])
 
-    class Saves(Hook):
-        # what happens around saves, on this rank
+    class RecordSaves(Hook):
+        # records the calls of the save points on this rank
         def __init__(self):
             super().__init__()
-            self.seen = []
+            self.calls = []
         def before_save_checkpoint(self, checkpoint):
-            self.seen.append(["before", sorted(checkpoint)])
+            self.calls.append(["before", sorted(checkpoint)])
         def after_save_checkpoint(self, run, path, is_best):
-            self.seen.append(["after", path.name, is_best, path.exists(), run.epochs_done])
+            self.calls.append(["after", path.name, is_best, path.exists(), run.epochs_done])
 
     def numbers(tensors):
-        return torch.cat([each.detach().flatten() for each in whole(dict(tensors)).values()]).tolist()
+        return torch.cat([tensor.detach().flatten() for tensor in whole(dict(tensors)).values()]).tolist()
 
     def train(name, *hooks, **settings):
-        saves = Saves()
+        recorder = RecordSaves()
         options = {"val_loader": DataLoader(toys.data(40), 8), "metrics": ["accuracy"], "epochs": 3, **settings}
-        trainer = toys.trainer(hooks=[saves, *hooks], work_dir=HERE / name, **options)
+        trainer = toys.trainer(hooks=[recorder, *hooks], work_dir=HERE / name, **options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 run = trainer.fit()
             except Exception as error:
-                return {"error": type(error).__name__, "text": str(error), "saves": saves.seen}
+                return {"error": type(error).__name__, "text": str(error), "saves": recorder.calls}
         writer = next(hook for hook in hooks if isinstance(hook, CheckpointHook))
         averaged = run.weights.averaged()
         return {
-            "saves": saves.seen,
+            "saves": recorder.calls,
             "weights": numbers(trainer.model.state_dict()),
             "averaged": averaged and numbers(averaged),
             "best": {metric: [best.value, best.epoch, str(best.path)] for metric, best in run.best.items()},
             "writer": writer.state_dict(),
-            "warned": [str(each.message) for each in caught if str(each.message).endswith("Training continues.")],
+            "warnings": [str(w.message) for w in caught if str(w.message).endswith("Training continues.")],
         }
 
     class Failing:
-        # lets a function of a module fail at one call
+        # replaces a function of a module by one that fails at one call
         def __init__(self, module, name, at):
             self.module, self.name, self.calls, self.at = module, name, 0, at
             self.real = getattr(module, name)
@@ -85,183 +85,189 @@ COMMON = """
             setattr(self.module, self.name, self.real)
 """
 
-ONE = """
-    answer(train("one", EMAHook(momentum=0.9), CheckpointHook(best_metric="loss"), batch_size=16))
+SINGLE = """
+    report(train("one", EMAHook(momentum=0.9), CheckpointHook(best_metric="loss"), batch_size=16))
 """
 
 DDP = """
     from hookbus_checkpoint import saving
 
-    found = {}
-    found["plain"] = train("plain", EMAHook(momentum=0.9), CheckpointHook(best_metric="loss", max_keep_ckpts=2))
-    found["async"] = train("async", CheckpointHook(best_metric="loss", max_keep_ckpts=2, async_save=True))
-    found["overlap"] = train("overlap", CheckpointHook(async_save="overlap"))
+    results = {}
+    results["plain"] = train("plain", EMAHook(momentum=0.9), CheckpointHook(best_metric="loss", max_keep_ckpts=2))
+    results["async"] = train("async", CheckpointHook(best_metric="loss", max_keep_ckpts=2, async_save=True))
+    results["overlap"] = train("overlap", CheckpointHook(async_save="overlap"))
     for policy in ("warn", "raise"):
         with Failing(saving, "write_checkpoint", 2):
-            found[policy] = train(policy, CheckpointHook(best_metric="loss", on_save_error=policy))
-    answer(found)
+            results[policy] = train(policy, CheckpointHook(best_metric="loss", on_save_error=policy))
+    report(results)
 """
 
 FSDP2 = """
     from hookbus.checkpoints import shards
 
-    spread = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
-    found = {}
-    found["publish"] = train("publish", EMAHook(), CheckpointHook(save_best=False, publish=True), **spread)
-    for name, background in (("at once", False), ("in background", True)):
+    fsdp2 = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
+    results = {}
+    results["publish"] = train("publish", EMAHook(), CheckpointHook(save_best=False, publish=True), **fsdp2)
+    for name, background in (("synchronous", False), ("asynchronous", True)):
         saving = CheckpointHook(best_metric="loss", max_keep_ckpts=2, async_save=background)
-        found[name] = train(name, EMAHook(momentum=0.9), saving, **spread)
-    found["overlap"] = train("overlap", CheckpointHook(async_save="overlap"), **spread)
+        results[name] = train(name, EMAHook(momentum=0.9), saving, **fsdp2)
+    results["overlap"] = train("overlap", CheckpointHook(async_save="overlap"), **fsdp2)
+    # call number 0 never occurs: only rank 1 fails
     with Failing(shards, "flush", 2 if RANK == 1 else 0):
         in_background = CheckpointHook(best_metric="loss", on_save_error="warn", async_save=True)
-        found["async warn"] = train("async warn", in_background, **spread)
+        results["async warn"] = train("async warn", in_background, **fsdp2)
     with Failing(shards, "flush", 2 if RANK == 1 else 0):
-        found["warn"] = train("spread", CheckpointHook(best_metric="loss", on_save_error="warn"), **spread)
-    answer(found)
+        results["warn"] = train("sharded", CheckpointHook(best_metric="loss", on_save_error="warn"), **fsdp2)
+    report(results)
 """
 
 
-Answers = dict[int, dict[str, Any]]
+Reports = dict[int, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the work directories are."""
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parent directory of the work directories."""
     return tmp_path_factory.mktemp("checkpoints")
 
 
 @pytest.fixture(scope="module")
-def ddp(launch_once: Launch, place: Path) -> Answers:
-    """What two processes have seen, each with the whole model."""
-    return launch_once(COMMON + DDP, str(place)).answers
+def ddp(module_launch: Launch, root: Path) -> Reports:
+    """Results of two processes with replicated parameters (DDP)."""
+    return module_launch(COMMON + DDP, str(root)).reports
 
 
 @pytest.fixture(scope="module")
-def fsdp2(launch_once: Launch, place: Path) -> Answers:
-    """What two processes have seen, each with a part of every weight."""
-    return launch_once(COMMON + FSDP2, str(place)).answers
+def fsdp2(module_launch: Launch, root: Path) -> Reports:
+    """Results of two processes with sharded parameters (FSDP2)."""
+    return module_launch(COMMON + FSDP2, str(root)).reports
 
 
-def after(saves: list[Any]) -> list[Any]:
-    """What `after_save_checkpoint` was told."""
-    return [rest for kind, *rest in saves if kind == "after"]
+def filter_after_save(saves: list[Any]) -> list[Any]:
+    """Return the arguments of the calls of `after_save_checkpoint`."""
+    return [arguments for point, *arguments in saves if point == "after"]
 
 
-def numbers(tensors: dict[str, torch.Tensor]) -> list[float]:
-    return torch.cat([each.flatten() for each in tensors.values()]).tolist()
+def flatten(tensors: dict[str, torch.Tensor]) -> list[float]:
+    """Return the elements of all tensors as one list."""
+    return torch.cat([tensor.flatten() for tensor in tensors.values()]).tolist()
 
 
-class TestWholeModels:
-    def test_one_file_is_written_and_every_process_knows_the_same(self, ddp: Answers, place: Path) -> None:
-        folder, found = place / "plain/checkpoints", ddp[0]["plain"]
+class TestReplicatedModel:
+    def test_rank_0_writes_one_file_and_all_ranks_report_the_same_state(self, ddp: Reports, root: Path) -> None:
+        folder, result = root / "plain/checkpoints", ddp[0]["plain"]
 
-        assert ddp[1]["plain"] == found
-        assert found["best"]["val/loss"][1:] == [3, str(folder / "best_loss.pth")]
-        assert after(found["saves"]) == [[f"epoch_{n}.pth", True, True, n] for n in (1, 2, 3)]
+        assert ddp[1]["plain"] == result
+        assert result["best"]["val/loss"][1:] == [3, str(folder / "best_loss.pth")]
+        assert filter_after_save(result["saves"]) == [[f"epoch_{n}.pth", True, True, n] for n in (1, 2, 3)]
         names = ["best_loss.pth", "epoch_3.pth", "last.pth", "epoch_2.pth"]
         assert [path.name for path in newest_first(folder)] == names
         assert list(generations_in(folder)) == []
 
-    def test_the_checkpoint_can_be_changed_on_every_process(self, ddp: Answers) -> None:
+    def test_before_save_checkpoint_receives_the_checkpoint_on_every_rank(self, ddp: Reports) -> None:
         saves = ddp[1]["plain"]["saves"]
 
-        assert [kind for kind, *_ in saves] == ["before", "after"] * 3
+        assert [point for point, *_ in saves] == ["before", "after"] * 3
         assert {"state_dict", "ema_state_dict", "optimizer", "ranks"} <= set(saves[0][1])
 
-    def test_the_file_is_that_of_a_bare_model(self, ddp: Answers, place: Path) -> None:
-        found = read_checkpoint(place / "plain/checkpoints/last.pth")
+    def test_checkpoint_contains_the_keys_of_the_unwrapped_model(self, ddp: Reports, root: Path) -> None:
+        checkpoint = read_checkpoint(root / "plain/checkpoints/last.pth")
 
-        assert list(found["state_dict"]) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-        assert numbers(found["state_dict"]) == ddp[0]["plain"]["weights"]
-        assert numbers(found["ema_state_dict"]) == ddp[0]["plain"]["averaged"]
+        assert list(checkpoint["state_dict"]) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+        assert flatten(checkpoint["state_dict"]) == ddp[0]["plain"]["weights"]
+        assert flatten(checkpoint["ema_state_dict"]) == ddp[0]["plain"]["averaged"]
 
-    def test_weights_and_averages_are_those_of_one_process(self, launch: Launch, ddp: Answers, tmp_path: Path) -> None:
-        one = launch(COMMON + ONE, str(tmp_path), ranks=1).answers[0]
+    def test_weights_and_averages_match_a_single_process_run(
+        self, launch: Launch, ddp: Reports, tmp_path: Path
+    ) -> None:
+        single = launch(COMMON + SINGLE, str(tmp_path), ranks=1).reports[0]
 
-        assert ddp[0]["plain"]["weights"] == pytest.approx(one["weights"], rel=0, abs=1e-12)
-        assert ddp[0]["plain"]["averaged"] == pytest.approx(one["averaged"], rel=0, abs=1e-12)
+        assert ddp[0]["plain"]["weights"] == pytest.approx(single["weights"], rel=0, abs=1e-12)
+        assert ddp[0]["plain"]["averaged"] == pytest.approx(single["averaged"], rel=0, abs=1e-12)
 
-    def test_a_save_on_another_thread_is_told_to_all_at_the_same_moment(self, ddp: Answers) -> None:
-        found = ddp[0]["async"]
+    def test_asynchronous_save_is_reported_on_all_ranks_at_the_same_epoch(self, ddp: Reports) -> None:
+        result = ddp[0]["async"]
 
-        assert ddp[1]["async"] == found
-        assert after(found["saves"]) == [
+        assert ddp[1]["async"] == result
+        assert filter_after_save(result["saves"]) == [
             ["epoch_1.pth", True, True, 2],
             ["epoch_2.pth", True, True, 3],
             ["epoch_3.pth", True, True, 3],
         ]
 
-    def test_copying_while_training_goes_on_is_refused(self, ddp: Answers) -> None:
+    def test_overlapped_save_is_rejected_with_multiple_ranks(self, ddp: Reports) -> None:
         assert all("overlap is not supported with multiple processes" in ddp[rank]["overlap"]["text"] for rank in ddp)
 
 
-class TestASaveThatTheMainProcessCannotWrite:
-    def test_is_one_that_failed_for_all_and_the_run_goes_on_if_it_may(self, ddp: Answers, place: Path) -> None:
+class TestWriteFailureOnRank0:
+    def test_failed_save_is_skipped_on_all_ranks_if_the_policy_is_warn(self, ddp: Reports, root: Path) -> None:
         first, second = ddp[0]["warn"], ddp[1]["warn"]
 
-        assert [name for name, *_ in after(first["saves"])] == ["epoch_1.pth", "epoch_3.pth"]
-        assert first.pop("warned")[0].startswith(
-            f"{place}/warn/checkpoints/epoch_2.pth could not be written: [Errno 28]"
+        assert [name for name, *_ in filter_after_save(first["saves"])] == ["epoch_1.pth", "epoch_3.pth"]
+        assert first.pop("warnings")[0].startswith(
+            f"{root}/warn/checkpoints/epoch_2.pth could not be written: [Errno 28]"
         )
-        assert second.pop("warned")[0].startswith("rank 0 failed in 'the checkpoint ")
+        assert second.pop("warnings")[0].startswith("rank 0 failed in 'the checkpoint ")
         assert first == second
         assert first["writer"]["periodic"] == ["epoch_1.pth", "epoch_3.pth"]
 
-    def test_ends_all_of_them_if_it_may_not(self, ddp: Answers) -> None:
+    def test_failed_save_ends_all_ranks_if_the_policy_is_raise(self, ddp: Reports) -> None:
         assert [ddp[rank]["raise"]["error"] for rank in (0, 1)] == ["CheckpointError", "CheckpointError"]
         assert ddp[1]["raise"]["text"].startswith("rank 0 failed in 'the checkpoint ")
         assert "No space left on device" in ddp[1]["raise"]["text"]
 
 
-class TestSpreadWeights:
-    def test_a_process_that_cannot_write_its_part_fails_the_save_for_all(self, fsdp2: Answers, place: Path) -> None:
-        folder, first, second = place / "spread/checkpoints", fsdp2[0]["warn"], fsdp2[1]["warn"]
+class TestShardedWeights:
+    def test_write_failure_of_one_shard_fails_the_save_on_all_ranks(self, fsdp2: Reports, root: Path) -> None:
+        folder, first, second = root / "sharded/checkpoints", fsdp2[0]["warn"], fsdp2[1]["warn"]
 
-        assert [name for name, *_ in after(first["saves"])] == ["epoch_1.pth", "epoch_3.pth"]
-        assert first.pop("warned")[0].startswith("rank 1 failed in 'the tensors of a generation': ")
-        assert "No space left" in second.pop("warned")[0]
+        assert [name for name, *_ in filter_after_save(first["saves"])] == ["epoch_1.pth", "epoch_3.pth"]
+        assert first.pop("warnings")[0].startswith("rank 1 failed in 'tensors of a generation': ")
+        assert "No space left" in second.pop("warnings")[0]
         assert first == second
         assert sorted(number for number, _ in generations_in(folder)) == [1, 3]
         assert list(folder.glob(".tmp*")) == []
         for _, directory in generations_in(folder):
             verify_generation(directory)
 
-    def test_come_together_in_the_file_that_is_published(self, fsdp2: Answers, place: Path) -> None:
-        published = load_file(place / "publish/checkpoints/model.safetensors")
+    def test_published_file_contains_full_tensors(self, fsdp2: Reports, root: Path) -> None:
+        published = load_file(root / "publish/checkpoints/model.safetensors")
 
         assert sorted(published) == ["0.bias", "0.weight", "2.bias", "2.weight"]
         names = ["0.weight", "0.bias", "2.weight", "2.bias"]
-        assert numbers({name: published[name] for name in names}) == fsdp2[0]["publish"]["averaged"]
+        assert flatten({name: published[name] for name in names}) == fsdp2[0]["publish"]["averaged"]
 
-    def test_are_written_on_another_thread_to_the_same_bits(self, fsdp2: Answers, place: Path) -> None:
-        folders = [place / name / "checkpoints" for name in ("at once", "in background")]
+    def test_asynchronous_save_of_shards_is_bitwise_identical(self, fsdp2: Reports, root: Path) -> None:
+        folders = [root / name / "checkpoints" for name in ("synchronous", "asynchronous")]
 
-        assert fsdp2[0]["in background"] == fsdp2[1]["in background"]
-        assert "error" not in fsdp2[0]["in background"], fsdp2[0]["in background"]
-        assert fsdp2[0]["in background"]["writer"] == fsdp2[0]["at once"]["writer"]
-        assert after(fsdp2[0]["in background"]["saves"])[-1] == ["epoch_3.pth", True, True, 3]
+        assert fsdp2[0]["asynchronous"] == fsdp2[1]["asynchronous"]
+        assert "error" not in fsdp2[0]["asynchronous"], fsdp2[0]["asynchronous"]
+        assert fsdp2[0]["asynchronous"]["writer"] == fsdp2[0]["synchronous"]["writer"]
+        assert filter_after_save(fsdp2[0]["asynchronous"]["saves"])[-1] == ["epoch_3.pth", True, True, 3]
         for name in ("epoch_2.pth", "epoch_3.pth", "best_loss.pth", "last.pth"):
-            at_once, found = (read_checkpoint(folder / name) for folder in folders)
+            synchronous, asynchronous = (read_checkpoint(folder / name) for folder in folders)
             for key in ("state_dict", "ema_state_dict"):
-                assert numbers(found[key]) == numbers(at_once[key])
+                assert flatten(asynchronous[key]) == flatten(synchronous[key])
             momenta, expected = (
-                {key: each["momentum_buffer"] for key, each in checkpoint["optimizer"]["state"].items()}
-                for checkpoint in (found, at_once)
+                {key: state["momentum_buffer"] for key, state in checkpoint["optimizer"]["state"].items()}
+                for checkpoint in (asynchronous, synchronous)
             )
-            assert numbers(momenta) == numbers(expected)
+            assert flatten(momenta) == flatten(expected)
         assert sorted(number for number, _ in generations_in(folders[1])) == [2, 3]
         assert list(folders[1].glob(".tmp*")) == []
 
-    def test_that_one_process_cannot_write_on_another_thread_fail_the_save_for_all(
-        self, fsdp2: Answers, place: Path
+    def test_asynchronous_write_failure_of_one_shard_fails_the_save_on_all_ranks(
+        self, fsdp2: Reports, root: Path
     ) -> None:
-        folder, found = place / "async warn/checkpoints", [fsdp2[rank]["async warn"] for rank in (0, 1)]
+        folder = root / "async warn/checkpoints"
+        first, second = (fsdp2[rank]["async warn"] for rank in (0, 1))
 
-        assert [[name for name, *_ in after(each["saves"])] for each in found] == [["epoch_1.pth", "epoch_3.pth"]] * 2
-        assert found[0].pop("warned")[0].startswith("rank 1 failed in 'the tensors of a generation': ")
-        assert "No space left" in found[1].pop("warned")[0]
-        assert found[0] == found[1]
+        for result in (first, second):
+            assert [name for name, *_ in filter_after_save(result["saves"])] == ["epoch_1.pth", "epoch_3.pth"]
+        assert first.pop("warnings")[0].startswith("rank 1 failed in 'tensors of a generation': ")
+        assert "No space left" in second.pop("warnings")[0]
+        assert first == second
         assert sorted(number for number, _ in generations_in(folder)) == [1, 3]
 
-    def test_are_not_copied_while_training_goes_on(self, fsdp2: Answers) -> None:
-        assert all("overlap is not supported with multiple processes" in fsdp2[r]["overlap"]["text"] for r in fsdp2)
+    def test_overlapped_save_is_rejected_for_sharded_weights(self, fsdp2: Reports) -> None:
+        assert all("overlap is not supported with multiple processes" in fsdp2[n]["overlap"]["text"] for n in fsdp2)

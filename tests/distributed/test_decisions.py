@@ -1,3 +1,5 @@
+"""Requests of one rank, and their effect on all ranks."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,32 +17,32 @@ SCENARIOS = '''
     from hookbus import Hook, every, hookimpl
     from hookbus.errors import RequestError
 
-    class On(Hook):
-        """Does something at an iteration, from 1, on one rank."""
+    class CallAt(Hook):
+        """Call a function at one iteration (counted from 1) of one rank."""
         skips_iterations = True
 
-        def __init__(self, rank, iteration, do, at="after_train_iter", name="on"):
+        def __init__(self, rank, iteration, function, at="after_train_iter", name="call"):
             super().__init__(name=name)
-            self.rank, self.iteration, self.do, self.at = rank, iteration, do, at
+            self.rank, self.iteration, self.function, self.at = rank, iteration, function, at
 
-        def _act(self, run, point):
+        def _call(self, run, point):
             if RANK == self.rank and point == self.at and run.clock.number("iter") == self.iteration:
-                self.do(run)
+                self.function(run)
 
         def before_train_iter(self, run):
-            self._act(run, "before_train_iter")
+            self._call(run, "before_train_iter")
 
         def after_forward(self, run):
-            self._act(run, "after_forward")
+            self._call(run, "after_forward")
 
         def after_train_iter(self, run):
-            self._act(run, "after_train_iter")
+            self._call(run, "after_train_iter")
 
         def after_val(self, run):
-            self._act(run, "after_val")
+            self._call(run, "after_val")
 
     class Saver(Hook):
-        """Notes at which iterations checkpoints are planned, and why."""
+        """Record the iterations at which checkpoints are planned, and the requests."""
         def __init__(self):
             super().__init__()
             self.plans = []
@@ -49,56 +51,56 @@ SCENARIOS = '''
             run.provide("saver", self)
 
         def plan(self, run, requests):
-            assert all(each.details["saver"] is self for each in requests)
-            places = [str(each.details["place"]) for each in requests]
-            self.plans.append([run.iters_done, [str(each) for each in requests], places])
+            assert all(request.details["saver"] is self for request in requests)
+            places = [str(request.details["place"]) for request in requests]
+            self.plans.append([run.iters_done, [str(request) for request in requests], places])
 
         def write(self, run, checkpoint):
             raise AssertionError
 
     class Validations(Hook):
-        """Notes at which iterations validations are made."""
+        """Record the iterations at which a validation runs."""
         schedules_validation = True
 
         def __init__(self):
             super().__init__()
-            self.at = []
+            self.iterations = []
 
         def after_val(self, run):
-            self.at.append(run.iters_done)
+            self.iterations.append(run.iters_done)
 
     class Silent(Hook):
-        """Asks for nothing, unless told to."""
+        """Declare that no requests are made; make one if `requests` is set."""
         makes_requests = False
         name = "silent"
 
-        def __init__(self, asks=False):
+        def __init__(self, requests=False):
             super().__init__()
-            self.asks = asks
+            self.requests = requests
 
         def after_train_iter(self, run):
-            if self.asks:
-                run.request_stop("after all")
+            if self.requests:
+                run.request_stop("undeclared")
 
-    class Due(Hook):
-        """Asks on one rank, where a schedule is due on all."""
+    class ScheduledStop(Hook):
+        """Request a stop on one rank, at a schedule that triggers on all ranks."""
         @hookimpl(when=every(2))
         def after_train_iter(self, run):
             if RANK == 1:
                 run.request_stop("enough")
 
-    class ByTheClock(Hook):
-        """Notes when a schedule of seconds is due, where each rank has a clock of its own speed."""
+    class EverySecond(Hook):
+        """Record the iterations at which a schedule in seconds triggers; the timers of the ranks differ in speed."""
         def __init__(self):
             super().__init__()
-            self.at = []
+            self.iterations = []
 
         def before_run(self, run):
             run.clock.timer = lambda: run.iters_done * (0.3 + 0.4 * RANK)
 
         @hookimpl(when=every(1, unit="seconds"))
         def after_train_iter(self, run):
-            self.at.append(run.iters_done)
+            self.iterations.append(run.iters_done)
 
     def fit(*hooks, **settings):
         trainer = toys.trainer(hooks=hooks, **settings)
@@ -107,150 +109,152 @@ SCENARIOS = '''
         except KeyboardInterrupt:
             run = trainer.bus.current
         return {"outcome": run.outcome, "iters": run.iters_done, "steps": run.steps_done, "epochs": run.epochs_done,
-                "reasons": run.stop_reasons, "weights": toys.numbers(trainer.model)}
+                "reasons": run.stop_reasons, "weights": toys.flat_weights(trainer.model)}
 
-    found = {}
-    found["nobody asks"] = fit(On(0, 0, None))
-    found["stop"] = fit(On(1, 3, lambda run: run.request_stop("enough")))
-    found["stop on all"] = fit(On(RANK, 3, lambda run: run.request_stop("enough")))
-    found["different stops"] = fit(
-        On(RANK, 3, lambda run: run.request_stop("enough", outcome=["stopped", "preempted"][RANK]))
+    results = {}
+    results["no request"] = fit(CallAt(0, 0, None))
+    results["stop"] = fit(CallAt(1, 3, lambda run: run.request_stop("enough")))
+    results["stop on all"] = fit(CallAt(RANK, 3, lambda run: run.request_stop("enough")))
+    results["different stops"] = fit(
+        CallAt(RANK, 3, lambda run: run.request_stop("enough", outcome=["stopped", "preempted"][RANK]))
     )
-    found["stop of the epoch"] = fit(On(1, 2, lambda run: run.request_stop_epoch("dull")))
+    results["stop epoch"] = fit(CallAt(1, 2, lambda run: run.request_stop_epoch("plateau")))
 
     saver = Saver()
-    found["save"] = fit(saver, On(1, 3, lambda run: run.request_save("precious", place=Path("x"))))
-    found["save"]["plans"] = saver.plans
+    results["save"] = fit(saver, CallAt(1, 3, lambda run: run.request_save("milestone", place=Path("x"))))
+    results["save"]["plans"] = saver.plans
 
-    seen = Validations()
+    validations = Validations()
     validated = dict(val_loader=toys.loader())
-    found["validation"] = fit(seen, On(1, 3, lambda run: run.request_validation("curious")), **validated)
-    found["validation"]["at"] = seen.at
+    results["validation"] = fit(validations, CallAt(1, 3, lambda run: run.request_validation("metrics")), **validated)
+    results["validation"]["at"] = validations.iterations
 
-    def curious(run):
-        run.request_validation("curious")
+    def request_validation(run):
+        run.request_validation("metrics")
 
-    found["stop in a validation"] = fit(
+    results["stop in a validation"] = fit(
         Validations(),
-        On(RANK, 2, curious),
-        On(1, 2, lambda run: run.request_stop("patience"), at="after_val", name="other"),
+        CallAt(RANK, 2, request_validation),
+        CallAt(1, 2, lambda run: run.request_stop("patience"), at="after_val", name="other"),
         **validated,
     )
-    found["skip before"] = fit(On(1, 3, lambda run: run.request_skip_iter("bad"), at="before_train_iter"))
-    found["skip after"] = fit(On(1, 3, lambda run: run.request_skip_iter("bad"), at="after_forward"))
-    found["every 3"] = fit(On(1, 1, lambda run: run.request_stop("enough")), agree_every=3)
-    found["every 3 and a schedule"] = fit(Due(), agree_every=3)
-    found["Ctrl-C"] = fit(On(1, 3, lambda run: os.kill(os.getpid(), signal.SIGINT), at="before_train_iter"))
+    results["skip before"] = fit(CallAt(1, 3, lambda run: run.request_skip_iter("bad"), at="before_train_iter"))
+    results["skip after"] = fit(CallAt(1, 3, lambda run: run.request_skip_iter("bad"), at="after_forward"))
+    results["every 3"] = fit(CallAt(1, 1, lambda run: run.request_stop("enough")), agree_every=3)
+    results["every 3 and a schedule"] = fit(ScheduledStop(), agree_every=3)
+    results["Ctrl-C"] = fit(CallAt(1, 3, lambda run: os.kill(os.getpid(), signal.SIGINT), at="before_train_iter"))
 
     trainer, reduced = toys.trainer(hooks=[Silent()]), []
     reduce = trainer.ranks.reduce
     trainer.ranks.reduce = lambda name, *rest: reduced.append(name) or reduce(name, *rest)
     run = trainer.fit()
     del trainer.ranks.reduce
-    found["nothing compared"] = {"active": run.decisions.active, "iters": run.iters_done, "at boundaries": len(reduced)}
+    results["no synchronization"] = {
+        "active": run.decisions.active, "iters": run.iters_done, "reductions": len(reduced)
+    }
     try:
-        fit(Silent(asks=True))
+        fit(Silent(requests=True))
     except RequestError as error:
-        found["wish of a silent hook"] = str(error)
+        results["undeclared request"] = str(error)
 
-    clock = ByTheClock()
-    fit(clock)
-    found["by the clock"] = {"at": clock.at}
-    answer(found)
+    every_second = EverySecond()
+    fit(every_second)
+    results["schedule in seconds"] = {"at": every_second.iterations}
+    report(results)
 '''
 
 
-Found = dict[str, list[Any]]
+Results = dict[str, list[Any]]
 
 
 @pytest.fixture(scope="module")
-def found(launch_once: Launch) -> Found:
-    """What the scenarios gave, by name and by rank."""
-    answers = launch_once(SCENARIOS).answers
-    return {name: [answers[0][name], answers[1][name]] for name in answers[0]}
+def results(module_launch: Launch) -> Results:
+    """Results of the scenarios, by name and rank."""
+    reports = module_launch(SCENARIOS).reports
+    return {name: [reports[0][name], reports[1][name]] for name in reports[0]}
 
 
-def same(found: Found, scenario: str) -> Any:
-    """What both ranks say."""
-    first, second = found[scenario]
+def get_common(results: Results, scenario: str) -> Any:
+    """Return the result of a scenario; fail if the ranks differ."""
+    first, second = results[scenario]
     assert first == second
     return first
 
 
-def test_a_run_in_which_nobody_asks_reaches_its_limit(found: Found) -> None:
-    both = same(found, "nobody asks")
+def test_run_without_requests_trains_all_epochs(results: Results) -> None:
+    result = get_common(results, "no request")
 
-    assert (both["outcome"], both["iters"], both["epochs"]) == ("finished", 8, 2)
-
-
-class TestAStop:
-    def test_of_one_rank_ends_all_after_the_same_iteration(self, found: Found) -> None:
-        both = same(found, "stop")
-
-        assert (both["outcome"], both["iters"], both["reasons"]) == ("stopped", 3, ["on: enough on rank 1"])
-
-    def test_of_all_ranks_is_one(self, found: Found) -> None:
-        assert same(found, "stop on all")["reasons"] == ["on: enough"]
-
-    def test_the_strongest_of_several_wins(self, found: Found) -> None:
-        both = same(found, "different stops")
-
-        assert (both["outcome"], both["iters"]) == ("preempted", 3)
-        assert both["reasons"] == ["on: enough on rank 0", "on: enough on rank 1"]
-
-    def test_that_was_asked_for_in_a_validation_holds_at_once(self, found: Found) -> None:
-        both = same(found, "stop in a validation")
-
-        assert (both["outcome"], both["iters"], both["reasons"]) == ("stopped", 2, ["other: patience on rank 1"])
-
-    def test_of_the_epoch_ends_it_everywhere(self, found: Found) -> None:
-        both = same(found, "stop of the epoch")
-
-        assert (both["outcome"], both["iters"], both["epochs"]) == ("finished", 6, 2)
-
-    def test_by_control_c_ends_all_after_the_iteration(self, found: Found) -> None:
-        both = same(found, "Ctrl-C")
-
-        assert (both["outcome"], both["iters"], both["reasons"]) == ("interrupted", 3, ["Ctrl-C: on rank 1"])
-
-    def test_waits_for_the_iteration_at_which_ranks_compare(self, found: Found) -> None:
-        both = same(found, "every 3")
-
-        assert (both["outcome"], both["iters"]) == ("stopped", 3)
-
-    def test_that_was_due_by_schedule_does_not_wait(self, found: Found) -> None:
-        both = same(found, "every 3 and a schedule")
-
-        assert (both["outcome"], both["iters"]) == ("stopped", 2)
+    assert (result["outcome"], result["iters"], result["epochs"]) == ("finished", 8, 2)
 
 
-def test_a_save_of_one_rank_is_planned_by_all_with_its_details(found: Found) -> None:
-    assert same(found, "save")["plans"] == [[3, ["on: precious on rank 1"], ["x"]]]
+class TestStopRequest:
+    def test_stop_of_one_rank_ends_all_ranks_after_the_same_iteration(self, results: Results) -> None:
+        result = get_common(results, "stop")
+
+        assert (result["outcome"], result["iters"], result["reasons"]) == ("stopped", 3, ["call: enough on rank 1"])
+
+    def test_identical_stops_of_all_ranks_are_one_reason(self, results: Results) -> None:
+        assert get_common(results, "stop on all")["reasons"] == ["call: enough"]
+
+    def test_outcome_with_the_highest_precedence_is_used(self, results: Results) -> None:
+        result = get_common(results, "different stops")
+
+        assert (result["outcome"], result["iters"]) == ("preempted", 3)
+        assert result["reasons"] == ["call: enough on rank 0", "call: enough on rank 1"]
+
+    def test_stop_during_a_validation_takes_effect_in_the_same_iteration(self, results: Results) -> None:
+        result = get_common(results, "stop in a validation")
+
+        assert (result["outcome"], result["iters"], result["reasons"]) == ("stopped", 2, ["other: patience on rank 1"])
+
+    def test_epoch_stop_of_one_rank_ends_the_epoch_on_all_ranks(self, results: Results) -> None:
+        result = get_common(results, "stop epoch")
+
+        assert (result["outcome"], result["iters"], result["epochs"]) == ("finished", 6, 2)
+
+    def test_control_c_on_one_rank_ends_all_ranks_after_the_iteration(self, results: Results) -> None:
+        result = get_common(results, "Ctrl-C")
+
+        assert (result["outcome"], result["iters"], result["reasons"]) == ("interrupted", 3, ["Ctrl-C: on rank 1"])
+
+    def test_stop_takes_effect_at_the_next_multiple_of_agree_every(self, results: Results) -> None:
+        result = get_common(results, "every 3")
+
+        assert (result["outcome"], result["iters"]) == ("stopped", 3)
+
+    def test_stop_from_a_scheduled_call_ignores_agree_every(self, results: Results) -> None:
+        result = get_common(results, "every 3 and a schedule")
+
+        assert (result["outcome"], result["iters"]) == ("stopped", 2)
 
 
-def test_a_validation_of_one_rank_is_made_by_all(found: Found) -> None:
-    assert same(found, "validation")["at"] == [3]
+def test_save_request_of_one_rank_is_planned_on_all_ranks_with_its_details(results: Results) -> None:
+    assert get_common(results, "save")["plans"] == [[3, ["call: milestone on rank 1"], ["x"]]]
 
 
-class TestAnIterationThatOneRankLeavesOut:
+def test_validation_request_of_one_rank_runs_on_all_ranks(results: Results) -> None:
+    assert get_common(results, "validation")["at"] == [3]
+
+
+class TestSkipRequest:
     @pytest.mark.parametrize("scenario", ["skip before", "skip after"])
-    def test_is_left_out_by_all(self, scenario: str, found: Found) -> None:
-        both = same(found, scenario)
+    def test_iteration_that_one_rank_skips_is_skipped_on_all_ranks(self, scenario: str, results: Results) -> None:
+        result = get_common(results, scenario)
 
-        assert (both["outcome"], both["iters"], both["steps"]) == ("finished", 8, 7)
-
-
-class TestARunInWhichNoHookCanAsk:
-    def test_compares_nothing(self, found: Found) -> None:
-        assert same(found, "nothing compared") == {"active": False, "iters": 8, "at boundaries": 0}
-
-    def test_refuses_a_wish(self, found: Found) -> None:
-        assert "hook 'silent' made a request" in same(found, "wish of a silent hook")
-        assert "say makes_requests = True" in same(found, "wish of a silent hook")
+        assert (result["outcome"], result["iters"], result["steps"]) == ("finished", 8, 7)
 
 
-def test_the_time_of_schedules_is_the_same_on_all_ranks(found: Found) -> None:
-    first, second = found["by the clock"]
+class TestRunWithoutRequestingHooks:
+    def test_requests_are_not_synchronized(self, results: Results) -> None:
+        assert get_common(results, "no synchronization") == {"active": False, "iters": 8, "reductions": 0}
+
+    def test_undeclared_request_is_rejected(self, results: Results) -> None:
+        assert "hook 'silent' made a request" in get_common(results, "undeclared request")
+        assert "Set makes_requests = True" in get_common(results, "undeclared request")
+
+
+def test_schedule_in_seconds_triggers_at_the_same_iteration_on_all_ranks(results: Results) -> None:
+    first, second = results["schedule in seconds"]
 
     assert first["at"] == second["at"]
     assert first["at"]

@@ -1,4 +1,4 @@
-"""Scripts of users end as scripts end: nothing in them takes care of torch's threads."""
+"""Scripts end without a crash in the threads of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-LATE = """
+PENDING_WORK = """
     import time, weakref
 
     import torch
@@ -19,30 +19,31 @@ LATE = """
     import toys
     from hookbus import HookBus
 
-    def put_away(_):
+    def block_for_200_ms(_):
         end = time.monotonic() + 0.2
         while time.monotonic() < end:
             pass
 
-    def leave_work_behind():
+    def start_pending_work():
         tensor = torch.ones(1)
-        watched.append(weakref.ref(tensor, put_away))  # called by who drops it last: mostly a thread of torch
+        # the callback runs on the thread that drops the last reference, usually one of torch
+        references.append(weakref.ref(tensor, block_for_200_ms))
         dist.all_reduce(tensor)
 
-    watched = []
+    references = []
 """
 
 SCRIPTS = {
-    "a Trainer": """
+    "Trainer": """
     trainer = toys.trainer(epochs=1, val_loader=toys.loader())
     trainer.fit()
     """,
-    "a loop": """
+    "custom loop": """
     with HookBus().run(epochs=1) as run:
         for epoch in run.epochs():
             run.bus.emit("after_train_iter")
     """,
-    "a loop with a group of its own": """
+    "custom loop with its own process group": """
     dist.init_process_group("gloo")
     with HookBus().run(epochs=1) as run:
         for epoch in run.epochs():
@@ -52,10 +53,10 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_no_process_aborts_at_the_end_of_a_script(script: str, launch: Launch) -> None:
-    """Each time four of them, each with a thread that is late."""
+def test_no_rank_aborts_at_the_end_of_a_script(script: str, launch: Launch) -> None:
+    # The abort is a race at interpreter exit: four ranks and two attempts make it likely.
     for _ in range(2):
-        done = launch(LATE + SCRIPTS[script] + "\n    leave_work_behind()\n    answer('done')", ranks=4)
+        completed = launch(PENDING_WORK + SCRIPTS[script] + "\n    start_pending_work()\n    report('done')", ranks=4)
 
-        assert done.answers == dict.fromkeys(range(4), "done")
-        assert [done.output(rank) for rank in range(4)] == [""] * 4
+        assert completed.reports == dict.fromkeys(range(4), "done")
+        assert [completed.output(rank) for rank in range(4)] == [""] * 4

@@ -1,3 +1,5 @@
+"""Errors of one rank: they end all ranks, and are reported once."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,11 +11,11 @@ import pytest
 from hookbus.state import find_newest
 
 if TYPE_CHECKING:
-    from tests.distributed.conftest import Launch, Launched
+    from tests.distributed.conftest import Launch, LaunchResult
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-PARTS = """
+FAILING_HOOK = """
     import os, signal, time
 
     import torch
@@ -28,34 +30,35 @@ PARTS = """
         return Splits(toys.data(), toys.data())
 
 
-    class TroubleConfig(HookConfig):
-        kind: str = ""
+    class FailureConfig(HookConfig):
+        mode: str = ""
 
 
-    class TroubleHook(Hook):
-        Config = TroubleConfig
+    class FailureHook(Hook):
+        Config = FailureConfig
 
         @property
-        def kind(self):
-            return self.config.kind
+        def mode(self):
+            return self.config.mode
 
         def before_train(self, run):
-            if RANK == 1 and self.kind == "in backward":
-                list(run.model.parameters())[0].register_hook(self.fail)  # reached when most gradients are on their way
+            if RANK == 1 and self.mode == "in backward":
+                # the first parameter is the last one of the backward pass: other gradients are being reduced
+                list(run.model.parameters())[0].register_hook(self.fail)
 
         def before_train_iter(self, run):
-            if RANK == 1 and run.iter == 2 and self.kind == "in a hook":
-                raise ValueError("no such colour")
-            if RANK == 1 and run.iter == 2 and self.kind == "killed":
+            if RANK == 1 and run.iter == 2 and self.mode == "in a hook":
+                raise ValueError("no such color")
+            if RANK == 1 and run.iter == 2 and self.mode == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if RANK == 1 and run.iter == 2 and self.kind == "interrupted":
+            if RANK == 1 and run.iter == 2 and self.mode == "interrupted":
                 raise KeyboardInterrupt
 
         def cleanup(self, run):
             print("cleanup of rank", RANK)
 
         def fail(self, grad):
-            raise ValueError("no such colour")
+            raise ValueError("no such color")
 """
 
 RUN = """
@@ -67,63 +70,64 @@ RUN = """
     device: cpu
     default_hooks: false
     hooks:
-      - {type: "parts:TroubleHook", kind: KIND}
+      - {type: "parts:FailureHook", mode: MODE}
 """
 
 
-def trained(launch: Launch, directory: Path, kind: str) -> Launched:
-    """A training by the command line, in which rank 1 gets into trouble."""
-    (directory / "parts.py").write_text(dedent(PARTS))
-    (directory / "run.yaml").write_text(dedent(RUN).replace("KIND", kind))
-    patient = ["--monitor-interval", "5"]  # torchrun ends the other ranks when it sees that one has failed
-    return launch("-m", "hookbus", "train", "run.yaml", options=patient, succeeds=False)
+def train_with_failure(launch: Launch, directory: Path, mode: str) -> LaunchResult:
+    """Run `hookbus train` with a failure on rank 1."""
+    (directory / "parts.py").write_text(dedent(FAILING_HOOK))
+    (directory / "run.yaml").write_text(dedent(RUN).replace("MODE", mode))
+    # torchrun terminates the other ranks when it detects a failed one; the interval leaves them time to report it.
+    slow_monitor = ["--monitor-interval", "5"]
+    return launch("-m", "hookbus", "train", "run.yaml", options=slow_monitor, succeeds=False)
 
 
-@pytest.mark.parametrize("where", ["in a hook", "in backward"])
-def test_an_error_of_one_rank_ends_all_and_is_shown_once(where: str, launch: Launch, tmp_path: Path) -> None:
-    done = trained(launch, tmp_path, where)
+@pytest.mark.parametrize("mode", ["in a hook", "in backward"])
+def test_error_of_one_rank_ends_all_ranks_and_is_printed_once(mode: str, launch: Launch, tmp_path: Path) -> None:
+    completed = train_with_failure(launch, tmp_path, mode)
 
-    assert done.returncode == 1, done.story
-    assert done.output(1).count("Traceback") == 1, done.story
-    assert done.output(1).count("ValueError: no such colour") == 1, done.story
-    assert "Traceback" not in done.output(0), done.story
-    told = "error: rank 0 ends because of another rank: rank 1 failed: ValueError: no such colour"
-    assert done.output(0).count(told) == 1, done.story
-    assert [done.output(rank).count(f"cleanup of rank {rank}") for rank in (0, 1)] == [1, 1], done.story
+    assert completed.returncode == 1, completed.full_output
+    assert completed.output(1).count("Traceback") == 1, completed.full_output
+    assert completed.output(1).count("ValueError: no such color") == 1, completed.full_output
+    assert "Traceback" not in completed.output(0), completed.full_output
+    message = "error: rank 0 ends because of another rank: rank 1 failed: ValueError: no such color"
+    assert completed.output(0).count(message) == 1, completed.full_output
+    assert [completed.output(rank).count(f"cleanup of rank {rank}") for rank in (0, 1)] == [1, 1], completed.full_output
 
 
-def test_a_rank_that_is_killed_ends_all(launch: Launch, tmp_path: Path) -> None:
-    done = trained(launch, tmp_path, "killed")
+def test_killed_rank_ends_all_ranks(launch: Launch, tmp_path: Path) -> None:
+    completed = train_with_failure(launch, tmp_path, "killed")
 
-    assert done.returncode == 1, done.story
+    assert completed.returncode == 1, completed.full_output
     reason = "another rank exited without reporting an error"
-    assert f"rank 0 ends because of another rank: {reason}" in done.output(0), done.story
-    assert "Traceback" not in done.output(0), done.story
+    assert f"rank 0 ends because of another rank: {reason}" in completed.output(0), completed.full_output
+    assert "Traceback" not in completed.output(0), completed.full_output
 
 
-def test_control_c_at_once_on_one_rank_ends_all(launch: Launch, tmp_path: Path) -> None:
-    done = trained(launch, tmp_path, "interrupted")
+def test_immediate_interrupt_of_one_rank_ends_all_ranks(launch: Launch, tmp_path: Path) -> None:
+    completed = train_with_failure(launch, tmp_path, "interrupted")
 
-    assert done.returncode == 1, done.story
-    assert "interrupted" in done.output(1), done.story
-    assert "rank 1 failed: KeyboardInterrupt" in done.output(0), done.story
+    assert completed.returncode == 1, completed.full_output
+    assert "interrupted" in completed.output(1), completed.full_output
+    assert "rank 1 failed: KeyboardInterrupt" in completed.output(0), completed.full_output
 
 
-AT_ODDS = '''
+MISMATCHES = '''
     import toys
     from torch.utils.data import DataLoader
     from hookbus import Hook
     from hookbus.errors import HookbusError
     from hookbus_runtime import OutOfMemoryHook
 
-    class Calm(Hook):
+    class First(Hook):
         pass
 
-    class Other(Hook):
+    class Second(Hook):
         pass
 
-    class Counted:
-        """A loader of its own length on each rank, which divides the data by itself."""
+    class UnevenLoader:
+        """Already sharded loader whose length differs between the ranks."""
         def __init__(self, count):
             self.count = count
 
@@ -133,70 +137,70 @@ AT_ODDS = '''
         def __iter__(self):
             return iter([toys.data()[:8]] * self.count)
 
-    def told(**settings):
+    def get_error(**settings):
         try:
             toys.trainer(**settings).fit()
         except HookbusError as error:
             return [type(error).__name__, *str(error).splitlines()]
 
-    found = {
-        "other hook": told(hooks=[Calm(), [Calm, Other][RANK](name="second")]),
-        "other order": told(hooks=[Calm(name="ab"[RANK]), Calm(name="ba"[RANK])]),
-        "other settings": told(hooks=[Calm(priority=[10, 20][RANK])]),
-        "a hook more": told(hooks=[Calm()] * RANK),
-        "a step made again": told(hooks=[OutOfMemoryHook(retry=True)]),
-        "lengths": told(train_loader=Counted(3 + RANK)),
-        "afterwards": told(hooks=[Calm()]),
+    errors = {
+        "different hook": get_error(hooks=[First(), [First, Second][RANK](name="second")]),
+        "different order": get_error(hooks=[First(name="ab"[RANK]), First(name="ba"[RANK])]),
+        "different settings": get_error(hooks=[First(priority=[10, 20][RANK])]),
+        "additional hook": get_error(hooks=[First()] * RANK),
+        "repeated step": get_error(hooks=[OutOfMemoryHook(retry=True)]),
+        "loader lengths": get_error(train_loader=UnevenLoader(3 + RANK)),
+        "subsequent run": get_error(hooks=[First()]),
     }
-    answer(found)
+    report(errors)
 '''
 
 
-def test_ranks_that_are_at_odds_say_so_instead_of_waiting(launch: Launch) -> None:
-    answers = launch(AT_ODDS).answers
-    difference = "The hooks of the ranks differ at position {}. Register the same hooks in one order on every rank:"
+def test_mismatch_between_ranks_raises_an_error_instead_of_blocking(launch: Launch) -> None:
+    reports = launch(MISMATCHES).reports
+    mismatch = "The hooks of the ranks differ at position {}. Register the same hooks in one order on every rank:"
 
-    assert answers[0] == answers[1]
-    assert answers[0] == {
-        "other hook": [
+    assert reports[0] == reports[1]
+    assert reports[0] == {
+        "different hook": [
             "RankError",
-            difference.format(2),
-            "  rank 0: second: Calm of your script, priority 50",
-            "  rank 1: second: Other of your script, priority 50",
+            mismatch.format(2),
+            "  rank 0: second: First of your script, priority 50",
+            "  rank 1: second: Second of your script, priority 50",
         ],
-        "other order": [
+        "different order": [
             "RankError",
-            difference.format(1),
-            "  rank 0: a: Calm of your script, priority 50",
-            "  rank 1: b: Calm of your script, priority 50",
+            mismatch.format(1),
+            "  rank 0: a: First of your script, priority 50",
+            "  rank 1: b: First of your script, priority 50",
         ],
-        "other settings": [
+        "different settings": [
             "RankError",
-            difference.format(1),
-            "  rank 0: calm: Calm of your script, priority 10",
-            "  rank 1: calm: Calm of your script, priority 20",
+            mismatch.format(1),
+            "  rank 0: first: First of your script, priority 10",
+            "  rank 1: first: First of your script, priority 20",
         ],
-        "a hook more": [
+        "additional hook": [
             "RankError",
-            difference.format(1),
+            mismatch.format(1),
             "  rank 0: none",
-            "  rank 1: calm: Calm of your script, priority 50",
+            "  rank 1: first: First of your script, priority 50",
         ],
-        "a step made again": [
+        "repeated step": [
             "ConfigError",
             "hook 'out_of_memory': `retry` requires a single process, got 2 ranks: a rank that repeats its step would "
             "block the others. Set `retry: false`, and use smaller batches with accumulation.",
         ],
-        "lengths": [
+        "loader lengths": [
             "RankError",
             "The training loaders of the ranks must have the same number of batches, got 3, 4. Make the sampler drop "
             "or repeat samples, as DistributedSampler does.",
         ],
-        "afterwards": None,
+        "subsequent run": None,
     }
 
 
-MISTAKEN = """
+RUN_WITH_TRAINING = """
     work_dir: runs
     model: {type: "toys:net"}
     dataset: {type: "parts:points", batch_size: 8}
@@ -208,72 +212,72 @@ MISTAKEN = """
 
 
 @pytest.mark.parametrize(
-    ("training", "said"),
+    ("training", "message"),
     [
         pytest.param("{epochs: two}", "run.yaml:5:20: training.epochs: ", id="in the file"),
         pytest.param(
             "{epochs: 1, distributed: fsdp2, fsdp2: {mesh: [3]}}",
             "fsdp2.mesh: the product must be the number of processes (2), got [3].",
-            id="found by all together",
+            id="detected on all ranks",
         ),
     ],
 )
-def test_a_mistake_of_the_user_is_told_once(training: str, said: str, launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "parts.py").write_text(dedent(PARTS))
-    (tmp_path / "run.yaml").write_text(dedent(MISTAKEN).replace("TRAINING", training).lstrip())
+def test_configuration_error_is_printed_once(training: str, message: str, launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(dedent(FAILING_HOOK))
+    (tmp_path / "run.yaml").write_text(dedent(RUN_WITH_TRAINING).replace("TRAINING", training).lstrip())
 
-    patient = ["--monitor-interval", "5"]
-    done = launch("-m", "hookbus", "train", "run.yaml", options=patient, succeeds=False)
+    slow_monitor = ["--monitor-interval", "5"]
+    completed = launch("-m", "hookbus", "train", "run.yaml", options=slow_monitor, succeeds=False)
 
-    assert done.output(0).count(said) == 1, done.story
-    assert done.output(1) == "", done.story
-    assert done.agent.count("exitcode  : 2") == 2, done.story
+    assert completed.output(0).count(message) == 1, completed.full_output
+    assert completed.output(1) == "", completed.full_output
+    assert completed.agent_output.count("exitcode  : 2") == 2, completed.full_output
 
 
-def test_a_mistake_on_one_rank_alone_is_told_by_that_rank(launch: Launch, tmp_path: Path) -> None:
-    of_each = """
+def test_configuration_error_of_one_rank_is_printed_by_that_rank(launch: Launch, tmp_path: Path) -> None:
+    train_with_own_file = """
         import sys
         from hookbus.cli import main
 
         sys.argv = ["hookbus", "train", f"run{RANK}.yaml"]
         main()
     """
-    (tmp_path / "parts.py").write_text(dedent(PARTS))
+    (tmp_path / "parts.py").write_text(dedent(FAILING_HOOK))
     for rank, training in enumerate(["{epochs: 1}", "{epochs: two}"]):
-        (tmp_path / f"run{rank}.yaml").write_text(dedent(MISTAKEN).replace("TRAINING", training).lstrip())
+        (tmp_path / f"run{rank}.yaml").write_text(dedent(RUN_WITH_TRAINING).replace("TRAINING", training).lstrip())
 
-    done = launch(of_each, succeeds=False)
+    completed = launch(train_with_own_file, succeeds=False)
 
-    assert done.returncode == 1, done.story
-    assert done.output(1).count("rank 1: run1.yaml:5:20: training.epochs: ") == 1, done.story
+    assert completed.returncode == 1, completed.full_output
+    assert completed.output(1).count("rank 1: run1.yaml:5:20: training.epochs: ") == 1, completed.full_output
 
 
-WHILE_SAVING = """
+ERROR_DURING_SAVE = """
     import sys
 
     import toys
     from hookbus import Hook
     from hookbus_checkpoint import CheckpointHook
 
-    class Fails(Hook):
+    class FailOnRank1(Hook):
         def after_train_iter(self, run):
             if RANK == 1 and run.iters_done == 5:
-                raise ValueError("no such colour")
+                raise ValueError("no such color")
 
     saving = CheckpointHook(interval=1, by_epoch=False, save_best=False, async_save=True)
-    spread = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
+    fsdp2 = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
     try:
-        toys.trainer(hooks=[saving, Fails()], work_dir=sys.argv[1], **spread).fit()
+        toys.trainer(hooks=[saving, FailOnRank1()], work_dir=sys.argv[1], **fsdp2).fit()
     except BaseException as error:
-        answer([type(error).__name__, str(error)])
+        report([type(error).__name__, str(error)])
 """
 
 
-def test_an_error_while_spread_weights_are_written_on_another_thread_ends_all(launch: Launch, tmp_path: Path) -> None:
-    found = launch(WHILE_SAVING, str(tmp_path / "run")).answers
+def test_error_during_an_asynchronous_sharded_save_ends_all_ranks(launch: Launch, tmp_path: Path) -> None:
+    reports = launch(ERROR_DURING_SAVE, str(tmp_path / "run")).reports
 
-    assert found[1] == ["ValueError", "no such colour"]
-    assert found[0] == ["RankError", "rank 0 ends because of another rank: rank 1 failed: ValueError: no such colour"]
+    assert reports[1] == ["ValueError", "no such color"]
+    assert reports[0] == ["RankError", "rank 0 ends because of another rank: rank 1 failed: ValueError: no such color"]
     newest = find_newest(tmp_path / "run/checkpoints")
     assert newest is not None
     assert newest[0].name in ("iter_3.pth", "iter_4.pth", "last.pth")

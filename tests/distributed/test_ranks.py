@@ -1,6 +1,7 @@
+"""Collective calls, and their errors, in real processes."""
+
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,71 +11,71 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TALKING = """
+COLLECTIVES = """
     import torch
     from hookbus.ranks import join
 
     ranks = join()
-    tensor, mine = torch.tensor([1 + RANK, -RANK]), []
-    answer(
+    tensor, local = torch.tensor([1 + RANK, -RANK]), []
+    report(
         {
-            "who": [ranks.rank, ranks.world_size, ranks.is_main],
+            "properties": [ranks.rank, ranks.world_size, ranks.is_main],
             "gather": ranks.gather("names", {"name": "ab"[RANK]}),
             "sum": ranks.reduce("sum", tensor).tolist(),
             "max": ranks.reduce("max", tensor, "max").tolist(),
             "min": ranks.reduce("min", tensor, op="min").tolist(),
-            "kept": tensor.tolist(),
-            "broadcast": ranks.broadcast("path", f"of rank {RANK}"),
+            "input": tensor.tolist(),
+            "broadcast": ranks.broadcast("path", f"from rank {RANK}"),
             "barrier": ranks.barrier("end"),
-            "same": join() is ranks,
-            "own": [each is mine for each in ranks.gather("own", mine)],
+            "same instance": join() is ranks,
+            "same object": [value is local for value in ranks.gather("object", local)],
         }
     )
 """
 
 
-def test_every_rank_gets_the_same_answers(launch: Launch) -> None:
-    done = launch(TALKING)
+def test_collective_calls_return_the_same_values_on_every_rank(launch: Launch) -> None:
+    completed = launch(COLLECTIVES)
 
     for rank in (0, 1):
-        assert done.answers[rank] == {
-            "who": [rank, 2, rank == 0],
+        assert completed.reports[rank] == {
+            "properties": [rank, 2, rank == 0],
             "gather": [{"name": "a"}, {"name": "b"}],
             "sum": [3, -1],
             "max": [2, 0],
             "min": [1, -1],
-            "kept": [1 + rank, -rank],
-            "broadcast": "of rank 0",
+            "input": [1 + rank, -rank],
+            "broadcast": "from rank 0",
             "barrier": None,
-            "same": True,
-            "own": [rank == 0, rank == 1],
+            "same instance": True,
+            "same object": [rank == 0, rank == 1],
         }
 
 
-def test_a_group_that_the_loop_has_started_is_used(launch: Launch) -> None:
-    started = """
+def test_existing_process_group_of_the_script_is_used(launch: Launch) -> None:
+    script = """
         import torch.distributed as dist
         from hookbus.ranks import join
 
         dist.init_process_group("gloo")
-        answer(join().gather("numbers", RANK))
+        report(join().gather("numbers", RANK))
         dist.destroy_process_group()
     """
 
-    assert launch(started).answers == {0: [0, 1], 1: [0, 1]}
+    assert launch(script).reports == {0: [0, 1], 1: [0, 1]}
 
 
-COMPARING = {"HOOKBUS_DEBUG_RANKS": "1"}
+DEBUG_ENVIRONMENT = {"HOOKBUS_DEBUG_RANKS": "1"}
 
 
-class TestWithTheDebugVariable:
-    def test_the_same_calls_go_through(self, launch: Launch) -> None:
-        done = launch(TALKING, environment=COMPARING)
+class TestDebugVariable:
+    def test_matching_calls_succeed(self, launch: Launch) -> None:
+        completed = launch(COLLECTIVES, environment=DEBUG_ENVIRONMENT)
 
-        assert done.answers[1]["gather"] == [{"name": "a"}, {"name": "b"}]
+        assert completed.reports[1]["gather"] == [{"name": "a"}, {"name": "b"}]
 
-    def test_the_place_of_shared_work_is_where_it_was_asked_for(self, launch: Launch) -> None:
-        different = """
+    def test_location_of_by_main_is_the_line_of_the_caller(self, launch: Launch) -> None:
+        script = """
             from hookbus.errors import RankError
             from hookbus.ranks import join
 
@@ -82,16 +83,16 @@ class TestWithTheDebugVariable:
             try:
                 ranks.by_main("path" if RANK == 0 else "file", str)
             except RankError as error:
-                answer(str(error).splitlines()[1:])
+                report(str(error).splitlines()[1:])
         """
-        done = launch(different, environment=COMPARING)
+        completed = launch(script, environment=DEBUG_ENVIRONMENT)
 
-        script = next(Path(done.logs).parent.glob("script.py"))
-        told = [f"  rank 0: gather, 'path', at {script}:7", f"  rank 1: gather, 'file', at {script}:7"]
-        assert done.answers == {0: told, 1: told}
+        path = completed.log_dir.parent / "script.py"
+        lines = [f"  rank 0: gather, 'path', at {path}:7", f"  rank 1: gather, 'file', at {path}:7"]
+        assert completed.reports == {0: lines, 1: lines}
 
-    def test_a_mismatch_shows_both_sides(self, launch: Launch) -> None:
-        different = """
+    def test_mismatch_message_lists_the_call_of_each_rank(self, launch: Launch) -> None:
+        script = """
             import torch
             from hookbus.errors import RankError
             from hookbus.ranks import join
@@ -103,21 +104,21 @@ class TestWithTheDebugVariable:
                 else:
                     ranks.reduce("loss", torch.zeros(2, 3))
             except RankError as error:
-                answer(str(error))
+                report(str(error))
         """
-        done = launch(different, environment=COMPARING)
+        completed = launch(script, environment=DEBUG_ENVIRONMENT)
 
-        assert done.answers[0] == done.answers[1]
-        script = next(Path(done.logs).parent.glob("script.py"))
-        assert done.answers[0].splitlines() == [
+        assert completed.reports[0] == completed.reports[1]
+        path = completed.log_dir.parent / "script.py"
+        assert completed.reports[0].splitlines() == [
             "Mismatched collective calls across ranks (this would deadlock):",
-            f"  rank 0: barrier, 'end', at {script}:9",
-            f"  rank 1: reduce by sum a tensor of shape (2, 3), torch.float32, 'loss', at {script}:11",
+            f"  rank 0: barrier, 'end', at {path}:9",
+            f"  rank 1: reduce by sum a tensor of shape (2, 3), torch.float32, 'loss', at {path}:11",
         ]
 
 
-def test_the_others_are_told_who_has_failed(launch: Launch) -> None:
-    failing = """
+def test_error_of_one_rank_is_reported_on_the_other_ranks(launch: Launch) -> None:
+    script = """
         from hookbus.errors import RankError
         from hookbus.ranks import join
 
@@ -125,30 +126,30 @@ def test_the_others_are_told_who_has_failed(launch: Launch) -> None:
         if RANK == 1:
             try:
                 with ranks.together():
-                    raise ValueError("no disk there")
+                    raise ValueError("no disk")
             except ValueError:
-                raise SystemExit(0)  # torchrun would end the other rank if this one failed
+                raise SystemExit(0)  # torchrun terminates the other rank if this one fails
         else:
             try:
                 with ranks.together():
                     ranks.barrier("end")
             except RankError as error:
-                said = [str(error), error.__notes__[-1]]
+                messages = [str(error), error.__notes__[-1]]
             try:
-                ranks.barrier("once more")
+                ranks.barrier("second call")
             except RankError as error:
-                answer([*said, str(error)])
+                report([*messages, str(error)])
     """
-    done = launch(failing)
+    completed = launch(script)
 
-    assert done.answers[0] == [
-        "rank 0 ends because of another rank: rank 1 failed: ValueError: no disk there",
+    assert completed.reports[0] == [
+        "rank 0 ends because of another rank: rank 1 failed: ValueError: no disk",
         "during the collective call 'end'",
-        "rank 0: the collective call 'once more' is not possible, because the run has failed.",
+        "rank 0: the collective call 'second call' is not possible, because the run has failed.",
     ]
 
 
-CAUGHT = """
+FAILURE = """
     from datetime import timedelta
 
     from torch.distributed import distributed_c10d
@@ -156,88 +157,87 @@ CAUGHT = """
     from hookbus.errors import RankError
     from hookbus.ranks import join
 
-    def fails(ranks, rank):
+    def fail(ranks, rank):
         try:
             with ranks.together():
                 if RANK == rank:
-                    raise ValueError(f"planted on {rank}")
+                    raise ValueError(f"injected on {rank}")
                 ranks.barrier("end")
         except (ValueError, RankError) as error:
             return str(error)
 """
 
 
-def test_after_an_error_that_all_have_caught_they_meet_again_and_know_of_the_next_one_alone(launch: Launch) -> None:
-    again = """
-    said = fails(join(), 2)
+def test_ranks_rejoin_after_a_caught_error_and_report_only_the_next_one(launch: Launch) -> None:
+    script = """
+    first = fail(join(), 2)
     ranks = join()
-    met = ranks.gather("number", RANK)
-    answer([said, met, fails(ranks, 0), join() is not ranks])
+    gathered = ranks.gather("number", RANK)
+    report([first, gathered, fail(ranks, 0), join() is not ranks])
     """
-    done = launch(CAUGHT + again, ranks=3)
+    completed = launch(FAILURE + script, ranks=3)
 
-    assert done.answers == {
+    assert completed.reports == {
         0: [
-            "rank 0 ends because of another rank: rank 2 failed: ValueError: planted on 2",
+            "rank 0 ends because of another rank: rank 2 failed: ValueError: injected on 2",
             [0, 1, 2],
-            "planted on 0",
+            "injected on 0",
             True,
         ],
         1: [
-            "rank 1 ends because of another rank: rank 2 failed: ValueError: planted on 2",
+            "rank 1 ends because of another rank: rank 2 failed: ValueError: injected on 2",
             [0, 1, 2],
-            "rank 1 ends because of another rank: rank 0 failed: ValueError: planted on 0",
+            "rank 1 ends because of another rank: rank 0 failed: ValueError: injected on 0",
             True,
         ],
         2: [
-            "planted on 2",
+            "injected on 2",
             [0, 1, 2],
-            "rank 2 ends because of another rank: rank 0 failed: ValueError: planted on 0",
+            "rank 2 ends because of another rank: rank 0 failed: ValueError: injected on 0",
             True,
         ],
     }
 
 
-def test_a_rank_that_goes_on_alone_after_an_error_lets_the_others_go_and_is_told(launch: Launch) -> None:
-    alone = """
-    said = [fails(join(), 1)]
+def test_rank_that_continues_alone_after_an_error_raises_a_rank_error(launch: Launch) -> None:
+    script = """
+    messages = [fail(join(), 1)]
+    # rank 0 never joins script: shorten the 30 minutes that rank 1 blocks
     distributed_c10d.default_pg_timeout = timedelta(seconds=3)
     if RANK == 1:
         try:
             join()
         except RankError as error:
-            said.append(str(error))
-    answer(said)
+            messages.append(str(error))
+    report(messages)
     """
-    done = launch(CAUGHT + alone)
+    completed = launch(FAILURE + script)
 
-    assert done.answers[0] == ["rank 0 ends because of another rank: rank 1 failed: ValueError: planted on 1"]
-    caught, told = done.answers[1]
-    assert caught == "planted on 1"
-    assert told.startswith("rank 1: the previous run failed, and the other ranks did not continue: ")
-    assert told.endswith(
-        ". An error that a script catches has to be caught on every rank; otherwise let the process end."
-    )
+    assert completed.reports[0] == ["rank 0 ends because of another rank: rank 1 failed: ValueError: injected on 1"]
+    first, second = completed.reports[1]
+    assert first == "injected on 1"
+    assert second.startswith("rank 1: the previous run failed, and the other ranks did not continue: ")
+    assert second.endswith(". Catch the error of a failed run on every rank, or on none.")
 
 
-def test_what_the_main_rank_finds_is_there_on_all(launch: Launch) -> None:
-    asking = """
+def test_by_main_returns_the_result_of_rank_0_on_all_ranks(launch: Launch) -> None:
+    script = """
         from hookbus.ranks import join
 
-        ranks, found = join(), []
-        found.append(ranks.by_main("path", lambda: f"found by rank {RANK}"))
+        ranks, results = join(), []
+        results.append(ranks.by_main("path", lambda: f"returned by rank {RANK}"))
         try:
             ranks.by_main("path", lambda: 1 // 0)
         except Exception as error:
-            found += [type(error).__name__, str(error)]
-        answer(found)
+            results += [type(error).__name__, str(error)]
+        report(results)
     """
     failure = "integer division or modulo by zero"
 
-    assert launch(asking).answers == {
-        0: ["found by rank 0", "ZeroDivisionError", failure],
+    assert launch(script).reports == {
+        0: ["returned by rank 0", "ZeroDivisionError", failure],
         1: [
-            "found by rank 0",
+            "returned by rank 0",
             "RankError",
             f"rank 0 failed in 'path': ZeroDivisionError: {failure}",
         ],

@@ -1,3 +1,5 @@
+"""Bit-exact resume of a run with two ranks, after a preemption and after a restart by torchrun."""
+
 from __future__ import annotations
 
 import json
@@ -13,44 +15,44 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-STOP_AND_GO_ON = '''
+PREEMPT_AND_RESUME = '''
     import os, signal, toys, torch
     from torch import nn
     from hookbus import Hook
     from hookbus.training.rng import get_rng_state
     from hookbus_checkpoint import CheckpointHook, PreemptionHook
 
-    class Signal(Hook):
-        """Rank 1 is told to leave, in the middle of an accumulation."""
+    class SendSignal(Hook):
+        """Send SIGTERM to rank 1 in the middle of an accumulation."""
         def before_train_iter(self, run):
             if RANK == 1 and run.iters_done == 4 and not run.about:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    class Losses(Hook):
+    class RecordLosses(Hook):
         def __init__(self):
             super().__init__()
-            self.seen = []
+            self.values = []
 
         def after_train_iter(self, run, loss):
-            self.seen.append([run.iters_done, float(loss)])
+            self.values.append([run.iters_done, float(loss)])
 
-    class Windows(Hook):
-        """The means of every 3 updates, on each rank its own."""
+    class RecordWindows(Hook):
+        """Record the means of every 3 optimizer steps of this rank."""
         def __init__(self):
             super().__init__()
-            self.seen = []
+            self.means = []
 
         def after_optimizer_step(self, run, step):
             if step % 3 == 0:
-                run.request_record(run.metrics.window("mine"), self.note)
+                run.request_record(run.metrics.window("local"), self.record)
 
-        def note(self, means, step):
-            self.seen.append([step, dict(means)])
+        def record(self, means, step):
+            self.means.append([step, dict(means)])
 
     def fit(work_dir, resume="never", hooks=()):
         model = toys.net()
         model.insert(2, nn.Dropout(0.3))
-        losses, windows = Losses(), Windows()
+        losses, windows = RecordLosses(), RecordWindows()
         trainer = toys.trainer(
             model, epochs=3, accumulate=2, work_dir=work_dir, resume=resume,
             train_loader=toys.loader(8, count=56),
@@ -58,54 +60,56 @@ STOP_AND_GO_ON = '''
         )
         run = trainer.fit()
         return {
-            "outcome": run.outcome, "iters": run.iters_done, "losses": losses.seen, "windows": windows.seen,
-            "weights": toys.numbers(trainer.model), "rng": get_rng_state()["torch"].tolist(), "id": run.id,
+            "outcome": run.outcome, "iters": run.iters_done, "losses": losses.values, "windows": windows.means,
+            "weights": toys.flat_weights(trainer.model), "rng": get_rng_state()["torch"].tolist(), "id": run.id,
             "files": [str(run.work_dir.path), str(run.get("checkpoints_dir"))],
         }
 
-    whole = fit("whole")
-    stopped = fit("stopped", hooks=[Signal()])
-    answer({"whole": whole, "stopped": stopped, "resumed": fit("stopped", resume="auto", hooks=[Signal()])})
+    uninterrupted = fit("uninterrupted")
+    preempted = fit("preempted", hooks=[SendSignal()])
+    resumed = fit("preempted", resume="auto", hooks=[SendSignal()])
+    report({"uninterrupted": uninterrupted, "preempted": preempted, "resumed": resumed})
 '''
 
 
 @pytest.fixture(scope="module")
-def answers(launch_once: Launch) -> dict[int, Any]:
-    """What a whole run, one that was stopped, and the one that went on from there have seen, by rank."""
-    return launch_once(STOP_AND_GO_ON).answers
+def reports(module_launch: Launch) -> dict[int, Any]:
+    """Reports of an uninterrupted, a preempted and the resumed run, by rank."""
+    return module_launch(PREEMPT_AND_RESUME).reports
 
 
-class TestARunThatOneRankWasToldToLeave:
-    def test_ends_on_all_after_the_same_iteration(self, answers: dict[int, Any]) -> None:
-        stopped = [answers[rank]["stopped"] for rank in (0, 1)]
+class TestPreemptionOfOneRank:
+    def test_preemption_ends_all_ranks_after_the_same_iteration(self, reports: dict[int, Any]) -> None:
+        preempted = [reports[rank]["preempted"] for rank in (0, 1)]
 
-        assert [(each["outcome"], each["iters"]) for each in stopped] == [("preempted", 5)] * 2
+        assert [(report["outcome"], report["iters"]) for report in preempted] == [("preempted", 5)] * 2
 
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_goes_on_to_the_same_bits_on_each_rank(self, rank: int, answers: dict[int, Any]) -> None:
-        whole, stopped, resumed = (answers[rank][name] for name in ("whole", "stopped", "resumed"))
+    def test_resumed_run_is_bitwise_identical_on_each_rank(self, rank: int, reports: dict[int, Any]) -> None:
+        names = ("uninterrupted", "preempted", "resumed")
+        uninterrupted, preempted, resumed = (reports[rank][name] for name in names)
 
-        assert resumed["outcome"] == whole["outcome"] == "finished"
-        for exact in ("iters", "weights", "rng"):
-            assert resumed[exact] == whole[exact]
-        assert stopped["losses"] + resumed["losses"] == whole["losses"]
-        assert stopped["windows"] + resumed["windows"] == whole["windows"]
+        assert resumed["outcome"] == uninterrupted["outcome"] == "finished"
+        for key in ("iters", "weights", "rng"):
+            assert resumed[key] == uninterrupted[key]
+        assert preempted["losses"] + resumed["losses"] == uninterrupted["losses"]
+        assert preempted["windows"] + resumed["windows"] == uninterrupted["windows"]
 
-    def test_its_ranks_have_seen_different_batches_and_streams(self, answers: dict[int, Any]) -> None:
-        first, second = (answers[rank]["whole"] for rank in (0, 1))
+    def test_ranks_have_different_batches_and_rng_states(self, reports: dict[int, Any]) -> None:
+        first, second = (reports[rank]["uninterrupted"] for rank in (0, 1))
 
         assert first["weights"] == second["weights"]
         assert first["losses"] != second["losses"]
         assert first["rng"] != second["rng"]
 
-    def test_all_ranks_know_its_directory_and_id(self, answers: dict[int, Any]) -> None:
-        first, second = (answers[rank]["stopped"] for rank in (0, 1))
+    def test_all_ranks_have_the_same_work_directory_and_run_id(self, reports: dict[int, Any]) -> None:
+        first, second = (reports[rank]["preempted"] for rank in (0, 1))
 
-        assert first["files"] == second["files"] == ["stopped", "stopped/checkpoints"]
-        assert first["id"] == second["id"] == answers[0]["resumed"]["id"] == answers[1]["resumed"]["id"]
+        assert first["files"] == second["files"] == ["preempted", "preempted/checkpoints"]
+        assert first["id"] == second["id"] == reports[0]["resumed"]["id"] == reports[1]["resumed"]["id"]
 
 
-PARTS = """
+KILL_HOOK = """
     import os, signal
 
     import torch
@@ -147,23 +151,23 @@ RUN = """
 """
 
 
-def rows(directory: Path) -> list[dict[str, Any]]:
-    """The rows of training and validation in the log, without the time."""
+def read_rows(directory: Path) -> list[dict[str, Any]]:
+    """Return the training and validation rows of the log, without their times."""
     lines = [json.loads(line) for line in (directory / "logs" / "metrics.jsonl").read_text().splitlines()]
     return [{**line, "time": None} for line in lines if line["kind"] in ("train", "val")]
 
 
-def test_torchrun_starts_a_killed_run_again_and_it_goes_on(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "parts.py").write_text(dedent(PARTS))
-    for name, at in (("whole", "0"), ("killed", "7")):
+def test_run_that_torchrun_restarts_after_a_kill_matches_a_full_run(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text(dedent(KILL_HOOK))
+    for name, at in (("full", "0"), ("killed", "7")):
         (tmp_path / f"{name}.yaml").write_text(dedent(RUN).replace("NAME", name).replace("AT", at))
-    launch("-m", "hookbus", "train", "whole.yaml")
-    done = launch("-m", "hookbus", "train", "killed.yaml", options=["--max-restarts", "2"], limit=110)
+    launch("-m", "hookbus", "train", "full.yaml")
+    completed = launch("-m", "hookbus", "train", "killed.yaml", options=["--max-restarts", "2"], time_limit=110)
 
-    assert "Resumed from killed/checkpoints/" in done.output(0, attempt=1), done.story
-    assert "Resumed" not in done.output(1, attempt=1), done.story
-    assert not done.output(0, attempt=2)
-    weights = [torch.load(tmp_path / name / "checkpoints" / "last.pth")["state_dict"] for name in ("whole", "killed")]
-    assert all(torch.equal(whole, weights[1][key]) for key, whole in weights[0].items())
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+    assert "Resumed from killed/checkpoints/" in completed.output(0, attempt=1), completed.full_output
+    assert "Resumed" not in completed.output(1, attempt=1), completed.full_output
+    assert not completed.output(0, attempt=2)
+    weights = [torch.load(tmp_path / name / "checkpoints" / "last.pth")["state_dict"] for name in ("full", "killed")]
+    assert all(torch.equal(weight, weights[1][key]) for key, weight in weights[0].items())
+    assert read_rows(tmp_path / "killed") == read_rows(tmp_path / "full")
     assert json.loads((tmp_path / "killed" / "status.json").read_text())["outcome"] == "finished"

@@ -1,4 +1,4 @@
-"""Generations written by real processes, and read by another number of them."""
+"""Sharded checkpoints, loaded with another number of processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookbus.state import read_checkpoint
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has a limit of its own
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its own time limit
 
 MODEL = """
     import sys
@@ -32,8 +32,8 @@ MODEL = """
     ranks = join()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
-    for part in (model[0], model):
-        fully_shard(part, mesh=init_device_mesh("cpu", (ranks.world_size,)))
+    for module in (model[0], model):
+        fully_shard(module, mesh=init_device_mesh("cpu", (ranks.world_size,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
     def train():
@@ -42,21 +42,21 @@ MODEL = """
         model(torch.randn(6, 7)).square().mean().backward()
         optimizer.step()
 
-    def checkpoint():
+    def build_checkpoint():
         return {
             "meta": {"step": 1},
             "state_dict": dict(model.state_dict()),
             "optimizer": optimizer.state_dict(),
-            "hooks": {"ema/%": {"averaged": [average]}, "other": {"the same": average}},
+            "hooks": {"ema/%": {"averaged": [average]}, "other": {"shared": average}},
             "rank": ranks.rank,
             "loop": {"id": "a-run"},
         }
 
-    def whole(value):
-        def copy(_, each):
-            if is_spread(each):
-                return each.full_tensor()
-            return each.clone() if isinstance(each, torch.Tensor) else each
+    def copy_full(value):
+        def copy(_, leaf):
+            if is_spread(leaf):
+                return leaf.full_tensor()
+            return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
         return changed(value, copy)
 """
@@ -64,58 +64,54 @@ MODEL = """
 WRITE = """
     train()
     average = model[0].weight.detach().clone()
-    pointer = write_generation(FOLDER, checkpoint(), 1, ranks)
-    expected = whole(checkpoint())
+    pointer = write_generation(FOLDER, build_checkpoint(), 1, ranks)
+    expected = copy_full(build_checkpoint())
     train()
-    after = whole(checkpoint())
+    after = copy_full(build_checkpoint())
     if ranks.is_main:
         torch.save({"checkpoint": expected, "after": after}, FOLDER / "expected.pt")
-    answer(pointer)
+    report(pointer)
 """
 
 READ_AND_WRITE = """
-    found = read_generation(FOLDER / "generation_1", layout=layout_of(model))
-    model.load_state_dict(found["state_dict"])
-    optimizer.load_state_dict(found["optimizer"])
-    average = found["hooks"]["other"]["the same"]
-    write_generation(FOLDER, checkpoint(), 2, ranks)
+    loaded = read_generation(FOLDER / "generation_1", layout=layout_of(model))
+    model.load_state_dict(loaded["state_dict"])
+    optimizer.load_state_dict(loaded["optimizer"])
+    average = loaded["hooks"]["other"]["shared"]
+    write_generation(FOLDER, build_checkpoint(), 2, ranks)
     train()
-    after = whole(checkpoint())
+    after = copy_full(build_checkpoint())
     if ranks.is_main:
         torch.save(after, FOLDER / "after.pt")
-    answer({"shared": average is found["hooks"]["ema/%"]["averaged"][0], "rank": found["rank"]})
+    report({"shared": average is loaded["hooks"]["ema/%"]["averaged"][0], "rank": loaded["rank"]})
 """
 
 
-def script(*parts: str) -> str:
-    return "".join(parts)
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Whether two checkpoints are the same, bit for bit."""
+def is_equal(one: Any, other: Any) -> bool:
+    """Return whether two checkpoints are bitwise identical."""
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
+        return len(one) == len(other) and all(map(is_equal, one, other))
     return bool(one == other)
 
 
-def test_two_processes_write_four_go_on_and_one_reads_the_same_bits(launch: Launch, tmp_path: Path) -> None:
-    by_two = launch(script(MODEL, WRITE), str(tmp_path))
+def test_checkpoint_of_two_ranks_is_bitwise_identical_on_one_and_four_ranks(launch: Launch, tmp_path: Path) -> None:
+    two_ranks = launch(MODEL + WRITE, str(tmp_path))
     expected = torch.load(tmp_path / "expected.pt", weights_only=True)
     first = read_checkpoint(tmp_path / "generation_1")
 
-    assert by_two.answers[0] == by_two.answers[1]
-    assert by_two.answers[0]["generation"]["directory"] == "generation_1"
-    assert equal(first, expected["checkpoint"])
+    assert two_ranks.reports[0] == two_ranks.reports[1]
+    assert two_ranks.reports[0]["generation"]["directory"] == "generation_1"
+    assert is_equal(first, expected["checkpoint"])
 
-    by_four = launch(script(MODEL, READ_AND_WRITE), str(tmp_path), ranks=4)
+    four_ranks = launch(MODEL + READ_AND_WRITE, str(tmp_path), ranks=4)
     second = read_checkpoint(tmp_path / "generation_2")
 
-    assert by_four.answers == {rank: {"shared": True, "rank": 0} for rank in range(4)}
-    assert equal(second, first)
+    assert four_ranks.reports == {rank: {"shared": True, "rank": 0} for rank in range(4)}
+    assert is_equal(second, first)
     after = torch.load(tmp_path / "after.pt", weights_only=True)
     for name, value in expected["after"]["state_dict"].items():
         torch.testing.assert_close(after["state_dict"][name], value, rtol=1e-6, atol=1e-7)

@@ -1,4 +1,4 @@
-"""The template of the docs, with stand-ins for SLURM's own programs, on this machine."""
+"""SLURM template of the documentation, with replacements for SLURM's programs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.pages import ROOT, blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-PROGRAMS = {
+MOCK_COMMANDS = {
     "srun": 'exec "$@"',
     "scontrol": """
         case "$1" in
             show) echo 127.0.0.1 ;;
-            *) echo "$@" >> asked ;;
+            *) echo "$@" >> scontrol.log ;;
         esac
     """,
     "torchrun": f'exec {shlex.quote(sys.executable)} -m torch.distributed.run "$@"',
 }
-PARTS = """
+SIGNAL_HOOK = """
     import os, signal
 
     import toys
@@ -40,11 +40,11 @@ PARTS = """
         return Splits(toys.data())
 
 
-    class TimeIsOverHook(Hook):
-        '''SLURM's signal comes to torchrun.'''
+    class TimeLimitHook(Hook):
+        '''Send the signal of a SLURM time limit to torchrun, as `--signal=B:USR1` does.'''
 
         def after_train_iter(self, run):
-            if os.environ["RANK"] == "0" and run.iters_done == 3 and not os.path.exists("asked"):
+            if os.environ["RANK"] == "0" and run.iters_done == 3 and not os.path.exists("scontrol.log"):
                 os.kill(os.getppid(), signal.SIGUSR1)
 """
 RUN = """
@@ -58,12 +58,12 @@ RUN = """
     hooks:
       - {type: checkpoint, interval: 1000}
       - {type: preemption}
-      - {type: "parts:TimeIsOverHook"}
+      - {type: "parts:TimeLimitHook"}
 """
 
 
-def template() -> str:
-    """What the page shows, with a port that is free."""
+def read_job_script() -> str:
+    """Return the job script of the page, with a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -71,8 +71,8 @@ def template() -> str:
     return script.text.replace("29500", str(port))
 
 
-def status_after(directory: Path, **overrides: str) -> dict[str, object]:
-    """What the run says of itself after the job."""
+def run_job(directory: Path, **overrides: str) -> dict[str, object]:
+    """Run the job script and return the content of status.json."""
     variables = {
         **os.environ,
         "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
@@ -83,30 +83,30 @@ def status_after(directory: Path, **overrides: str) -> dict[str, object]:
         "SLURM_NNODES": "1",
         "SLURM_GPUS_ON_NODE": "2",
     }
-    script = template()
+    script = read_job_script()
     for key, value in overrides.items():
         script = script.replace("resume=auto", f"resume=auto {key.replace('__', '.')}={value}")
     subprocess.run(["bash", "-c", script], cwd=directory, env=variables, timeout=100, check=False)
-    found: dict[str, object] = json.loads((directory / "runs" / "many" / "status.json").read_text())
-    return found
+    status: dict[str, object] = json.loads((directory / "runs" / "many" / "status.json").read_text())
+    return status
 
 
-def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(tmp_path: Path) -> None:
+def test_job_at_its_time_limit_is_requeued_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    for name, text in PROGRAMS.items():
-        program = tmp_path / "bin" / name
-        program.write_text(f"#!/bin/bash\n{dedent(text)}\n")
-        program.chmod(0o755)
-    (tmp_path / "parts.py").write_text(dedent(PARTS))
+    for name, body in MOCK_COMMANDS.items():
+        command = tmp_path / "bin" / name
+        command.write_text(f"#!/bin/bash\n{dedent(body)}\n")
+        command.chmod(0o755)
+    (tmp_path / "parts.py").write_text(dedent(SIGNAL_HOOK))
     (tmp_path / "run.yaml").write_text(dedent(RUN))
 
-    first = status_after(tmp_path)
+    first = run_job(tmp_path)
     assert (first["outcome"], first["exit_code"]) == ("preempted", 75)
-    assert (tmp_path / "asked").read_text() == "requeue 17\n"
+    assert (tmp_path / "scontrol.log").read_text() == "requeue 17\n"
 
-    done = first["iters_done"]
-    assert isinstance(done, int)
-    second = status_after(tmp_path, training__epochs=str(done // 4 + 2))
+    iters_done = first["iters_done"]
+    assert isinstance(iters_done, int)
+    second = run_job(tmp_path, training__epochs=str(iters_done // 4 + 2))
     assert (second["outcome"], second["exit_code"], second["run"]) == ("finished", 0, first["run"])
-    assert second["iters_done"] == (done // 4 + 2) * 4
-    assert (tmp_path / "asked").read_text() == "requeue 17\n"
+    assert second["iters_done"] == (iters_done // 4 + 2) * 4
+    assert (tmp_path / "scontrol.log").read_text() == "requeue 17\n"

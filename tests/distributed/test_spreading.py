@@ -1,4 +1,4 @@
-"""Training with weights that are spread over real processes."""
+"""Training with sharded parameters (FSDP2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookbus.state import read_checkpoint
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has a limit of its own
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its own time limit
 
 TRAINING = """
     import json, os, toys, torch
@@ -25,19 +25,19 @@ TRAINING = """
     from hookbus_ema import EMAHook
     from torch.utils.data import DataLoader
 
-    def numbers(tensors):
-        return torch.cat([each.detach().flatten() for each in whole(dict(tensors)).values()]).tolist()
+    def flatten(tensors):
+        return torch.cat([tensor.detach().flatten() for tensor in whole(dict(tensors)).values()]).tolist()
 
     settings = json.loads(os.environ["SETTINGS"])
     epochs = settings.pop("stop_at", None)
     hooks = [EMAHook(momentum=0.9), CheckpointHook(best_metric="loss", max_keep_ckpts=2)]
     trainer = toys.trainer(hooks=hooks, val_loader=DataLoader(toys.data(40), 8), metrics=["accuracy"], **settings)
     run = trainer.fit() if epochs is None else trainer.fit(epochs=epochs)
-    answer(
+    report(
         {
-            "weights": numbers(trainer.model.state_dict()),
-            "averaged": numbers(run.weights.averaged()),
-            "spread": [is_spread(each) for each in trainer.model.parameters()],
+            "weights": flatten(trainer.model.state_dict()),
+            "averaged": flatten(run.weights.averaged()),
+            "sharded": [is_spread(parameter) for parameter in trainer.model.parameters()],
             "val": dict(run.metrics.results),
             "best": {name: [best.value, best.epoch, str(best.path)] for name, best in run.best.items()},
             "files": hooks[1].state_dict()["periodic"],
@@ -47,97 +47,101 @@ TRAINING = """
 """
 
 
-def trained(launch: Launch, ranks: int, **settings: Any) -> dict[int, Any]:
-    return launch(TRAINING, ranks=ranks, environment={"SETTINGS": json.dumps(settings)}).answers
+def train(launch: Launch, ranks: int, **settings: Any) -> dict[int, Any]:
+    """Train the toy model and return the reports by rank."""
+    return launch(TRAINING, ranks=ranks, environment={"SETTINGS": json.dumps(settings)}).reports
 
 
 FSDP2 = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
 
 
-def test_weights_averages_and_results_are_those_of_one_process(launch: Launch, tmp_path: Path) -> None:
-    one = trained(launch, 1, batch_size=16, epochs=5, work_dir=str(tmp_path / "one"))[0]
-    spread = trained(launch, 2, batch_size=8, epochs=5, work_dir=str(tmp_path / "two"), clip_grad_norm=None, **FSDP2)
+def test_weights_averages_and_metrics_match_a_single_process_run(launch: Launch, tmp_path: Path) -> None:
+    single = train(launch, 1, batch_size=16, epochs=5, work_dir=str(tmp_path / "one"))[0]
+    sharded = train(launch, 2, batch_size=8, epochs=5, work_dir=str(tmp_path / "two"), clip_grad_norm=None, **FSDP2)
 
-    assert spread[0] == spread[1]
-    assert all(spread[0]["spread"])
-    assert not any(one["spread"])
-    assert spread[0]["steps"] == one["steps"] == 20
-    assert spread[0]["weights"] == pytest.approx(one["weights"], rel=0, abs=1e-12)
-    assert spread[0]["averaged"] == pytest.approx(one["averaged"], rel=0, abs=1e-12)
-    assert spread[0]["val"] == pytest.approx(one["val"], rel=0, abs=1e-12)
-    assert spread[0]["files"] == ["epoch_4.pth", "epoch_5.pth"]
-    named = {read_manifest(directory)["generation"] for _, directory in generations_in(tmp_path / "two/checkpoints")}
-    assert 2 <= len(named) <= 3, "the last two, and the best one"
+    assert sharded[0] == sharded[1]
+    assert all(sharded[0]["sharded"])
+    assert not any(single["sharded"])
+    assert sharded[0]["steps"] == single["steps"] == 20
+    assert sharded[0]["weights"] == pytest.approx(single["weights"], rel=0, abs=1e-12)
+    assert sharded[0]["averaged"] == pytest.approx(single["averaged"], rel=0, abs=1e-12)
+    assert sharded[0]["val"] == pytest.approx(single["val"], rel=0, abs=1e-12)
+    assert sharded[0]["files"] == ["epoch_4.pth", "epoch_5.pth"]
+    folder = tmp_path / "two/checkpoints"
+    generations = {read_manifest(directory)["generation"] for _, directory in generations_in(folder)}
+    # the last two and the best one, which may be one of them
+    assert 2 <= len(generations) <= 3
     path = consolidate(tmp_path / "two/checkpoints/last.pth", tmp_path / "whole.pth")
-    numbers = torch.cat([each.flatten() for each in read_checkpoint(path)["state_dict"].values()])
-    assert numbers.tolist() == spread[0]["weights"]
+    weights = torch.cat([tensor.flatten() for tensor in read_checkpoint(path)["state_dict"].values()])
+    assert weights.tolist() == sharded[0]["weights"]
 
 
-def test_a_training_goes_on_with_as_many_processes_bit_for_bit(launch: Launch, tmp_path: Path) -> None:
-    straight = trained(launch, 2, epochs=4, work_dir=str(tmp_path / "a"), **FSDP2)
+def test_resume_with_the_same_number_of_ranks_is_bitwise_identical(launch: Launch, tmp_path: Path) -> None:
+    uninterrupted = train(launch, 2, epochs=4, work_dir=str(tmp_path / "a"), **FSDP2)
     settings = {"epochs": 4, "work_dir": str(tmp_path / "b"), "resume": "auto", **FSDP2}
-    trained(launch, 2, stop_at=2, **settings)
-    resumed = trained(launch, 2, **settings)
+    train(launch, 2, stop_at=2, **settings)
+    resumed = train(launch, 2, **settings)
 
-    del straight[0]["best"], resumed[0]["best"]
-    assert resumed[0] == straight[0]
+    # the paths of the best checkpoints contain the work directory
+    del uninterrupted[0]["best"], resumed[0]["best"]
+    assert resumed[0] == uninterrupted[0]
 
 
-def test_a_training_goes_on_with_one_process_and_with_four(launch: Launch, tmp_path: Path) -> None:
+def test_run_of_two_ranks_resumes_with_one_rank_and_with_four(launch: Launch, tmp_path: Path) -> None:
     settings = {"epochs": 6, "work_dir": str(tmp_path), "resume": "auto"}
-    two = trained(launch, 2, stop_at=2, batch_size=8, **settings, **FSDP2)
-    one = trained(launch, 1, stop_at=4, batch_size=16, **settings)
-    four = trained(launch, 4, batch_size=4, **settings, distributed="fsdp2", fsdp2={"mesh": [2, 2]})
-    straight = trained(launch, 1, batch_size=16, epochs=6, work_dir=str(tmp_path / "other"))
+    two = train(launch, 2, stop_at=2, batch_size=8, **settings, **FSDP2)
+    one = train(launch, 1, stop_at=4, batch_size=16, **settings)
+    four = train(launch, 4, batch_size=4, **settings, distributed="fsdp2", fsdp2={"mesh": [2, 2]})
+    uninterrupted = train(launch, 1, batch_size=16, epochs=6, work_dir=str(tmp_path / "other"))
 
-    assert [each[0]["steps"] for each in (two, one, four)] == [8, 16, 24]
-    assert four[0]["weights"] == pytest.approx(straight[0]["weights"], rel=0, abs=1e-12)
-    assert four[0]["averaged"] == pytest.approx(straight[0]["averaged"], rel=0, abs=1e-12)
+    assert [reports[0]["steps"] for reports in (two, one, four)] == [8, 16, 24]
+    assert four[0]["weights"] == pytest.approx(uninterrupted[0]["weights"], rel=0, abs=1e-12)
+    assert four[0]["averaged"] == pytest.approx(uninterrupted[0]["averaged"], rel=0, abs=1e-12)
 
 
-BEGINNING = """
+INITIAL_WEIGHTS = """
     import sys
     import toys, torch
     from hookbus import Hook
     from hookbus.model.layouts import whole
     from hookbus_checkpoint import CheckpointHook
 
-    def numbers(tensors):
-        return torch.cat([each.detach().flatten() for each in whole(dict(tensors)).values()]).tolist()
+    def flatten(tensors):
+        return torch.cat([tensor.detach().flatten() for tensor in whole(dict(tensors)).values()]).tolist()
 
-    class Beginning(Hook):
+    class RecordInitialWeights(Hook):
         def before_train(self, model):
-            self.weights = numbers(model.state_dict())
+            self.weights = flatten(model.state_dict())
 
-    spread = {"distributed": "fsdp2", "epochs": 1}
-    trainer = toys.trainer(hooks=[CheckpointHook()], work_dir=sys.argv[1], **spread)
+    settings = {"distributed": "fsdp2", "epochs": 1}
+    trainer = toys.trainer(hooks=[CheckpointHook()], work_dir=sys.argv[1], **settings)
     trainer.fit()
-    found = {"trained": numbers(trainer.model.state_dict())}
+    results = {"train_with_settings": flatten(trainer.model.state_dict())}
     if RANK == 0:
         from pathlib import Path
         from hookbus.commands.consolidate import consolidate
 
         consolidate(Path(sys.argv[1], "checkpoints/last.pth"), Path(sys.argv[1], "whole.pth"))
-    trainer.ranks.barrier("one file is there")
+    trainer.ranks.barrier("file is written")
     for name in ("whole.pth", "checkpoints/last.pth", "checkpoints/generation_1"):
-        hook = Beginning()
-        begun = toys.trainer(hooks=[hook], load_from=f"{sys.argv[1]}/{name}", **spread)
-        lines = begun.check()
-        begun.fit()
-        found[name] = hook.weights
-        found[f"{name} was checked"] = any(line.startswith("load_from: ") for line in lines)
-    answer(found)
+        hook = RecordInitialWeights()
+        loaded = toys.trainer(hooks=[hook], load_from=f"{sys.argv[1]}/{name}", **settings)
+        lines = loaded.check()
+        loaded.fit()
+        results[name] = hook.weights
+        results[f"check of {name}"] = any(line.startswith("load_from: ") for line in lines)
+    report(results)
 """
 
 
-def test_a_run_begins_from_the_weights_of_one_file_and_of_a_generation(launch: Launch, tmp_path: Path) -> None:
-    done = launch(BEGINNING, str(tmp_path / "run"))
-    found = done.answers[1]
+def test_initial_weights_are_loaded_from_a_file_and_from_a_generation(launch: Launch, tmp_path: Path) -> None:
+    completed = launch(INITIAL_WEIGHTS, str(tmp_path / "run"))
+    results = completed.reports[1]
 
-    assert done.answers[0] == found
+    assert completed.reports[0] == results
     for name in ("whole.pth", "checkpoints/last.pth", "checkpoints/generation_1"):
-        assert found[name] == found["trained"], name
-        assert found[f"{name} was checked"]
+        assert results[name] == results["train_with_settings"], name
+        assert results[f"check of {name}"]
 
 
 NORMS = """
@@ -148,8 +152,8 @@ NORMS = """
     from hookbus.model.layouts import whole
     from hookbus_checkpoint import CheckpointHook
 
-    class Centred(nn.Module):
-        # uses the buffer that it changes
+    class Center(nn.Module):
+        # the output depends on the buffer that the forward pass updates
         def __init__(self):
             super().__init__()
             self.register_buffer("mean", torch.zeros(8))
@@ -161,7 +165,7 @@ NORMS = """
 
     def train(distributed, work_dir, **settings):
         torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(4, 8), Centred(), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).double()
+        model = nn.Sequential(nn.Linear(4, 8), Center(), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)).double()
         options = {"val_loader": DataLoader(toys.data(24), 8), "epochs": 4, **settings}
         trainer = toys.trainer(
             model, distributed=distributed, work_dir=f"{sys.argv[1]}/{work_dir}", hooks=[CheckpointHook()], **options
@@ -169,28 +173,28 @@ NORMS = """
         run = trainer.fit()
         state, weights = whole(dict(trainer.model.state_dict())), whole(dict(trainer.model.named_parameters()))
         return {
-            "numbers": torch.cat([each.double().flatten() for each in state.values()]).tolist(),
-            "weights": torch.cat([each.detach().flatten() for each in weights.values()]).tolist(),
+            "state": torch.cat([tensor.double().flatten() for tensor in state.values()]).tolist(),
+            "weights": torch.cat([tensor.detach().flatten() for tensor in weights.values()]).tolist(),
             "val": dict(run.metrics.results),
         }
 
-    found = {kind: train(kind, kind) for kind in ("ddp", "fsdp2")}
-    train("fsdp2", "again", epochs=2)
-    found["again"] = train("fsdp2", "again", resume="auto")
-    answer(found)
+    results = {strategy: train(strategy, strategy) for strategy in ("ddp", "fsdp2")}
+    train("fsdp2", "resumed", epochs=2)
+    results["resumed"] = train("fsdp2", "resumed", resume="auto")
+    report(results)
 """
 
 
-def test_buffers_are_those_of_the_main_process_as_with_whole_models(launch: Launch, tmp_path: Path) -> None:
-    found = launch(NORMS, str(tmp_path)).answers
+def test_buffers_are_those_of_rank_0_as_with_ddp(launch: Launch, tmp_path: Path) -> None:
+    reports = launch(NORMS, str(tmp_path)).reports
 
-    assert found[0]["fsdp2"]["numbers"] == pytest.approx(found[0]["ddp"]["numbers"], rel=0, abs=1e-12)
-    assert found[0]["again"] == found[0]["fsdp2"]
-    assert found[1]["fsdp2"]["weights"] == found[1]["again"]["weights"] == found[0]["fsdp2"]["weights"]
+    assert reports[0]["fsdp2"]["state"] == pytest.approx(reports[0]["ddp"]["state"], rel=0, abs=1e-12)
+    assert reports[0]["resumed"] == reports[0]["fsdp2"]
+    assert reports[1]["fsdp2"]["weights"] == reports[1]["resumed"]["weights"] == reports[0]["fsdp2"]["weights"]
 
 
 RUN_FILE = """
-work_dir: runs/spread
+work_dir: runs/sharded
 seed: 0
 model: {type: mlp}
 dataset: {type: digits, batch_size: 128}
@@ -203,13 +207,13 @@ hooks:
 """
 
 
-def test_a_run_file_says_how(launch: Launch, tmp_path: Path) -> None:
+def test_run_file_configures_fsdp2(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN_FILE)
     launch("-m", "hookbus", "train", "run.yaml")
-    folder = tmp_path / "runs/spread/checkpoints"
+    folder = tmp_path / "runs/sharded/checkpoints"
 
     assert read_manifest(folder / "generation_1")["processes"] == 2
     assert read_checkpoint(folder / "best_accuracy.pth").keys() >= {"state_dict", "ema_state_dict", "optimizer"}
-    refused = launch("-m", "hookbus", "train", "run.yaml", "training.fsdp2.wrap=[Conv]", succeeds=False)
-    assert refused.returncode != 0
-    assert "fsdp2.wrap: the model has no module 'Conv'." in refused.output(0)
+    invalid = launch("-m", "hookbus", "train", "run.yaml", "training.fsdp2.wrap=[Conv]", succeeds=False)
+    assert invalid.returncode != 0
+    assert "fsdp2.wrap: the model has no module 'Conv'." in invalid.output(0)

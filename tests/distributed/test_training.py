@@ -1,3 +1,5 @@
+"""Training with multiple ranks: equivalence with a single process, gradient averaging, and custom loops."""
+
 from __future__ import annotations
 
 import json
@@ -15,17 +17,18 @@ TRAINING = """
     settings = json.loads(os.environ["SETTINGS"])
     trainer = toys.trainer(**settings)
     run = trainer.fit()
-    answer({"weights": toys.numbers(trainer.model), "steps": run.steps_done, "iters": run.iters_done,
+    report({"weights": toys.flat_weights(trainer.model), "steps": run.steps_done, "iters": run.iters_done,
             "epochs": run.epochs_done, "length": run.clock.epoch_length})
 """
 
 
-def trained(launch: Launch, ranks: int, hosts: int = 1, **settings: Any) -> dict[int, Any]:
-    return launch(TRAINING, ranks=ranks, hosts=hosts, environment={"SETTINGS": json.dumps(settings)}).answers
+def train(launch: Launch, ranks: int, hosts: int = 1, **settings: Any) -> dict[int, Any]:
+    """Train the toy model and return the reports by rank."""
+    return launch(TRAINING, ranks=ranks, hosts=hosts, environment={"SETTINGS": json.dumps(settings)}).reports
 
 
-class TestTwoRanksWithHalfTheBatchEach:
-    """Against one rank with the whole: the same samples go into each update, and the mean of two means is the mean."""
+class TestTwoRanksWithHalfTheBatchSize:
+    # Each optimizer step uses the same samples, and the mean of two means of equal size is the mean of all samples.
 
     @pytest.mark.parametrize(
         "settings",
@@ -36,9 +39,9 @@ class TestTwoRanksWithHalfTheBatchEach:
         ],
         ids=str,
     )
-    def test_the_weights_are_those_of_one_rank_after_100_steps(self, settings: dict[str, Any], launch: Launch) -> None:
-        one = trained(launch, 1, batch_size=16, **settings)[0]
-        two = trained(launch, 2, batch_size=8, **settings)
+    def test_weights_match_those_of_one_rank_after_100_steps(self, settings: dict[str, Any], launch: Launch) -> None:
+        one = train(launch, 1, batch_size=16, **settings)[0]
+        two = train(launch, 2, batch_size=8, **settings)
 
         assert one["steps"] == 100
         assert two[0] == two[1]
@@ -48,58 +51,58 @@ class TestTwoRanksWithHalfTheBatchEach:
         assert two[0]["weights"] == pytest.approx(one["weights"], rel=0, abs=1e-12)
 
 
-def test_two_hosts_train_what_one_host_with_two_ranks_trains(launch: Launch) -> None:
-    one, two = trained(launch, 2), trained(launch, 2, hosts=2)
+def test_two_hosts_train_the_same_weights_as_one_host_with_two_ranks(launch: Launch) -> None:
+    one, two = train(launch, 2), train(launch, 2, hosts=2)
 
     assert two == one
 
 
-WHAT_HOOKS_SEE = """
+MODEL_OF_HOOKS = """
     import toys, torch
     from torch.nn.parallel import DistributedDataParallel
     from hookbus import Hook
 
-    class Watch(Hook):
+    class RecordModel(Hook):
         def __init__(self):
             super().__init__()
-            self.seen = {"plain": True, "averaged": []}
+            self.results = {"unwrapped": True, "averaged": []}
 
         def before_train(self, run, model):
-            inner = type(model) is torch.nn.Sequential and run.model is model and run.get("model") is model
-            self.seen["plain"] &= inner
-            self.seen["called"] = type(run.trainer.steps.model).__name__
+            unwrapped = type(model) is torch.nn.Sequential and run.model is model and run.get("model") is model
+            self.results["unwrapped"] &= unwrapped
+            self.results["step model"] = type(run.trainer.steps.model).__name__
             self.weight = model[0].weight
 
         def before_train_iter(self, run, model):
-            self.seen["plain"] &= model is run.model
+            self.results["unwrapped"] &= model is run.model
 
         def after_backward(self, run):
             grads = run.ranks.gather("gradients", self.weight.grad.flatten().tolist())
-            self.seen["averaged"].append(grads[0] == grads[1])
+            self.results["averaged"].append(grads[0] == grads[1])
 
         def before_val_iter(self, run, model):
-            self.seen["plain"] &= model is run.model
+            self.results["unwrapped"] &= model is run.model
 
     def fit(wrap):
-        watch, model = Watch(), toys.net()
-        given = DistributedDataParallel(model) if wrap else model
-        toys.trainer(given, hooks=[watch], epochs=1, accumulate=2, val_loader=toys.loader()).fit()
-        return watch.seen
+        recorder, model = RecordModel(), toys.net()
+        input_model = DistributedDataParallel(model) if wrap else model
+        toys.trainer(input_model, hooks=[recorder], epochs=1, accumulate=2, val_loader=toys.loader()).fit()
+        return recorder.results
 
-    answer([fit(False), fit(True)])
+    report([fit(False), fit(True)])
 """
 
 
-def test_hooks_see_the_model_itself_and_gradients_are_averaged_once_per_update(launch: Launch) -> None:
-    answers = launch(WHAT_HOOKS_SEE).answers
+def test_hooks_receive_the_unwrapped_model_and_gradients_average_once_per_step(launch: Launch) -> None:
+    reports = launch(MODEL_OF_HOOKS).reports
 
-    for seen in (*answers[0], *answers[1]):
-        assert seen["plain"]
-        assert seen["called"] == "DistributedDataParallel"
-        assert seen["averaged"] == [False, True, False, True]
+    for results in (*reports[0], *reports[1]):
+        assert results["unwrapped"]
+        assert results["step model"] == "DistributedDataParallel"
+        assert results["averaged"] == [False, True, False, True]
 
 
-A_LOOP_OF_ONES_OWN = """
+CUSTOM_LOOP = """
     import toys, torch
     from torch.nn import functional
     from torch.nn.parallel import DistributedDataParallel
@@ -119,7 +122,7 @@ A_LOOP_OF_ONES_OWN = """
     model = DistributedDataParallel(toys.net())
     optimizer = toys.sgd(model)
     bus = HookBus([hook])
-    with bus.run(model=model, optimizer=optimizer, epochs=5, work_dir="own", seed=1) as run:
+    with bus.run(model=model, optimizer=optimizer, epochs=5, work_dir="custom", seed=1) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for i, batch in run.batches(loader):
@@ -130,13 +133,13 @@ A_LOOP_OF_ONES_OWN = """
                 optimizer.step()
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": loss})
             bus.emit("after_train_epoch")
-    answer([run.outcome, run.iters_done, run.epochs_done, run.stop_reasons, hook.model, str(run.work_dir.path), run.id])
+    report([run.outcome, run.iters_done, run.epochs_done, run.stop_reasons, hook.model, str(run.work_dir.path), run.id])
     dist.destroy_process_group()
 """
 
 
-def test_a_loop_of_ones_own_with_a_group_of_its_own_is_stopped_on_all_ranks(launch: Launch) -> None:
-    answers = launch(A_LOOP_OF_ONES_OWN).answers
+def test_custom_loop_with_its_own_process_group_stops_on_all_ranks(launch: Launch) -> None:
+    reports = launch(CUSTOM_LOOP).reports
 
-    assert answers[0] == answers[1]
-    assert answers[0][:-1] == ["stopped", 6, 1, ["stop: enough on rank 1"], "Sequential", "own"]
+    assert reports[0] == reports[1]
+    assert reports[0][:-1] == ["stopped", 6, 1, ["stop: enough on rank 1"], "Sequential", "custom"]

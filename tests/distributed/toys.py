@@ -1,4 +1,4 @@
-"""What the scripts of these tests train: a small model in float64, on made-up points."""
+"""Data and model of the scripts: a small model in float64 and synthetic points."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from hookbus import Trainer
 
 
 def data(count: int = 64) -> TensorDataset:
+    """Return `count` labeled samples with 4 features."""
     inputs = torch.randn(count, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())
 
 
 def loader(batch_size: int = 8, count: int = 64, **options: Any) -> DataLoader[Any]:
+    """Return a shuffling loader of `data(count)`."""
     return DataLoader(data(count), batch_size=batch_size, shuffle=True, **options)
 
 
 def net() -> nn.Module:
+    """Return a two-layer classifier with seeded weights."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an SGD optimizer with momentum, whose state has to be part of a checkpoint."""
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def trainer(model: nn.Module | None = None, *, batch_size: int = 8, **options: Any) -> Trainer:
+    """Return a CPU trainer without default hooks; `options` override its settings."""
     model = model or net()
     settings: dict[str, Any] = {
         "train_loader": loader(batch_size),
@@ -44,7 +49,7 @@ def trainer(model: nn.Module | None = None, *, batch_size: int = 8, **options: A
     return Trainer(model, sgd(model), functional.cross_entropy, **settings)
 
 
-def numbers(model: nn.Module) -> list[float]:
-    """All weights in a row."""
-    found: Tensor = torch.cat([each.detach().flatten() for each in model.parameters()])
-    return found.tolist()
+def flat_weights(model: nn.Module) -> list[float]:
+    """Return all parameters of a model as one flat list."""
+    flat: Tensor = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return flat.tolist()

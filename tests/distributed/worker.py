@@ -1,9 +1,9 @@
-"""What torchrun starts in these tests: a script or a module, with a time limit that shows where it hangs.
+"""Entry point of the workers that torchrun starts: runs a script or a module, and dumps its stack at a time limit.
 
     worker.py SECONDS script.py [arguments]
     worker.py SECONDS -m module [arguments]
 
-A script finds `answer(value)`, which leaves a value for the test, and `RANK`.
+A script receives the globals `RANK` and `report(value)`, which passes a JSON value to the test.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from pathlib import Path
 from typing import Any
 
 
-def answer(value: Any) -> None:
-    """Leave a value for the test, under the number of this rank."""
-    Path(os.environ["ANSWERS"], f"{os.environ['RANK']}.json").write_text(json.dumps(value))
+def report(value: Any) -> None:
+    """Write a value for the test to the report file of this rank."""
+    Path(os.environ["REPORT_DIR"], f"{os.environ['RANK']}.json").write_text(json.dumps(value))
 
 
 def main() -> None:
+    """Run the script or module of the command line."""
     seconds, *arguments = sys.argv[1:]
     faulthandler.enable()
+    # A Python signal handler cannot run while a thread is blocked in a native collective call.
     faulthandler.dump_traceback_later(float(seconds), exit=True)
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
-        runpy.run_path(arguments[0], {"answer": answer, "RANK": int(os.environ["RANK"])}, run_name="__main__")
+        runpy.run_path(arguments[0], {"report": report, "RANK": int(os.environ["RANK"])}, run_name="__main__")
 
 
 if __name__ == "__main__":
