@@ -1,9 +1,9 @@
-"""Numbers of a run, kept without ever waiting for the device.
+"""Metrics of a run, accumulated without synchronizing with the device.
 
-`run.log(loss=loss)` copies a number on its device, no more. Values are summed there, in float64, and copied to the host
-together when somebody reads them: a window of the last iterations, the means of an epoch, the results of a validation.
+`run.log(loss=loss)` copies a value on its device. Values are summed on the device, in float64, and copied to the host
+together when they are read: means of a window of iterations, means of an epoch, results of a validation.
 
-On the board every metric has one full name: `train/loss`, `val/accuracy`, `val/<loader>/accuracy`.
+Every metric has a full name, which is also its tag: `train/loss`, `val/accuracy`, `val/<loader>/accuracy`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["Evaluation", "MetricStore", "Metrics", "Window", "is_scalar", "resol
 
 
 class Metrics(Mapping[str, float]):
-    """Read-only results by full name. Looking up `accuracy` finds `val/accuracy` where that is one thing.
+    """Read-only mapping of metric values by full name. `accuracy` finds `val/accuracy` if it is unambiguous.
 
     Attributes:
-        nonfinite: how many of the values behind a mean were NaN or infinite, by full name, zeros left out.
+        nonfinite: Number of NaN and infinite values that entered a mean, by full name; zero counts are omitted.
     """
 
     __slots__ = ("_values", "nonfinite")
@@ -58,54 +58,57 @@ class Metrics(Mapping[str, float]):
 
 
 def resolve(name: str, names: Iterable[str]) -> str:
-    """The full name that is meant: `val/accuracy` for `val/accuracy`, `val_accuracy` or `accuracy`.
+    """Return the full name of a metric: `val/accuracy` for `val/accuracy`, `val_accuracy` or `accuracy`.
 
     Args:
-        name: what was written.
-        names: the full names there are.
+        name: Full or short name.
+        names: Full names of the available metrics.
 
     Raises:
-        MetricError: it means nothing, or more than one thing; the message lists what there is.
+        MetricError: If the name is unknown or ambiguous; the message lists the candidates.
     """
     known = list(names)
-    found = _matches(name, known)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise MetricError(f"The metric {name!r} can mean {' or '.join(sorted(found))}: write the full name.")
+    matches = _matches(name, known)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise MetricError(f"Ambiguous metric {name!r}: {' or '.join(sorted(matches))}. Use the full name.")
     if not known:
-        raise MetricError(f"There is no metric {name!r}. There are no metrics yet.")
-    near = nearest(name, (full.rpartition("/")[2] for full in known)) or nearest(name, known)
-    raise MetricError(f"There is no metric {name!r}.{near} Available: {', '.join(sorted(known))}.")
+        raise MetricError(f"Unknown metric {name!r}. No metrics have been logged yet.")
+    hint = nearest(name, (full.rpartition("/")[2] for full in known)) or nearest(name, known)
+    raise MetricError(f"Unknown metric {name!r}.{hint} Available: {', '.join(sorted(known))}.")
 
 
 def _matches(name: str, names: Iterable[str]) -> list[str]:
     known = list(names)
     if name in known:
         return [name]
+    # Names with underscores are accepted as well, such as `val_loss`, which is common in other frameworks.
     flat = name.replace("/", "_")
-    whole = [full for full in known if full.replace("/", "_") == flat]
-    return whole or [full for full in known if full.partition("/")[2] == name or full.rpartition("/")[2] == name]
+    exact = [full for full in known if full.replace("/", "_") == flat]
+    # A short name omits the prefix `val/`, or the prefix and the name of the loader.
+    return exact or [full for full in known if full.partition("/")[2] == name or full.rpartition("/")[2] == name]
 
 
 class Evaluation:
-    """Means over a validation or test, weighted by the number of samples: sums are kept, never means.
+    """Means over a validation or test, weighted by the number of samples.
 
     Attributes:
-        weight: the number of samples of the batch in progress.
+        weight: Number of samples of the current batch.
     """
 
     def __init__(self) -> None:
         self.weight = 1
+        # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
         self._totals: dict[str, list[Any]] = {}
 
     def add(self, name: str, value: Any, weight: float | None = None) -> None:
         """Add a mean over `weight` samples.
 
         Args:
-            name: the name without prefix.
-            value: a number or a zero-dimensional tensor; its graph is not kept.
-            weight: how many samples it is the mean of; default those of the batch in progress.
+            name: Name without prefix.
+            value: Number or tensor with one element; it is detached.
+            weight: Number of samples. Default: number of samples of the current batch.
         """
         weight = self.weight if weight is None else weight
         value = wide(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
@@ -114,22 +117,23 @@ class Evaluation:
         total[1] += weight
 
     def results(self, ranks: Ranks) -> dict[str, float]:
-        """The means by name, over the samples of all processes; one copy from the device for all."""
+        """Return the means by name, over the samples of all ranks. A collective call; one copy from each device."""
         sums = to_host([total for total, _ in self._totals.values()])
         weights = [weight for _, weight in self._totals.values()]
         own = dict(zip(self._totals, zip(sums, weights, strict=True), strict=True))
-        parts = ranks.gather("means of the validation", own)
-        return {name: _mean([part[name] for part in parts if name in part]) for name in ChainMap(*reversed(parts))}
+        # Ranks may have logged different metrics, so the names of all ranks are merged, those of rank 0 first.
+        totals = ranks.gather("validation means", own)
+        return {name: _mean([total[name] for total in totals if name in total]) for name in ChainMap(*reversed(totals))}
 
 
 class MetricStore:
-    """All numbers of a run: a column per metric, windows over them, the latest results.
+    """All metrics of a run: one buffer per metric, windows over the buffers, and the latest validation results.
 
     Attributes:
-        results: what validations and tests have found last, by full name.
-        epoch: the window over the epoch in progress.
-        watched: whether anybody reads means; otherwise only the last loss is kept.
-        row: the number of the iteration to which values belong; the bus counts it up when an iteration is complete.
+        results: Latest results of validations and tests, by full name.
+        epoch: Window over the current epoch.
+        watched: Whether a hook reads means; otherwise only the last loss is stored.
+        row: Number of the iteration to which logged values belong; the bus increments it after each iteration.
     """
 
     def __init__(self) -> None:
@@ -138,35 +142,37 @@ class MetricStore:
         self._unread: Any = None
         self.row = 0
         self._columns: dict[str, Column] = {}
-        self._by_given_name: dict[str, Column] = {}
+        self._by_logged_name: dict[str, Column] = {}
         self._windows: dict[str, Window] = {}
         self._evaluation: Evaluation | None = None
         self.epoch = self.window("epoch")
 
     def window(self, name: str) -> Window:
-        """The window of this name, made on first use: means over what was logged since its last reset.
+        """Return the window with this name, which is created on first use.
 
-        After a resume it goes on where the checkpoint left it.
+        The window computes means over the values logged since its last reset. A resumed run restores it from the
+        checkpoint.
         """
+        # The store creates the window "epoch" itself; every other window has a reader.
         self.watched = self.watched or name != "epoch"
         return self._open(name)
 
     def means(self, window: Window) -> Metrics:
-        """The mean of each value of a window, with the count of those that were not finite. Reads the device."""
+        """Return the mean of each metric of a window and the number of its nonfinite values. Syncs with the device."""
         return self.means_of([window])[0]
 
     def means_of(self, windows: Iterable[Window]) -> list[Metrics]:
-        """The same for several windows, which are read together."""
-        return [Metrics(*found) for found in means_of(windows)]
+        """Return the means of multiple windows, with one device synchronization for all."""
+        return [Metrics(*means) for means in means_of(windows)]
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Note values of this iteration, or of this validation batch. Does not wait for the device.
+        """Log values of the current iteration or validation batch. Does not synchronize with the device.
 
         Args:
-            values: numbers or zero-dimensional tensors by name; a name without slash gets the prefix `train/`.
+            values: Numbers or tensors with one element, by name; a name without a slash gets the prefix `train/`.
 
         Raises:
-            MetricError: a value is not a single number.
+            MetricError: If a value is not a single number.
         """
         for name, value in values.items():
             if not is_scalar(value):
@@ -177,42 +183,43 @@ class MetricStore:
                 self._evaluation.add(name, value)
 
     def note(self, outputs: Any, loss: Any) -> None:
-        """Note what a step returned: the loss, and every number among the outputs.
+        """Log the return value of a step: the loss and every number in the outputs.
 
         Args:
-            outputs: a mapping, of which the loss and what has no dimension counts; or the loss itself.
-            loss: the loss, where it is given apart.
+            outputs: Dict, of which the loss and the zero-dimensional values are logged; or the loss itself.
+            loss: Loss, if it is passed separately.
 
         Raises:
-            MetricError: the loss that is given apart is not a single number.
+            MetricError: If `loss` is not a single number.
         """
-        named = isinstance(outputs, dict)
-        inner = outputs.get("loss") if named else outputs
+        is_dict = isinstance(outputs, dict)
+        output_loss = outputs.get("loss") if is_dict else outputs
+        # Without a reader, a reference to the loss is stored; copying it would launch a kernel in each iteration.
         if not self.watched and self._evaluation is None:
-            inner = inner if loss is None else loss
-            self._unread = inner.detach() if getattr(inner, "requires_grad", False) else inner
+            output_loss = output_loss if loss is None else loss
+            self._unread = output_loss.detach() if getattr(output_loss, "requires_grad", False) else output_loss
             return
         put = self._put if self._evaluation is None else self._evaluation.add
         if loss is not None:
             self.log({"loss": loss})
-        elif inner is not None and is_scalar(inner):
-            put("loss", inner)
-        for name, value in outputs.items() if named else ():
+        elif output_loss is not None and is_scalar(output_loss):
+            put("loss", output_loss)
+        for name, value in outputs.items() if is_dict else ():
             if type(name) is str and name != "loss" and _is_number(value):
                 put(name, value)
 
     def latest(self) -> Metrics:
-        """The newest value of each metric, results of validations included. Reads the device."""
+        """Return the latest value of each metric, including validation results. Synchronizes with the device."""
         self._read_last()
         values = to_host([column.last() for column in self._columns.values()])
         return Metrics(dict(zip(self._columns, values, strict=True))) | self.results
 
     def evaluate(self, evaluation: Evaluation | None) -> None:
-        """Send what is logged into an evaluation (None: back into the columns of training)."""
+        """Direct logged values to an evaluation; None for the buffers of training."""
         self._evaluation = evaluation
 
     def state_dict(self) -> dict[str, Any]:
-        """Columns, windows and results, as plain values and tensors."""
+        """Return buffers, windows and results, as built-in Python types and tensors."""
         self._read_last()
         columns = {
             name: {"values": column.values(), "count": column.count, "open": column.row == self.row}
@@ -222,10 +229,10 @@ class MetricStore:
         return {"columns": columns, "windows": windows, "results": dict(self.results)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave. Windows that nobody has asked for yet go on as well."""
+        """Restore the state returned by `state_dict()`, including windows that have not been requested yet."""
         self.results, self._unread = Metrics(state["results"]), None
         self._columns.clear()
-        self._by_given_name.clear()
+        self._by_logged_name.clear()
         for name, column in state["columns"].items():
             row = self.row if column["open"] else -1
             self._columns[name] = column_of(name, column["values"], column["count"], row)
@@ -240,20 +247,22 @@ class MetricStore:
         return self._windows[name]
 
     def _read_last(self) -> None:
-        """Take in the loss that was only kept because nobody was watching."""
+        """Log the loss of which only a reference was stored."""
         loss, self._unread = self._unread, None
         if loss is not None and is_scalar(loss):
             self._put("loss", loss)
 
     def _put(self, name: str, value: Any) -> None:
-        column = self._by_given_name.get(name)
+        column = self._by_logged_name.get(name)
         if column is None or (column.device is None and hasattr(value, "detach")):
             column = self._column(name, value)
+        # A second value in the same iteration replaces the first. A full buffer is summed before it is overwritten.
         if column.row == self.row:
             column.count -= 1
             for window in self._windows.values():
                 window.value_is_replaced(column)
         elif column.count % CHUNK == 0 and column.count:
+            # Windows that were reset together share a part, whose sum is computed once.
             summed = functools.cache(Part.summed)
             for window in self._windows.values():
                 window.chunk_is_full(column, summed)
@@ -261,7 +270,7 @@ class MetricStore:
         column.put(value)
 
     def _column(self, name: str, value: Any) -> Column:
-        """The column of a metric; values that come from a device from now on get one on that device."""
+        """Return the buffer of a metric; if values now arrive from another device, move it to that device."""
         full = name if "/" in name else f"train/{name}"
         old = self._columns.get(full)
         if old is None:
@@ -270,32 +279,32 @@ class MetricStore:
             column = old
         else:
             column = column_of(full, old.values(), old.count, old.row, like=value)
-            self._by_given_name = {given: each for given, each in self._by_given_name.items() if each is not old}
-        self._columns[full] = self._by_given_name[name] = column
+            self._by_logged_name = {key: cached for key, cached in self._by_logged_name.items() if cached is not old}
+        self._columns[full] = self._by_logged_name[name] = column
         return column
 
 
-def _mean(parts: Sequence[tuple[float, float]]) -> float:
-    """The mean of parts, each a sum and its weight; NaN where nothing weighs."""
-    weight = sum(weight for _, weight in parts)
-    return exact_sum([total for total, _ in parts]) / weight if weight else math.nan
+def _mean(totals: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of (sum, weight) pairs, NaN if the total weight is 0."""
+    weight = sum(weight for _, weight in totals)
+    return exact_sum([total for total, _ in totals]) / weight if weight else math.nan
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is a single real number: int, float, bool, or a tensor or array with one element."""
+    """Return whether a value is a single real number: int, float, bool, or a tensor or array with one element."""
     return _is_number(value) or math.prod(getattr(value, "shape", (0,))) == 1
 
 
 def _is_number(value: Any) -> bool:
-    """The same, but for tensors and arrays that have dimensions."""
+    """Return whether a value is a number, or a tensor or array without dimensions."""
     dimensions = getattr(value, "ndim", None)
     return isinstance(value, (int, float)) if dimensions is None else dimensions == 0
 
 
 def _not_single(name: str, value: Any) -> str:
     shape = getattr(value, "shape", None)
-    what = f"is {type(value).__name__}" if shape is None else f"has shape {tuple(shape)}"
+    description = f"a {type(value).__name__}" if shape is None else f"a value of shape {tuple(shape)}"
     return (
-        f"The metric {name!r} {what}; run.log takes single numbers. Record other things with log_images, "
-        "log_histograms or log_text."
+        f"Metric {name!r}: expected a single number, got {description}. Log other data with log_images, log_histograms "
+        "or log_text."
     )

@@ -1,4 +1,4 @@
-"""Pictures in one form, whatever form they come in: pixels of 8 bits, height by width by channels."""
+"""Conversion of images and matplotlib figures to uint8 tensors of shape (H, W, C)."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ __all__ = ["figure_pixels", "pictures_directory", "pil_image", "pixels_of", "sep
 
 CHANNELS = (1, 3, 4)
 PLAIN_MODES = {"1", "L", "RGB", "RGBA", "I", "F"}
-"""Modes of PIL whose numbers are colours as they are."""
+"""PIL modes whose values are intensities, not palette indices or values of another color space."""
 
 
 def pixels_of(image: Any) -> Tensor:
-    """The pixels of a picture.
+    """Convert an image to a uint8 tensor.
 
     Args:
-        image: a tensor, a NumPy array or a PIL image of shape (H, W), (H, W, C) or (C, H, W) with C 1, 3 or 4; where
-            both ends could be channels, the first is taken. Whole numbers go from 0 to 255, floats from 0 to 1; what is
-            outside is cut, NaN is black, and truth values are black and white. Of a PIL image the mode says what its
-            numbers are: colours of a palette are looked up, and 16 bits become 8.
+        image: Tensor, NumPy array or PIL image of shape (H, W), (H, W, C) or (C, H, W) with C = 1, 3 or 4. If both the
+            first and the last dimension can be channels, the first is used. Integers are in [0, 255] and floats in
+            [0, 1]; other values are clamped, and NaN becomes 0. Booleans become 0 and 255. PIL images are converted
+            according to their mode: palettes are applied, and 16 bits are reduced to 8.
 
     Returns:
-        (H, W, C), uint8, on the CPU.
+        uint8 tensor of shape (H, W, C) on the CPU.
 
     Raises:
-        ValueError: it has no such shape, no pixels, or nothing that is a colour.
+        ValueError: If the shape is invalid, the image has no pixels, or its values are not real numbers.
     """
-    tensor = _tensor_of(image)
+    tensor = _to_tensor(image)
+    # PIL images already have the shape (H, W, C).
     pixels = tensor if hasattr(image, "getbands") else _arranged(tensor)
     if not pixels.numel():
-        raise ValueError(f"a picture of shape {tuple(tensor.shape)} has no pixels")
+        raise ValueError(f"image: expected at least one pixel, got shape {tuple(tensor.shape)}")
     return _in_bytes(pixels).contiguous()
 
 
 def pil_image(pixels: Tensor) -> Any:
-    """A PIL image.
+    """Convert a uint8 tensor to a PIL image.
 
     Args:
-        pixels: (H, W, C), uint8, on the CPU, as `pixels_of` returns them.
+        pixels: uint8 tensor of shape (H, W, C) on the CPU, as returned by `pixels_of`.
     """
     from PIL import Image
 
@@ -54,93 +55,97 @@ def pil_image(pixels: Tensor) -> Any:
 
 
 def separate(images: Any) -> list[Any]:
-    """The pictures of a list, of a batch (N, C, H, W) or (N, H, W, C), or the one that is given."""
+    """Split a list or a batch of shape (N, C, H, W) or (N, H, W, C) into images; wrap a single image in a list."""
     if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
         return list(images)
     return [images]
 
 
-def pictures_directory(run: Run, hook: str, setting: str, given: str | None, default: str) -> Path | None:
-    """Where the pictures of a hook go; what is inside the work directory is the run's own.
+def pictures_directory(run: Run, hook: str, setting: str, value: str | None, default: str) -> Path | None:
+    """Return the directory of a hook's images; a directory inside the work directory is claimed for the run.
 
     Args:
-        run: the run.
-        hook: the instance name.
-        setting: what the setting of the directory is called.
-        given: its value: a directory, relative to that of the run's pictures or absolute; None for nothing.
-        default: the directory where nothing was given.
+        run: Active run.
+        hook: Instance name of the hook.
+        setting: Name of the setting that contains the directory.
+        value: Value of the setting: an absolute path, or a path relative to the image directory of the run; None if
+            the setting is not set.
+        default: Directory to use if the setting is not set.
 
     Returns:
-        The directory; None in a run that writes no files.
+        Directory of the images; None if the run has no work directory and the setting is not set.
 
     Raises:
-        ConfigError: a relative directory was given, and the run writes no files.
+        ConfigError: If the value is a relative path and the run has no work directory.
     """
-    folder, directory = Path(given or default), run.get("visualization_dir")
-    if directory is None and given is not None and not folder.is_absolute():
+    folder, directory = Path(value or default), run.get("visualization_dir")
+    if directory is None and value is not None and not folder.is_absolute():
         raise ConfigError(
             [
-                f"hook {hook!r}: this run has no place for {setting}: {given}. Give work_dir to the run, or an "
-                f"absolute {setting}."
+                f"hook {hook!r}: {setting}: expected an absolute path in a run without a work directory, got {value}. "
+                f"Set `work_dir`, or set `{setting}` to an absolute path."
             ]
         )
     if directory is None:
-        return None if given is None else folder
+        return None if value is None else folder
     run.own(Path(directory) / folder)
     return Path(directory) / folder
 
 
 def figure_pixels(figure: Any) -> Tensor:
-    """A matplotlib figure, drawn as it is now.
+    """Render a matplotlib figure.
 
     Args:
-        figure: the figure, of any canvas; it is not changed.
+        figure: Figure with any canvas; it is not modified.
 
     Returns:
-        (H, W, 4), uint8.
+        uint8 tensor of shape (H, W, 4).
 
     Raises:
-        TypeError: it is no matplotlib figure.
+        TypeError: If the object is not a matplotlib figure.
     """
     if not hasattr(figure, "savefig"):
-        raise TypeError(f"a {type(figure).__name__} is no matplotlib figure")
+        raise TypeError(f"figure: expected a matplotlib figure, got {type(figure).__name__}")
     import numpy
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    kept = figure.canvas
+    # An Agg canvas renders without a display. Creating it attaches it to the figure, so the original is restored.
+    original = figure.canvas
     try:
         canvas: Any = FigureCanvasAgg(figure)
         canvas.draw()
         return torch.from_numpy(numpy.array(canvas.buffer_rgba()))
     finally:
-        figure.set_canvas(kept)
+        figure.set_canvas(original)
 
 
-def _tensor_of(image: Any) -> Tensor:
+def _to_tensor(image: Any) -> Tensor:
     if isinstance(image, Tensor):
         return image.detach().cpu()
     import numpy
 
     try:
+        # A copy, since `from_numpy` shares memory with an array that the caller may modify.
         return torch.from_numpy(_pil_array(image) if hasattr(image, "getbands") else numpy.array(image))
-    except (TypeError, ValueError):  # texts, objects, rows of different lengths
-        kind = type(image).__name__
-        raise ValueError(f"a picture is a tensor, a NumPy array or a PIL image, not a {kind} like this") from None
+    except (TypeError, ValueError):  # strings, objects, rows of different lengths
+        type_name = type(image).__name__
+        raise ValueError(f"image: expected a tensor, a NumPy array or a PIL image, got {type_name}") from None
 
 
 def _pil_array(image: Any) -> Any:
-    """Height by width by channels, of a PIL image."""
+    """Convert a PIL image to an array of shape (H, W, C)."""
     import numpy
 
+    # PIL clips 16-bit values to 255 when it converts them to 8 bits, so they are scaled here.
     if image.mode.startswith("I;16"):
         return (numpy.array(image) >> 8).astype(numpy.uint8)[..., None]
-    plain = image if image.mode in PLAIN_MODES else image.convert("RGBA" if image.has_transparency_data else "RGB")
-    array = numpy.array(plain)
+    converted = image if image.mode in PLAIN_MODES else image.convert("RGBA" if image.has_transparency_data else "RGB")
+    array = numpy.array(converted)
     return array[..., None] if array.ndim == 2 else array
 
 
 def _arranged(tensor: Tensor) -> Tensor:
-    """Height by width by channels."""
+    """Permute the dimensions to (H, W, C)."""
     shape = tuple(tensor.shape)
     if len(shape) == 2:
         return tensor[..., None]
@@ -148,7 +153,7 @@ def _arranged(tensor: Tensor) -> Tensor:
         return tensor.permute(1, 2, 0)
     if len(shape) == 3 and shape[2] in CHANNELS:
         return tensor
-    raise ValueError(f"a picture has shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, not {shape}")
+    raise ValueError(f"image: expected shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, got {shape}")
 
 
 def _in_bytes(tensor: Tensor) -> Tensor:
@@ -157,7 +162,8 @@ def _in_bytes(tensor: Tensor) -> Tensor:
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8) * 255
     if tensor.is_complex():
-        raise ValueError("a picture has real numbers, not complex ones: take .abs(), .real or .imag")
+        raise ValueError(f"image: expected real values, got {tensor.dtype}. Use .abs(), .real or .imag.")
     if tensor.is_floating_point():
         return (tensor.float().nan_to_num(0.0, 1.0, 0.0).clamp(0, 1) * 255).round().to(torch.uint8)
+    # Integers are clamped in int64, which all other integer types fit into.
     return tensor.to(torch.int64).clamp(0, 255).to(torch.uint8)

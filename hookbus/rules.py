@@ -1,4 +1,4 @@
-"""Which way is better? What the name of a metric tells about it."""
+"""Direction of a metric, greater or less is better, inferred from its name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = ["Rule", "infer_rule", "undecided"]
 
 Rule = Literal["greater", "less"]
 
+# Names whose direction depends on the metric's definition, such as `score` or `distance`, are not listed.
 GREATER = frozenset(
     {"acc", "accuracy", "auc", "f1", "map", "miou", "mdice", "macc", "precision", "psnr", "ssim", "top1", "top5"}
 )
@@ -19,15 +20,15 @@ LESS = frozenset(
 
 
 def infer_rule(metric: str) -> Rule | None:
-    """What a metric's name says about the direction, judged by whole words.
+    """Infer the direction of a metric from the words of its name.
 
     Args:
-        metric: a name such as `val/accuracy` or `val_loss`.
+        metric: Name such as `val/accuracy` or `val_loss`.
 
     Returns:
-        "greater", "less", or None where it says nothing or both.
+        "greater", "less", or None if the name contains no known word or words of both directions.
     """
-    words = set(_words_of(metric))
+    words = set(_split_words(metric))
     greater, less = bool(words & GREATER), bool(words & LESS)
     if greater == less:
         return None
@@ -35,17 +36,17 @@ def infer_rule(metric: str) -> Rule | None:
 
 
 def undecided(metric: str, remedy: str) -> str:
-    """What to say where `infer_rule` tells nothing.
+    """Return the error message for a metric whose direction `infer_rule` cannot infer.
 
     Args:
-        metric: the name.
-        remedy: how to say the direction instead.
+        metric: Name of the metric.
+        remedy: Fix in the imperative, such as "set `rule` to greater or less".
     """
-    known = sorted(GREATER | LESS)
-    near = [close for word in _words_of(metric) for close in difflib.get_close_matches(word, known, n=1, cutoff=0.8)]
-    misspelt = f" Or is {' '.join(near)!r} meant?" if near and not set(near) & set(_words_of(metric)) else ""
-    return f"{metric!r} does not tell whether greater or less is better: {remedy}.{misspelt}"
+    known, words = sorted(GREATER | LESS), _split_words(metric)
+    matches = [match for word in words for match in difflib.get_close_matches(word, known, n=1, cutoff=0.8)]
+    hint = f" Did you mean {' '.join(matches)!r}?" if matches and not set(matches) & set(words) else ""
+    return f"the name {metric!r} does not determine whether greater or less is better: {remedy}.{hint}"
 
 
-def _words_of(metric: str) -> list[str]:
+def _split_words(metric: str) -> list[str]:
     return re.findall(r"[a-z]+[0-9]*", metric.lower())

@@ -1,18 +1,19 @@
-"""What a checkpoint holds: collecting it from a run, and putting it back.
+"""Contents of a checkpoint: build it from a run, and restore a run from it.
 
-| key | what |
+| key | content |
 |---|---|
-| meta | when, where, with what: counts, versions, hash of the config, scores, which weights earned the best |
-| state_dict | the raw weights, whatever is in the model right now |
-| ema_state_dict | the averaged weights, where somebody averages |
-| optimizer, scheduler, scaler | their own state dicts |
-| grads | gradients by parameter name, in the middle of an accumulation only |
-| hooks | by instance name: state, version of its layout, package, config |
-| rng | the random streams |
-| loop | clock, metric windows, best scores, place in the data |
-| ranks | of several processes, what each has for itself: see `hookbus.checkpoints.parts` |
+| meta | counts, time, versions, hash of the configuration, metrics, and which weights reached the best score |
+| state_dict | raw weights, even while averaged weights are applied to the model |
+| ema_state_dict | averaged weights, if a hook maintains them |
+| optimizer, scheduler, scaler | their state dicts |
+| grads | gradients by parameter name, only during gradient accumulation |
+| hooks | by instance name: state, state version, package, configuration |
+| rng | RNG states |
+| loop | clock, metric windows, best scores, position in the data |
+| ranks | rank-specific state in distributed training, see `hookbus.checkpoints.parts` |
 
-A checkpoint is data: plain values and tensors, read with `weights_only=True`, so no code can be in it.
+A checkpoint consists of built-in Python types and tensors and is loaded with `weights_only=True`, which executes no
+code from the file.
 """
 
 from __future__ import annotations
@@ -57,17 +58,19 @@ __all__ = [
 ]
 
 SCHEMA = 1
+"""Version of the checkpoint format, stored as `meta["schema"]`."""
 
 KNOWN_TO_BE_PLAIN = ("optimizer", "scheduler", "scaler", "hooks", "rng")
-"""Parts that are looked through where they are made; a second look would be long beside the time a save may take."""
+"""Components that were validated when they were built. A second pass would take a large share of the time of a save."""
 
 
 def collect(run: Run) -> dict[str, Any]:
-    """Everything that is needed to go on exactly here. Tensors are references, not copies.
+    """Collect the state for a bit-exact resume. Tensors are references, not copies.
 
     Raises:
-        CheckpointError: something in it is neither a plain value nor a tensor.
+        CheckpointError: If the state contains an object that is neither a built-in Python type nor a tensor.
     """
+    # Another thread may be updating the averaged weights.
     run.weights.wait()
     checkpoint: dict[str, Any] = {"meta": _meta(run), "state_dict": dict(run.weights.raw())}
     averaged = run.weights.averaged()
@@ -89,10 +92,10 @@ def collect(run: Run) -> dict[str, Any]:
 
 
 def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
-    """Put a run where a checkpoint was taken: weights, optimizer, hooks, data order, random streams.
+    """Restore a run from a checkpoint: weights, optimizer, hooks, data position, RNG states.
 
     Raises:
-        CheckpointError: the checkpoint does not fit the run; the message says what does not.
+        CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
     own = with_own_part(resized(checkpoint, run), run)
@@ -102,43 +105,54 @@ def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
     for name in ("optimizer", "scheduler", "scaler"):
         load_part(run, name, checkpoint)
     if run.optimizer is not None and checkpoint["meta"]["step"]:
-        run.optimizer._opt_called = True  # type: ignore[attr-defined]  # torch warns of schedulers that come before updates
+        # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
+        run.optimizer._opt_called = True  # type: ignore[attr-defined]
     if run.model is not None:
         load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
     load_hooks(run, checkpoint["hooks"])
+    # Last, because the calls above may draw random numbers.
     set_rng_state(checkpoint["rng"])
 
 
 def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = False, strict: bool = True) -> None:
-    """Start from the weights of a checkpoint, and from nothing else of it.
+    """Load the weights of a checkpoint into the model of a run, without the remaining state.
 
     Args:
-        run: the run whose model gets them.
-        checkpoint: a checkpoint, or a bare state dict.
-        averaged: take the averaged weights instead of the raw ones.
-        strict: every key must fit; otherwise those that do not are left out and reported.
+        run: Run with a model.
+        checkpoint: Checkpoint or state dict.
+        averaged: Load the averaged weights instead of the raw ones. Default: False.
+        strict: Require all keys to match; otherwise log and ignore the keys that do not match. Default: True.
 
     Raises:
-        CheckpointError: a key does not fit, or none does, or there are no averaged weights.
+        CheckpointError: If a key does not match and `strict` is set, if no key matches, or if `averaged` is set and
+            the checkpoint contains no averaged weights.
     """
     assert run.model is not None
     weights = spread_like(weights_in(checkpoint, averaged=averaged), run.model, None)
     if strict:
         load_into(run.model, weights)
         return
-    fitting, fresh = fitting_of(run.model, weights)
+    fitting, missing = fitting_of(run.model, weights)
     unwrapped(run.model).load_state_dict(fitting, strict=False)
-    left_out = sorted(set(weights) - set(fitting))
-    if left_out or fresh:
-        run.logger.warning("load_from: left out of the file: %s; kept as they were: %s", left_out, fresh)
+    ignored = sorted(set(weights) - set(fitting))
+    if ignored or missing:
+        run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
 
 
 def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int) -> files.Sidecar:
-    """Write a checkpoint so that it is either there and whole, or not there.
+    """Write a checkpoint atomically.
+
+    Args:
+        path: Final path of the file.
+        checkpoint: Checkpoint to write.
+        generation: Generation of the sidecar.
+
+    Returns:
+        Sidecar of the written file.
 
     Raises:
-        OSError: it could not be written; an older file under this name is untouched.
+        OSError: If the file could not be written; an existing file is unchanged.
     """
     run = checkpoint.get("loop", {}).get("id", "")
     return files.commit(path, partial(put_content, checkpoint), generation, run)
@@ -147,20 +161,20 @@ def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int)
 def read_checkpoint(
     path: Path | str, *, map_location: Any = "cpu", layout: Layout | None = None, verified: bool = False
 ) -> dict[str, Any]:
-    """Read a checkpoint: verified against its sidecar, and without running any code from it.
+    """Load a checkpoint after verifying its checksums, without executing code from it.
 
-    A file without a sidecar, such as one from another program, is read with a warning.
+    A file without a sidecar, such as one written by another program, is loaded with a warning.
 
     Args:
-        path: the file, or the directory of a generation.
-        map_location: where its tensors go.
-        layout: how the tensors of a generation are spread over processes; None for whole ones. Those of a file that
-            is a checkpoint by itself are whole.
-        verified: it was verified already, such as by the main process for all.
+        path: Path of the file, or of the directory of a generation.
+        map_location: Device of the tensors. Default: "cpu".
+        layout: Sharding of the tensors of a generation; None for full tensors. A checkpoint in a single file contains
+            full tensors.
+        verified: Skip the verification, such as after rank 0 has verified the checkpoint. Default: False.
 
     Raises:
-        CheckpointError: there is no such file, or it is not a checkpoint.
-        CheckpointDamaged: its bytes are not those that were saved.
+        CheckpointError: If the file does not exist, or is not a checkpoint.
+        CheckpointDamaged: If the file is corrupted.
     """
     path = existing(path)
     if not verified:
@@ -169,89 +183,92 @@ def read_checkpoint(
     directory = path if path.is_dir() else generation_named(path, content)
     if directory is None:
         return content
-    from hookbus.checkpoints.sharded import read_generation  # takes long to import
+    # torch.distributed.checkpoint takes long to import.
+    from hookbus.checkpoints.sharded import read_generation
 
     return read_generation(directory, map_location=map_location, layout=layout)
 
 
 def find_newest(directory: Path, *, map_location: Any = "cpu") -> tuple[Path, dict[str, Any], list[str]] | None:
-    """The newest checkpoint of a directory that is whole.
+    """Load the newest valid checkpoint of a directory.
 
     Args:
-        directory: where they are.
-        map_location: where its tensors go; "meta" for an outline.
+        directory: Directory to search.
+        map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
 
     Returns:
-        Its path, its content, and a sentence for each file that was passed over; None where there is no file.
+        Path, content, and a message for each file that was skipped; None if the directory contains no checkpoint.
 
     Raises:
-        CheckpointError: there are files, and none of them is whole.
+        CheckpointError: If the directory contains checkpoints, but none of them is valid.
     """
-    vouched = files.newest_first(directory)
-    troubles = [
-        f"{path}: its sidecar {path.name}.json is missing or damaged. Such a file is used only where it is named."
+    with_sidecar = files.newest_first(directory)
+    messages = [
+        f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if its path is "
+        "passed."
         for path in sorted(directory.glob("*.pth"))
-        if path not in vouched and not path.name.startswith(".")
+        if path not in with_sidecar and not path.name.startswith(".")
     ]
-    for path in vouched:
+    for path in with_sidecar:
         try:
-            return path, read_checkpoint(path, map_location=map_location), troubles + _missing(directory)
+            return path, read_checkpoint(path, map_location=map_location), messages + _find_missing(directory)
         except CheckpointError as error:
-            troubles.append(str(error))
-    if troubles:
-        raise CheckpointError("No checkpoint can be used:\n" + "\n".join(troubles))
+            messages.append(str(error))
+    if messages:
+        raise CheckpointError("No checkpoint can be used:\n" + "\n".join(messages))
     return None
 
 
-def _missing(directory: Path) -> list[str]:
-    """A sentence for each sidecar whose file is not there."""
+def _find_missing(directory: Path) -> list[str]:
+    """Return a message for each sidecar without a file."""
     paths = [sidecar.with_suffix("") for sidecar in sorted(directory.glob("*.pth.json"))]
     return [
-        f"{path}: only its sidecar {path.name}.json is there: the file was deleted, or the save was cut off."
+        f"{path}: only the sidecar {path.name}.json exists: the file was deleted, or the save was interrupted."
         for path in paths
         if not path.exists()
     ]
 
 
 def check_resumable(checkpoint: Mapping[str, Any]) -> None:
-    """See that a run can go on from a checkpoint.
+    """Raise if a run cannot resume from a checkpoint.
 
     Raises:
-        CheckpointError: it holds weights alone, or has the layout of another version.
+        CheckpointError: If the checkpoint contains only weights, or has the format of another version.
     """
     missing = [key for key in ("meta", "state_dict", "hooks", "rng", "loop") if key not in checkpoint]
     if missing:
         raise CheckpointError(
-            f"This is not a checkpoint to resume from: it has no {', '.join(missing)}. To start from its weights "
-            "alone, say load_from instead of resume."
+            f"Not a checkpoint to resume from: it has no {', '.join(missing)}. Set `load_from` instead of `resume` to "
+            "start from its weights alone."
         )
     schema = checkpoint["meta"].get("schema")
     if schema != SCHEMA:
         raise CheckpointError(
-            f"The checkpoint has layout {schema}, and this hookbus {hookbus.__version__} reads layout {SCHEMA}. "
-            f"It was written by hookbus {checkpoint['meta'].get('hookbus')}: use that version."
+            f"The checkpoint has format version {schema}, but hookbus {hookbus.__version__} loads format version "
+            f"{SCHEMA}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
         )
 
 
 def weights_in(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
-    """The weights of a checkpoint, or of a bare state dict.
+    """Return the weights of a checkpoint or state dict.
 
     Args:
-        checkpoint: the one or the other.
-        averaged: take the averaged weights instead of the raw ones.
+        checkpoint: Checkpoint or state dict.
+        averaged: Return the averaged weights instead of the raw ones. Default: False.
 
     Raises:
-        CheckpointError: there are no averaged weights.
+        CheckpointError: If `averaged` is set and the checkpoint contains no averaged weights.
     """
     weights: Mapping[str, Any] = checkpoint.get("state_dict", checkpoint)
     if not averaged:
         return weights
     if "ema_state_dict" not in checkpoint:
-        raise CheckpointError("weights: averaged was asked for, but the file has no averaged weights.")
+        raise CheckpointError("weights: averaged is set, but the checkpoint contains no averaged weights.")
+    # `ema_state_dict` may cover a part of the model only; the rest comes from the raw weights.
     return {**weights, **checkpoint["ema_state_dict"]}
 
 
-# -- parts -------------------------------------------------------------------------------------------
+# -- inside ----------------------------------------------------------------------------------
 
 
 def _meta(run: Run) -> dict[str, Any]:
@@ -274,7 +291,7 @@ def _meta(run: Run) -> dict[str, Any]:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """A hash of the resolved configuration, in hex; "" where the run has none."""
+    """Return the SHA-256 hash of the resolved configuration, in hex; "" if the run has none."""
     if not config:
         return ""
     return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Means of what is logged at every iteration, without waiting for the device and without growing.
+"""Means of values logged in every iteration, without device synchronization and with constant memory.
 
-A column holds the last values of one metric, on the device they came from; a full column is summed into every window
-that is still open. Sums are made over fixed pieces of `CHUNK` values, so a mean does not depend on when it was read
-nor on whether the run was resumed in between.
+A buffer contains the last values of one metric, on the device of the values. A full buffer is summed into every window.
+Sums are computed over fixed chunks of `CHUNK` values, so that a mean is bitwise identical regardless of when it is read
+and of whether the run was resumed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK", "Column", "Part", "Window", "column_of", "exact_sum", "means_of", "to_float", "to_host", "wide"]
 
 CHUNK = 64
-"""So many values are kept before they are summed."""
+"""Number of values that are stored before they are summed."""
 
 Sums = tuple[Any, int, Any]
-"""The sum, how many, how many of them NaN or infinite; the first and the last may be tensors on a device."""
+"""Sum, number of values, and number of NaN or infinite values; the first and the last may be tensors on a device."""
 
 NOTHING: Sums = (0.0, 0, 0)
 
 
 class Column(ABC):
-    """The last values of one metric.
+    """Buffer of the last values of one metric.
 
     Attributes:
-        name: its full name.
-        count: how many values there were in all.
-        row: the iteration of the last one; a second value in one iteration replaces the first.
-        device: where the values are; None for Python floats.
+        name: Full name of the metric.
+        count: Total number of values.
+        row: Iteration of the last value; a second value in the same iteration replaces the first.
+        device: Device of the values; None for Python floats.
     """
 
     device: Any = None
@@ -42,32 +42,32 @@ class Column(ABC):
         self.name, self.count, self.row = name, count, row
 
     def suits(self, value: Any) -> bool:
-        """Whether a value can be put in without waiting for its device."""
+        """Return whether a value can be appended without synchronizing with its device."""
         return not hasattr(value, "detach") or value.device == self.device
 
     @abstractmethod
     def put(self, value: Any) -> None:
-        """Keep a value at place `count`, and count it."""
+        """Store a value at index `count` and increment `count`."""
 
     @abstractmethod
     def sums(self, begin: int, end: int) -> Sums:
-        """Sum up the values from `begin` to `end`, places within the chunk, without fetching any."""
+        """Return the sums of the values from index `begin` to `end` of the chunk, without copying to the host."""
 
     def read(self, begin: int, end: int) -> Sums:
-        """The same where the result is fetched at once."""
+        """Return the same sums for a caller that copies them to the host immediately."""
         return self.sums(begin, end)
 
     @abstractmethod
     def last(self) -> Any:
-        """The newest value."""
+        """Return the latest value."""
 
     @abstractmethod
     def values(self) -> Any:
-        """The values of the chunk in progress, as a list or a tensor."""
+        """Return the values of the current chunk, as a list or a tensor."""
 
 
 class FloatColumn(Column):
-    """Values that are on the host already."""
+    """Buffer of values on the host."""
 
     def __init__(self, name: str, values: Sequence[float], count: int, row: int) -> None:
         super().__init__(name, count, row)
@@ -78,7 +78,7 @@ class FloatColumn(Column):
         self.count += 1
 
     def sums(self, begin: int, end: int) -> Sums:
-        return _sums_of(self._values[begin:end])
+        return _get_sums(self._values[begin:end])
 
     def last(self) -> float:
         return self._values[(self.count - 1) % CHUNK]
@@ -88,50 +88,53 @@ class FloatColumn(Column):
 
 
 class TensorColumn(Column):
-    """Values that stay on their device: each is copied into a buffer there, since a loop may reuse its tensor."""
+    """Buffer of values on a device. Values are copied, since a loop may modify its tensor in place."""
 
     def __init__(self, name: str, values: Any, count: int, row: int, device: Any) -> None:
         import torch
 
         super().__init__(name, count, row)
         self.device = device
+        # A tensor created in inference mode could not be modified in place outside it.
         with torch.inference_mode(False), torch.no_grad():
-            self._buffer = torch.zeros(CHUNK, dtype=_widest(device), device=device)
+            self._buffer = torch.zeros(CHUNK, dtype=_get_widest_dtype(device), device=device)
             if len(values):
                 self._buffer[: len(values)] = torch.as_tensor(values).to(self._buffer)
-            self._places = list(self._buffer.unbind())
+            # Views of the elements, created once: indexing would create a view in each iteration.
+            self._elements = list(self._buffer.unbind())
 
     def put(self, value: Any) -> None:
-        place = self._places[self.count % CHUNK]
+        element = self._elements[self.count % CHUNK]
         if hasattr(value, "detach"):
             value = value.detach() if value.requires_grad else value
-            place.copy_(value if value.dim() == 0 else value.reshape(()))
+            element.copy_(value if value.dim() == 0 else value.reshape(()))
         else:
-            place.fill_(to_float(value))
+            element.fill_(to_float(value))
         self.count += 1
 
     def sums(self, begin: int, end: int) -> Sums:
-        part = self._buffer[begin:end]
-        return part.sum(), end - begin, (~part.isfinite()).sum()
+        values = self._buffer[begin:end]
+        return values.sum(), end - begin, (~values.isfinite()).sum()
 
     def read(self, begin: int, end: int) -> Sums:
         if self.device.type != "cpu":
             return self.sums(begin, end)
-        return _sums_of(self._buffer[begin:end].tolist())  # one operation of torch costs more than all of this
+        # On the CPU, summing up to 64 Python floats takes less time than one torch operation.
+        return _get_sums(self._buffer[begin:end].tolist())
 
     def last(self) -> Tensor:
-        return self._places[(self.count - 1) % CHUNK]
+        return self._elements[(self.count - 1) % CHUNK]
 
     def values(self) -> Tensor:
         return self._buffer[: _filled(self.count)].clone()
 
 
 class Window:
-    """The means of what was logged since the last reset. Made by `run.metrics.window(name)`.
+    """Means of the values logged since the last reset. Created by `run.metrics.window(name)`.
 
     Attributes:
-        name: its name.
-        recorded_at: the step of its last record, -1 where there is none.
+        name: Name of the window.
+        recorded_at: Step at which its means were last logged; -1 if they were never logged.
     """
 
     def __init__(self, name: str, columns: Mapping[str, Column]) -> None:
@@ -143,51 +146,59 @@ class Window:
         self.reset()
 
     def __bool__(self) -> bool:
-        """Whether anything was logged since the last reset."""
+        """Return whether a value was logged since the last reset."""
         return any(column.count > self._begins.get(name, 0) for name, column in self._columns.items())
 
     def parts(self) -> list[Part]:
-        """What it holds of each column."""
+        """Return the part of each buffer that belongs to this window."""
         return [self._part(column) for column in self._columns.values()]
 
     def reset(self) -> None:
-        """Begin again."""
+        """Discard all values; the next logged value is the first one of the window."""
         self._begins = {name: column.count for name, column in self._columns.items()}
         self._sums = {}
 
     def chunk_is_full(self, column: Column, summed: Callable[[Part], Sums]) -> None:
-        """The values of a column are about to be overwritten: what is summed up of them is kept."""
+        """Store the sums of a full buffer, whose values are overwritten next.
+
+        Args:
+            column: Full buffer.
+            summed: Computes the sums of a part, with a cache that the windows share.
+        """
         self._sums[column.name] = summed(self._part(column))
 
     def value_is_replaced(self, column: Column) -> None:
-        """The last value of a column is about to be put anew: what this window began after is logged once more."""
+        """Prepare for a value that replaces the last one of a buffer, whose `count` was decremented."""
+        # A window that was reset after the replaced value includes the new one.
         if self._begins.get(column.name, 0) > column.count:
             self._begins[column.name] = column.count
 
     def state_dict(self) -> dict[str, Any]:
-        """Sums, beginnings and the last record, as plain values and tensors."""
+        """Return sums, start indices and the step of the last record, as built-in Python types and tensors."""
         sums = {name: list(sums) for name, sums in self._sums.items()}
         return {"begins": dict(self._begins), "sums": sums, "recorded_at": self.recorded_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._begins = dict(state["begins"])
         self._sums = {name: tuple(sums) for name, sums in state["sums"].items()}
-        self.recorded_at = state.get("recorded_at", -1)  # the first checkpoints did not tell
+        # Checkpoints of the first versions do not contain this key.
+        self.recorded_at = state.get("recorded_at", -1)
 
     def _part(self, column: Column) -> Part:
         filled = _filled(column.count)
+        # Converts a total count into an index of the chunk. A window that was reset in an earlier chunk starts at 0.
         begin = max(self._begins.get(column.name, 0) - (column.count - filled), 0)
         return Part(column, min(begin, filled), filled, self._sums.get(column.name, NOTHING))
 
 
 class Part(NamedTuple):
-    """What a window holds of a column. Windows that were reset together hold the same.
+    """Part of a buffer that belongs to a window. Parts of windows that were reset together are equal.
 
     Attributes:
-        column: the column.
-        begin, end: the values within the chunk in progress that belong to it.
-        before: the sums of what was logged before these.
+        column: Buffer of the metric.
+        begin, end: Range of indices within the current chunk.
+        before: Sums of the values of earlier chunks.
     """
 
     column: Column
@@ -196,27 +207,32 @@ class Part(NamedTuple):
     before: Sums
 
     def summed(self) -> Sums:
-        """All of it summed up, without fetching any."""
+        """Return the sums over all chunks, without copying to the host."""
         if self.begin == self.end:
             return self.before
-        piece = self.column.sums(self.begin, self.end)
-        return piece if self.before is NOTHING else _added(self.before, piece)
+        sums = self.column.sums(self.begin, self.end)
+        return sums if self.before is NOTHING else _add(self.before, sums)
 
     def read(self) -> Sums:
-        """The sums of the chunk in progress, as it is read."""
+        """Return the sums of the current chunk, for a caller that copies them to the host immediately."""
         return self.column.read(self.begin, self.end) if self.begin < self.end else NOTHING
 
 
 def means_of(windows: Iterable[Window]) -> list[tuple[dict[str, float], dict[str, int]]]:
-    """By window, the mean of each value over the iterations that logged it, and how many values were not finite.
+    """Return, for each window, the mean of each metric and the number of its nonfinite values.
 
-    One copy from the device for all; what several windows hold is read once.
+    A mean is computed over the iterations that logged the metric. All windows are read with one copy from each device.
     """
-    held = [window.parts() for window in windows]
-    parts = list(dict.fromkeys(part for each in held for part in each))
+    parts_by_window = [window.parts() for window in windows]
+    # Equal parts of different windows are read once.
+    parts = list(dict.fromkeys(part for window_parts in parts_by_window for part in window_parts))
+    # Six numbers per part. The sums of earlier chunks and of the current chunk are added on the host.
     numbers = to_host([number for part in parts for number in (*part.before, *part.read())])
-    sums = {part: _added(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
-    return [_means({part.column.name: sums[part] for part in each if sums[part][1]}) for each in held]
+    sums = {part: _add(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
+    return [
+        _means({part.column.name: sums[part] for part in window_parts if sums[part][1]})
+        for window_parts in parts_by_window
+    ]
 
 
 def _means(sums: Mapping[str, Sums]) -> tuple[dict[str, float], dict[str, int]]:
@@ -224,19 +240,19 @@ def _means(sums: Mapping[str, Sums]) -> tuple[dict[str, float], dict[str, int]]:
     return means, {name: int(nonfinite) for name, (_, _, nonfinite) in sums.items()}
 
 
-def _added(first: Sequence[Any], second: Sequence[Any]) -> Sums:
+def _add(first: Sequence[Any], second: Sequence[Any]) -> Sums:
     return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
 
 def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None) -> Column:
-    """A column that holds values already.
+    """Create a buffer with initial values.
 
     Args:
-        name: its full name.
-        values: those of the chunk in progress, a list of floats or a tensor.
-        count: how many there were in all.
-        row: the iteration of the last one.
-        like: a value of the kind that will be put in; default one of `values`.
+        name: Full name of the metric.
+        values: Values of the current chunk, as a list of floats or a tensor.
+        count: Total number of values.
+        row: Iteration of the last value.
+        like: Value that determines the type and device of the buffer. Default: `values`.
     """
     like = values if like is None else like
     if hasattr(like, "detach"):
@@ -245,49 +261,51 @@ def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None)
 
 
 def to_float(value: Any) -> float:
-    """One Python float from a number, tensor or array with one element; waits for the device."""
+    """Return a Python float from a number, tensor or array with one element. Synchronizes with the device."""
     return value if type(value) is float else float(value.item() if hasattr(value, "item") else value)
 
 
 def to_host(values: Sequence[Any]) -> list[float]:
-    """All values as Python floats, with one copy per device."""
-    places: dict[Any, list[int]] = {}
+    """Return all values as Python floats, with one copy from each device."""
+    indices_by_device: dict[Any, list[int]] = {}
     for i, value in enumerate(values):
         if hasattr(value, "detach"):
-            places.setdefault(value.device, []).append(i)
+            indices_by_device.setdefault(value.device, []).append(i)
     result = [math.nan if hasattr(value, "detach") else float(value) for value in values]
-    for indices in places.values():
+    for indices in indices_by_device.values():
         import torch
 
-        copied = torch.stack([wide(values[i].detach()) for i in indices]).tolist()
-        for i, number in zip(indices, copied, strict=True):
+        numbers = torch.stack([wide(values[i].detach()) for i in indices]).tolist()
+        for i, number in zip(indices, numbers, strict=True):
             result[i] = number
     return result
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """In float64, or in float32 on devices that have nothing wider."""
-    return tensor.to(_widest(tensor.device))
+    """Convert a tensor to float64, or to float32 on devices that do not support float64."""
+    return tensor.to(_get_widest_dtype(tensor.device))
 
 
 def exact_sum(values: Sequence[float]) -> float:
-    """The sum, rounded once; NaN or infinite where a value is, or where the sum is too large for a float."""
+    """Return the sum with a single rounding; NaN or infinite if a value is, or if the sum overflows."""
     try:
+        # `fsum` raises a ValueError for inf - inf and an OverflowError for a sum beyond the float range.
         return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
     except OverflowError:
         return sum(values)
 
 
-def _sums_of(values: Sequence[float]) -> Sums:
+def _get_sums(values: Sequence[float]) -> Sums:
     return exact_sum(values), len(values), len(values) - sum(map(math.isfinite, values))
 
 
-def _widest(device: Any) -> Any:
+def _get_widest_dtype(device: Any) -> Any:
     import torch
 
+    # MPS does not support float64.
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _filled(count: int) -> int:
-    """How many values of the chunk in progress are there: from 1 to CHUNK, 0 where there was none at all."""
+    """Return the number of values in the current chunk: 1 to CHUNK, or 0 before the first value."""
     return (count - 1) % CHUNK + 1 if count else 0

@@ -474,7 +474,7 @@ class TestCheck:
         assert (result.exit_code, result.stdout) == (1, "")
         first, *_, last = result.stderr.splitlines()
         assert first.startswith("error: A batch of the train_loader cannot be processed by the model: RuntimeError: ")
-        assert last == "error: load_from: nowhere.pth: there is no such file."
+        assert last == "error: load_from: nowhere.pth: file does not exist."
 
 
 class TestSchema:

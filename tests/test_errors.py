@@ -92,7 +92,7 @@ def test_additional_failures_are_notes_of_the_error() -> None:
 
 
 def test_metric_error_shows_its_message() -> None:
-    assert str(MetricError("There is no metric 'acc'.")) == "There is no metric 'acc'."
+    assert str(MetricError("Unknown metric 'acc'.")) == "Unknown metric 'acc'."
     assert str(MetricError()) == ""
 
 

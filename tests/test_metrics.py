@@ -1,3 +1,5 @@
+"""Tests of the metric store and of evaluation means."""
+
 from __future__ import annotations
 
 import gc
@@ -23,61 +25,61 @@ NAMES = ["train/loss", "train/lr", "val/accuracy", "val/loss", "val/top_1"]
 
 
 class TestNames:
-    @pytest.mark.parametrize("written", ["val/accuracy", "val_accuracy", "accuracy"])
-    def test_three_spellings_mean_one_metric(self, written: str) -> None:
-        assert resolve(written, NAMES) == "val/accuracy"
-        assert Metrics({"val/accuracy": 0.5, "train/loss": 1.0})[written] == 0.5
+    @pytest.mark.parametrize("name", ["val/accuracy", "val_accuracy", "accuracy"])
+    def test_full_name_and_two_short_forms_are_the_same_metric(self, name: str) -> None:
+        assert resolve(name, NAMES) == "val/accuracy"
+        assert Metrics({"val/accuracy": 0.5, "train/loss": 1.0})[name] == 0.5
 
     @pytest.mark.parametrize(
-        ("written", "meant"), [("val_top_1", "val/top_1"), ("top_1", "val/top_1"), ("lr", "train/lr")]
+        ("name", "full_name"), [("val_top_1", "val/top_1"), ("top_1", "val/top_1"), ("lr", "train/lr")]
     )
-    def test_underscores_of_the_name_itself_are_no_obstacle(self, written: str, meant: str) -> None:
-        assert resolve(written, NAMES) == meant
+    def test_name_with_an_underscore_is_resolved(self, name: str, full_name: str) -> None:
+        assert resolve(name, NAMES) == full_name
 
-    @pytest.mark.parametrize("written", ["val/a/accuracy", "val_a_accuracy", "a/accuracy"])
-    def test_with_several_loaders_the_loader_is_part_of_the_name(self, written: str) -> None:
-        assert resolve(written, ["val/a/accuracy", "val/b/accuracy"]) == "val/a/accuracy"
+    @pytest.mark.parametrize("name", ["val/a/accuracy", "val_a_accuracy", "a/accuracy"])
+    def test_name_contains_the_loader_if_there_are_multiple_loaders(self, name: str) -> None:
+        assert resolve(name, ["val/a/accuracy", "val/b/accuracy"]) == "val/a/accuracy"
 
-    def test_the_bare_name_will_do_where_one_loader_has_it(self) -> None:
+    def test_short_name_is_sufficient_if_only_one_loader_has_it(self) -> None:
         assert resolve("accuracy", ["val/a/accuracy", "val/b/loss"]) == "val/a/accuracy"
 
-    def test_an_exact_name_wins_over_one_that_could_be_meant(self) -> None:
+    def test_exact_name_takes_precedence(self) -> None:
         assert resolve("val_loss", ["val_loss", "val/loss"]) == "val_loss"
         assert resolve("val_loss", ["train/val_loss", "val/loss"]) == "val/loss"
 
-    def test_one_that_can_mean_several_lists_them(self) -> None:
-        with pytest.raises(MetricError, match="'loss' can mean train/loss or val/loss: write the full name"):
+    def test_ambiguous_name_raises_with_the_candidates(self) -> None:
+        with pytest.raises(MetricError, match="Ambiguous metric 'loss': train/loss or val/loss. Use the full name"):
             resolve("loss", NAMES)
 
-    def test_an_unknown_one_lists_what_there_is(self) -> None:
+    def test_unknown_name_raises_with_the_available_metrics(self) -> None:
         with pytest.raises(MetricError) as caught:
             resolve("mIoU", NAMES)
 
-        assert str(caught.value) == f"There is no metric 'mIoU'. Available: {', '.join(NAMES)}."
+        assert str(caught.value) == f"Unknown metric 'mIoU'. Available: {', '.join(NAMES)}."
 
-    def test_an_unknown_one_says_so_where_nothing_is_there_yet(self) -> None:
-        with pytest.raises(MetricError, match="There is no metric 'los'. Did you mean 'loss'. Available: train/loss."):
+    def test_unknown_name_raises_with_a_similar_name_if_there_is_one(self) -> None:
+        with pytest.raises(MetricError, match="Unknown metric 'los'. Did you mean 'loss'. Available: train/loss."):
             resolve("los", ["train/loss"])
-        with pytest.raises(MetricError, match="There is no metric 'val/los'. Did you mean 'val/loss'. Available: val/"):
+        with pytest.raises(MetricError, match="Unknown metric 'val/los'. Did you mean 'val/loss'. Available: val/"):
             resolve("val/los", ["val/loss"])
-        with pytest.raises(MetricError, match="There is no metric 'loss'. There are no metrics yet."):
+        with pytest.raises(MetricError, match="Unknown metric 'loss'. No metrics have been logged yet."):
             resolve("loss", [])
 
     @given(
         st.lists(st.sampled_from(["a", "b/c", "val/x", "val/l/x", "train/x"]), unique=True),
         st.text("abcxl/_", max_size=8),
     )
-    def test_whatever_is_found_is_there_and_every_full_name_finds_itself(self, names: list[str], written: str) -> None:
-        for name in names:
-            assert resolve(name, names) == name
+    def test_full_names_resolve_to_themselves_and_others_to_a_known_name(self, names: list[str], name: str) -> None:
+        for full_name in names:
+            assert resolve(full_name, names) == full_name
         try:
-            assert resolve(written, names) in names
+            assert resolve(name, names) in names
         except MetricError:
-            assert written not in names
+            assert name not in names
 
 
 class TestMetrics:
-    def test_is_a_read_only_mapping_of_full_names(self) -> None:
+    def test_metrics_are_a_read_only_mapping_of_full_names(self) -> None:
         metrics = Metrics({"val/accuracy": 0.5, "val/loss": 1.0})
 
         assert dict(metrics) == {"val/accuracy": 0.5, "val/loss": 1.0}
@@ -87,14 +89,14 @@ class TestMetrics:
         with pytest.raises(TypeError, match="does not support item assignment"):
             metrics["val/accuracy"] = 1.0  # type: ignore[index]
 
-    def test_changing_the_mapping_it_was_made_from_changes_nothing(self) -> None:
-        given_values = {"val/loss": 1.0}
-        metrics = Metrics(given_values)
-        given_values["val/loss"] = 2.0
+    def test_metrics_are_a_copy_of_the_mapping(self) -> None:
+        values = {"val/loss": 1.0}
+        metrics = Metrics(values)
+        values["val/loss"] = 2.0
 
         assert metrics["val/loss"] == 1.0
 
-    def test_holds_what_means_one_thing(self) -> None:
+    def test_unambiguous_short_names_are_contained(self) -> None:
         metrics = Metrics({"val/loss": 1.0, "train/loss": 2.0, "val/accuracy": 3.0})
 
         assert "accuracy" in metrics
@@ -103,10 +105,10 @@ class TestMetrics:
         assert 3 not in metrics
         assert metrics.get("mIoU", 7.0) == 7.0
 
-    def test_counts_of_zero_are_left_out(self) -> None:
+    def test_zero_counts_are_omitted(self) -> None:
         assert Metrics({}, {"a": 0, "b": 2}).nonfinite == {"b": 2}
 
-    def test_two_together_keep_both_counts_and_the_second_wins(self) -> None:
+    def test_union_merges_counts_and_prefers_the_second_value(self) -> None:
         both = Metrics({"a": 1.0, "b": 1.0}, {"a": 1}) | Metrics({"b": 2.0}, {"b": 3})
 
         assert dict(both) == {"a": 1.0, "b": 2.0}
@@ -114,7 +116,7 @@ class TestMetrics:
 
 
 class TestEvaluation:
-    def test_means_are_weighted_by_samples(self) -> None:
+    def test_means_are_weighted_by_the_number_of_samples(self) -> None:
         evaluation = Evaluation()
         for size, loss in [(4, 1.0), (4, torch.tensor(3.0)), (1, np.float32(11.0))]:
             evaluation.weight = size
@@ -122,14 +124,14 @@ class TestEvaluation:
 
         assert evaluation.results(Ranks()) == {"loss": (4 * 1 + 4 * 3 + 1 * 11) / 9}
 
-    def test_a_weight_of_its_own_wins(self) -> None:
+    def test_explicit_weight_takes_precedence(self) -> None:
         evaluation = Evaluation()
         evaluation.add("loss", 1.0, weight=3)
         evaluation.add("loss", 5.0, weight=1)
 
         assert evaluation.results(Ranks()) == {"loss": 2.0}
 
-    def test_each_name_has_the_weight_of_the_batches_that_had_it(self) -> None:
+    def test_weight_of_a_name_is_that_of_the_batches_that_logged_it(self) -> None:
         evaluation = Evaluation()
         evaluation.weight = 2
         evaluation.add("a", 1.0)
@@ -139,13 +141,13 @@ class TestEvaluation:
 
         assert evaluation.results(Ranks()) == {"a": 4.0, "b": 7.0}
 
-    def test_without_a_sample_the_mean_is_nan(self) -> None:
+    def test_mean_without_samples_is_nan(self) -> None:
         evaluation = Evaluation()
         evaluation.add("a", 1.0, weight=0)
 
         assert math.isnan(evaluation.results(Ranks())["a"])
 
-    def test_numbers_in_whatever_shape_go_together(self) -> None:
+    def test_single_numbers_of_any_shape_and_type_are_averaged(self) -> None:
         evaluation = Evaluation()
         for value in (
             torch.tensor([1.0]),
@@ -158,7 +160,7 @@ class TestEvaluation:
 
         assert evaluation.results(Ranks()) == {"a": 2.0, "b": 1.0}
 
-    def test_a_tensor_that_the_loop_overwrites_counts_as_it_was(self) -> None:
+    def test_later_changes_of_a_tensor_have_no_effect(self) -> None:
         evaluation = Evaluation()
         value = torch.tensor(1.0, dtype=torch.float64)
         evaluation.add("a", value)
@@ -167,46 +169,46 @@ class TestEvaluation:
 
         assert evaluation.results(Ranks()) == {"a": 2.0}
 
-    def test_no_graph_is_kept(self) -> None:
+    def test_graph_is_released(self) -> None:
         evaluation = Evaluation()
         activation = torch.ones(3, requires_grad=True) * 2
-        alive = weakref.ref(activation)
+        reference = weakref.ref(activation)
         evaluation.add("a", (activation * activation).sum())
         del activation
         gc.collect()
 
-        assert alive() is None
+        assert reference() is None
         assert evaluation.results(Ranks()) == {"a": 12.0}
 
 
 class TestLog:
     @pytest.mark.parametrize(
-        ("value", "what"),
+        ("value", "description"),
         [
-            (torch.ones(2), "has shape (2,)"),
-            (np.ones((2, 2)), "has shape (2, 2)"),
-            (torch.ones(0), "has shape (0,)"),
-            ("high", "is str"),
-            (None, "is NoneType"),
-            ([1.0], "is list"),
+            (torch.ones(2), "a value of shape (2,)"),
+            (np.ones((2, 2)), "a value of shape (2, 2)"),
+            (torch.ones(0), "a value of shape (0,)"),
+            ("high", "a str"),
+            (None, "a NoneType"),
+            ([1.0], "a list"),
         ],
     )
-    def test_refuses_what_is_not_a_single_number(self, value: Any, what: str) -> None:
+    def test_value_that_is_not_a_single_number_raises(self, value: Any, description: str) -> None:
         with pytest.raises(MetricError) as caught:
             MetricStore().log({"score": value})
 
         assert str(caught.value) == (
-            f"The metric 'score' {what}; run.log takes single numbers. Record other things with log_images, "
+            f"Metric 'score': expected a single number, got {description}. Log other data with log_images, "
             "log_histograms or log_text."
         )
 
-    def test_a_name_with_a_slash_is_left_as_it_is(self) -> None:
+    def test_name_with_a_slash_is_unchanged(self) -> None:
         store = MetricStore()
         store.log({"loss": 1.0, "system/cpu": 2.0})
 
         assert dict(store.latest()) == {"train/loss": 1.0, "system/cpu": 2.0}
 
-    def test_latest_shows_the_newest_values_and_the_results_of_validations(self) -> None:
+    def test_latest_contains_last_values_and_validation_results(self) -> None:
         store = MetricStore()
         for value in (1.0, torch.tensor(2.0)):
             store.log({"loss": value})
@@ -215,7 +217,7 @@ class TestLog:
 
         assert dict(store.latest()) == {"train/loss": 2.0, "val/accuracy": 0.5}
 
-    def test_a_validation_has_its_values_to_itself(self) -> None:
+    def test_values_of_a_validation_are_separate_from_training(self) -> None:
         store, evaluation = MetricStore(), Evaluation()
         store.log({"loss": 1.0})
         store.evaluate(evaluation)
@@ -226,15 +228,15 @@ class TestLog:
         assert evaluation.results(Ranks()) == {"loss": 5.0}
 
 
-class TestNote:
+class TestLogOutputs:
     @staticmethod
-    def watched() -> MetricStore:
+    def make_watched_store() -> MetricStore:
         store = MetricStore()
         store.window("w")
         return store
 
     @pytest.mark.parametrize(
-        ("outputs", "loss", "noted"),
+        ("outputs", "loss", "expected"),
         [
             ({"loss": torch.tensor(1.0), "accuracy": 0.5}, None, {"train/loss": 1.0, "train/accuracy": 0.5}),
             ({"accuracy": 0.5}, torch.tensor(1.0), {"train/loss": 1.0, "train/accuracy": 0.5}),
@@ -248,33 +250,33 @@ class TestNote:
             ({"loss": torch.ones(3), "output": torch.ones(4, 2), "text": "a", 3: 1.0}, None, {}),
         ],
     )
-    def test_takes_the_loss_and_every_number_among_the_outputs(self, outputs: Any, loss: Any, noted: Any) -> None:
-        store = self.watched()
+    def test_loss_and_every_number_of_the_outputs_are_logged(self, outputs: Any, loss: Any, expected: Any) -> None:
+        store = self.make_watched_store()
         store.note(outputs, loss)
 
-        assert dict(store.latest()) == noted
+        assert dict(store.latest()) == expected
 
-    def test_outputs_may_be_any_kind_of_dict(self) -> None:
+    def test_outputs_can_be_a_dict_subclass(self) -> None:
         class ModelOutput(dict[str, Any]):
             pass
 
-        store = self.watched()
+        store = self.make_watched_store()
         store.note(ModelOutput(loss=torch.tensor(1.0)), None)
 
         assert dict(store.latest()) == {"train/loss": 1.0}
 
-    def test_an_output_is_no_metric_because_the_last_batch_has_one_sample(self) -> None:
-        store = self.watched()
+    def test_output_of_a_single_sample_batch_is_not_a_metric(self) -> None:
+        store = self.make_watched_store()
         store.note({"loss": torch.tensor(1.0), "output": torch.ones(1, 1)}, None)
 
         assert list(store.latest()) == ["train/loss"]
 
-    def test_a_loss_given_apart_that_is_no_number_is_an_error(self) -> None:
-        with pytest.raises(MetricError, match="'loss' has shape"):
-            self.watched().note(None, torch.ones(2))
+    def test_separate_loss_that_is_not_a_number_is_an_error(self) -> None:
+        with pytest.raises(MetricError, match="Metric 'loss': expected a single number, got a value of shape"):
+            self.make_watched_store().note(None, torch.ones(2))
 
     @pytest.mark.parametrize("loss", [torch.tensor(3.0), 3.0, torch.tensor([3.0])])
-    def test_where_nobody_watches_the_last_loss_is_known_all_the_same(self, loss: Any) -> None:
+    def test_last_loss_is_available_without_a_window(self, loss: Any) -> None:
         store = MetricStore()
         for value in (1.0, loss):
             store.note({"loss": value, "accuracy": 0.5}, None)
@@ -282,7 +284,7 @@ class TestNote:
 
         assert dict(store.latest()) == {"train/loss": 3.0}
 
-    def test_where_nobody_watches_an_odd_loss_does_no_harm(self) -> None:
+    def test_invalid_loss_is_ignored_without_a_window(self) -> None:
         store = MetricStore()
         store.note({"loss": torch.ones(3)}, None)
 
@@ -290,19 +292,19 @@ class TestNote:
         assert store.state_dict()["columns"] == {}
 
     @pytest.mark.parametrize("watched", [False, True])
-    def test_no_graph_outlives_its_iteration(self, watched: bool) -> None:
-        store = self.watched() if watched else MetricStore()
+    def test_graph_is_released_after_the_iteration(self, watched: bool) -> None:
+        store = self.make_watched_store() if watched else MetricStore()
         activation = torch.ones(3, requires_grad=True) * 2
-        alive = weakref.ref(activation)
+        reference = weakref.ref(activation)
         store.note({"loss": (activation * activation).sum()}, None)
         del activation
         gc.collect()
 
-        assert alive() is None
+        assert reference() is None
         assert store.latest()["train/loss"] == 12.0
 
-    def test_in_a_validation_the_numbers_belong_to_it(self) -> None:
-        store, evaluation = self.watched(), Evaluation()
+    def test_outputs_of_a_validation_belong_to_the_evaluation(self) -> None:
+        store, evaluation = self.make_watched_store(), Evaluation()
         store.evaluate(evaluation)
         store.note({"loss": torch.tensor(2.0), "hits": 3}, None)
         store.note(None, torch.tensor(4.0))
@@ -313,21 +315,21 @@ class TestNote:
 
 
 @pytest.mark.parametrize(
-    ("value", "single"),
+    ("value", "expected"),
     [(1, True), (1.5, True), (False, True), ("1", False), (None, False), (torch.ones(1), True), (torch.ones(2), False)],
 )
-def test_a_single_number_is_recognised(value: Any, single: bool) -> None:
-    assert is_scalar(value) is single
+def test_is_scalar_accepts_single_numbers(value: Any, expected: bool) -> None:
+    assert is_scalar(value) is expected
 
 
-class TestWaitingForTheDevice:
-    """No value is fetched from the device on the path of an iteration."""
+class TestDeviceSynchronization:
+    """No value is copied from the device during an iteration."""
 
     FETCHES = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
     @pytest.fixture
     def fetched(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The names of what fetches a value, each time it was called."""
+        """Return the list of calls that copy a value from the device, by method name."""
         calls: list[str] = []
         for name in self.FETCHES:
             original = getattr(torch.Tensor, name)
@@ -339,10 +341,10 @@ class TestWaitingForTheDevice:
             monkeypatch.setattr(torch.Tensor, name, count)
         return calls
 
-    class Watching(Hook):
-        """Logs at every iteration, and reads at the end of the run only."""
+    class LoggingHook(Hook):
+        """Logs in every iteration, and reads the means at the end of the run."""
 
-        seen: dict[str, float]
+        means: dict[str, float]
 
         def before_run(self, run: Any) -> None:
             self.window = run.metrics.window("watching")
@@ -351,13 +353,13 @@ class TestWaitingForTheDevice:
             run.log(loss_again=loss, twice=2 * loss)
 
         def after_run(self, run: Any) -> None:
-            self.seen = dict(run.metrics.means(self.window))
+            self.means = dict(run.metrics.means(self.window))
 
-    def test_neither_by_the_trainer_nor_by_logging(self, fetched: list[str]) -> None:
+    def test_trainer_and_logging_do_not_synchronize_with_the_device(self, fetched: list[str]) -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         batches = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])) for _ in range(3)]
-        hook = self.Watching()
+        hook = self.LoggingHook()
         trainer = Trainer(
             model,
             torch.optim.SGD(model.parameters(), lr=0.1),
@@ -375,12 +377,12 @@ class TestWaitingForTheDevice:
         trainer.fit()
 
         assert counts == [0] * 130
-        assert "tolist" in fetched, "the means at the end are read by this"
-        assert hook.seen["train/loss"] == hook.seen["train/loss_again"]
-        assert hook.seen["train/twice"] == pytest.approx(2 * hook.seen["train/loss"], rel=1e-15)
+        assert "tolist" in fetched, "the means at the end are read with this method"
+        assert hook.means["train/loss"] == hook.means["train/loss_again"]
+        assert hook.means["train/twice"] == pytest.approx(2 * hook.means["train/loss"], rel=1e-15)
 
-    def test_nor_by_a_loop_of_ones_own(self, fetched: list[str]) -> None:
-        bus = HookBus([self.Watching()])
+    def test_custom_loop_does_not_synchronize_with_the_device(self, fetched: list[str]) -> None:
+        bus = HookBus([self.LoggingHook()])
         weight = torch.zeros((), requires_grad=True)
         with bus.run(iterations=130) as run:
             bus.emit("before_train_epoch")

@@ -1,4 +1,4 @@
-"""Pictures in one form, whatever form they come in."""
+"""Tests of the conversion of images and figures to uint8 tensors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from hookbus.pictures import figure_pixels, pictures_directory, pil_image, pixel
         (np.uint16(260), 255),
     ],
 )
-def test_a_pixel_is_what_is_meant(value: Any, pixel: int) -> None:
-    picture = torch.as_tensor(value).expand(2, 2) if isinstance(value, torch.Tensor) else np.full((2, 2), value)
-    assert pixels_of(picture).tolist() == [[[pixel], [pixel]], [[pixel], [pixel]]]
+def test_values_are_converted_to_uint8(value: Any, pixel: int) -> None:
+    image = torch.as_tensor(value).expand(2, 2) if isinstance(value, torch.Tensor) else np.full((2, 2), value)
+    assert pixels_of(image).tolist() == [[[pixel], [pixel]], [[pixel], [pixel]]]
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,15 @@ def test_a_pixel_is_what_is_meant(value: Any, pixel: int) -> None:
         ((3, 9, 4), (9, 4, 3)),
     ],
 )
-def test_pixels_are_height_by_width_by_channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_shape_is_converted_to_height_width_channels(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     assert tuple(pixels_of(torch.zeros(shape)).shape) == expected
 
 
-def test_red_stays_red_in_every_form() -> None:
+def test_every_image_type_preserves_the_color() -> None:
     red = np.zeros((2, 3, 3), dtype=np.uint8)
     red[..., 0] = 255
-    forms = [red, Image.fromarray(red), torch.from_numpy(red), red.transpose(2, 0, 1), red[:, ::-1]]
-    assert {tuple(pixels_of(form)[0, 0].tolist()) for form in forms} == {(255, 0, 0)}
+    images = [red, Image.fromarray(red), torch.from_numpy(red), red.transpose(2, 0, 1), red[:, ::-1]]
+    assert {tuple(pixels_of(image)[0, 0].tolist()) for image in images} == {(255, 0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -64,53 +64,53 @@ def test_red_stays_red_in_every_form() -> None:
         *(("RGBA", [255, 0, 0, 255]), ("CMYK", [255, 0, 0]), ("I", [76])),
     ],
 )
-def test_the_mode_of_a_pil_image_says_what_its_numbers_are(mode: str, pixel: list[int]) -> None:
+def test_pil_image_is_converted_according_to_its_mode(mode: str, pixel: list[int]) -> None:
     image = Image.new("RGB", (5, 4), "white" if mode == "1" else "red").convert(mode)
-    assert pixels_of(image).tolist() == [[pixel] * 5] * 4  # as high as there may be channels
+    assert pixels_of(image).tolist() == [[pixel] * 5] * 4  # the height is a valid number of channels
 
 
-def test_a_transparent_colour_of_a_palette_stays_transparent() -> None:
+def test_transparent_palette_color_stays_transparent() -> None:
     image = Image.new("RGB", (1, 1), "red").convert("P")
     image.info["transparency"] = image.getpixel((0, 0))
     assert pixels_of(image).tolist() == [[[255, 0, 0, 0]]]
 
 
-def test_sixteen_bits_become_eight() -> None:
+def test_16_bit_values_are_scaled_to_8_bits() -> None:
     assert pixels_of(Image.fromarray(np.array([[0, 40_000, 65_535]], np.uint16))).tolist() == [[[0], [156], [255]]]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_a_pil_image_has_every_pixel(channels: int) -> None:
+def test_conversion_to_pil_preserves_the_pixels(channels: int) -> None:
     pixels = torch.arange(2 * channels, dtype=torch.uint8).reshape(2, 1, channels)
     assert pixels_of(pil_image(pixels)).tolist() == pixels.tolist()
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 4, 5), (2, 3, 4, 5), (0, 4), (3, 0, 4)])
-def test_what_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="a picture"):
+def test_tensor_of_invalid_shape_raises(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="image: expected (at least one pixel|shape)"):
         pixels_of(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("value", ["cat.png", None, object(), [[1.0], [1.0, 2.0]]])
-def test_what_holds_no_colours_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=f"a picture is a tensor, .*, not a {type(value).__name__} like this"):
+def test_object_that_is_not_an_image_raises(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"image: expected a tensor, .*, got {type(value).__name__}"):
         pixels_of(value)
 
 
-def test_complex_numbers_are_no_colours() -> None:
-    with pytest.raises(ValueError, match="a picture has real numbers"):
+def test_complex_image_raises() -> None:
+    with pytest.raises(ValueError, match=r"image: expected real values, got torch.complex64. Use"):
         pixels_of(torch.ones(3, 2, 2, dtype=torch.complex64))
 
 
-def test_a_batch_and_a_list_are_pictures_apart() -> None:
+def test_batch_and_list_are_split_into_images() -> None:
     batch = torch.zeros(2, 3, 4, 4)
-    assert [tuple(each.shape) for each in separate(batch)] == [(3, 4, 4), (3, 4, 4)]
+    assert [tuple(image.shape) for image in separate(batch)] == [(3, 4, 4), (3, 4, 4)]
     assert len(separate([batch[0]])) == 1
-    one = batch[0]
-    assert separate(one)[0] is one
+    image = batch[0]
+    assert separate(image)[0] is image
 
 
-def test_a_figure_is_drawn_and_not_changed() -> None:
+def test_figure_is_rendered_without_modifying_it() -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2, 1), dpi=10, facecolor="red")
@@ -118,22 +118,26 @@ def test_a_figure_is_drawn_and_not_changed() -> None:
     assert figure_pixels(figure)[0, 0].tolist() == [255, 0, 0, 255]
     assert tuple(figure_pixels(figure).shape) == (10, 20, 4)
     assert figure.canvas is canvas
-    with pytest.raises(TypeError, match="a str is no matplotlib figure"):
+    with pytest.raises(TypeError, match="figure: expected a matplotlib figure, got str"):
         figure_pixels("figure")
 
 
-class TestTheDirectoryOfPictures:
-    @pytest.mark.parametrize(("given", "folder"), [(None, "own"), ("mine", "mine")])
-    def test_is_in_that_of_the_run_and_belongs_to_it(self, given: str | None, folder: str, tmp_path: Path) -> None:
+class TestPicturesDirectory:
+    @pytest.mark.parametrize(("value", "folder"), [(None, "own"), ("mine", "mine")])
+    def test_relative_directory_is_created_in_the_run_and_claimed(
+        self, value: str | None, folder: str, tmp_path: Path
+    ) -> None:
         with HookBus().run(work_dir=tmp_path) as run:
-            found = pictures_directory(run, "maps", "out_dir", given, "own")
-            assert found == tmp_path / "visualization" / folder
-            found.mkdir(parents=True)
-            assert run.own(found)
+            directory = pictures_directory(run, "maps", "out_dir", value, "own")
+            assert directory == tmp_path / "visualization" / folder
+            directory.mkdir(parents=True)
+            assert run.own(directory)
 
-    def test_is_none_in_a_run_that_writes_no_files_unless_it_is_absolute(self, tmp_path: Path) -> None:
+    def test_run_without_work_directory_has_only_absolute_directories(self, tmp_path: Path) -> None:
         with HookBus().run() as run:
             assert pictures_directory(run, "maps", "out_dir", None, "own") is None
             assert pictures_directory(run, "maps", "out_dir", str(tmp_path), "own") == tmp_path
-            with pytest.raises(ConfigError, match="^hook 'maps': this run has no place for out_dir: here. "):
+            with pytest.raises(
+                ConfigError, match="^hook 'maps': out_dir: expected an absolute path .*, got here. Set `work_dir`"
+            ):
                 pictures_directory(run, "maps", "out_dir", "here", "own")

@@ -1,4 +1,4 @@
-"""What the name of a metric tells about the direction."""
+"""Tests of the direction of a metric."""
 
 import pytest
 
@@ -19,19 +19,19 @@ from hookbus.rules import infer_rule, undecided
         ("RMSE", "less"),
     ],
 )
-def test_whole_words_of_a_name_tell_the_direction(metric: str, rule: str) -> None:
+def test_words_of_a_name_determine_the_direction(metric: str, rule: str) -> None:
     assert infer_rule(metric) == rule
 
 
 @pytest.mark.parametrize(
     "metric", ["inaccuracy", "topology_err0r", "stop_rate", "accuracy_loss", "0_hmean-iou:recall", "lossless", ""]
 )
-def test_a_name_that_says_nothing_or_both_tells_no_direction(metric: str) -> None:
+def test_unknown_and_contradictory_names_have_no_direction(metric: str) -> None:
     assert infer_rule(metric) is None
 
 
-def test_where_it_tells_nothing_the_remedy_and_a_near_word_are_named() -> None:
-    said = "does not tell whether greater or less is better: say rule."
-    assert undecided("val/acuracy", "say rule") == f"'val/acuracy' {said} Or is 'accuracy' meant?"
-    assert undecided("stop_rate", "say rule") == f"'stop_rate' {said}"
-    assert undecided("accuracy_loss", "say rule") == f"'accuracy_loss' {said}"
+def test_message_contains_the_fix_and_a_similar_word() -> None:
+    end = "does not determine whether greater or less is better: set `rule`."
+    assert undecided("val/acuracy", "set `rule`") == f"the name 'val/acuracy' {end} Did you mean 'accuracy'?"
+    assert undecided("stop_rate", "set `rule`") == f"the name 'stop_rate' {end}"
+    assert undecided("accuracy_loss", "set `rule`") == f"the name 'accuracy_loss' {end}"

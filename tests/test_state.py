@@ -1,3 +1,5 @@
+"""Tests of checkpoint contents: collecting, writing, loading and restoring."""
+
 from __future__ import annotations
 
 import logging
@@ -31,24 +33,24 @@ from hookbus.state import (
     write_checkpoint,
 )
 from hookbus.testing import fingerprint
-from tests.dying import deaths, in_child
+from tests.dying import kill_at_each_operation, run_in_fork
 from tests.toys import Saver, idle_run, net, trainer
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a loss of power would leave."""
+def _disable_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable fsync: it only matters after a power failure, and takes most of the time of these tests."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def get_warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.WARNING, logger="hookbus")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
 class TestCollect:
-    def test_a_run_with_everything_has_these_keys(self) -> None:
+    def test_checkpoint_of_a_complete_run_has_all_keys(self) -> None:
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         run = idle_run(
@@ -69,11 +71,11 @@ class TestCollect:
         assert meta["config_hash"] == config_hash({"lr": 0.1})
         assert meta["best_weights"] == {"val/accuracy": "averaged", "val/loss": "raw"}
 
-    def test_a_run_with_nothing_has_the_rest(self) -> None:
+    def test_checkpoint_of_a_run_without_optimizer_has_the_other_keys(self) -> None:
         assert list(collect(idle_run())) == ["meta", "state_dict", "hooks", "rng", "loop"]
 
-    @pytest.mark.parametrize("wrap", [lambda m: m, nn.DataParallel, lambda m: Compiled(nn.DataParallel(m))])
-    def test_the_keys_are_those_of_the_model_inside_wrappers(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    @pytest.mark.parametrize("wrap", [lambda m: m, nn.DataParallel, lambda m: CompiledWrapper(nn.DataParallel(m))])
+    def test_state_dict_keys_are_those_of_the_unwrapped_model(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
         checkpoint = collect(idle_run(wrap(nn.Linear(2, 1))))
 
         assert list(checkpoint["state_dict"]) == ["weight", "bias"]
@@ -82,61 +84,62 @@ class TestCollect:
             restore(run, checkpoint)
             assert fingerprint(collect(run)["state_dict"]) == fingerprint(checkpoint["state_dict"])
 
-    def test_the_raw_weights_are_kept_even_while_averaged_ones_are_in_the_model(self) -> None:
+    def test_raw_weights_are_stored_while_averaged_weights_are_applied(self) -> None:
         model = nn.Linear(2, 1)
         run = idle_run(model)
         raw, averaged = {"weight": torch.ones(1, 2)}, {"weight": torch.zeros(1, 2)}
-        run.weights.provide(Averages(raw, averaged))
+        run.weights.provide(AveragesProvider(raw, averaged))
         checkpoint = collect(run)
 
         assert (checkpoint["state_dict"], checkpoint["ema_state_dict"]) == (raw, averaged)
 
-    def test_the_end_of_updates_on_another_thread_is_waited_for(self) -> None:
+    def test_collect_waits_for_updates_on_another_thread(self) -> None:
         run = idle_run(nn.Linear(2, 1))
-        averages = Averages(None, None)
+        averages = AveragesProvider(None, None)
         run.weights.provide(averages)
 
         assert "ema_state_dict" not in collect(run)
         assert averages.waited
 
     @pytest.mark.parametrize("part", ["state_dict", "ema_state_dict", "optimizer", "scheduler"])
-    def test_what_is_not_plain_is_an_error_with_its_place(self, part: str) -> None:
-        model = Strange() if part == "state_dict" else nn.Linear(2, 1)
+    def test_object_of_another_type_is_an_error_with_its_path(self, part: str) -> None:
+        model = ExtraStateLinear() if part == "state_dict" else nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         scheduler = lr_scheduler.StepLR(optimizer, 1)
         run = idle_run(model, optimizer=optimizer, scheduler=scheduler)
         match part:
             case "ema_state_dict":
-                run.weights.provide(Averages(None, {"odd": np.ones(2)}))  # type: ignore[dict-item]
+                run.weights.provide(AveragesProvider(None, {"extra": np.ones(2)}))  # type: ignore[dict-item]
             case "optimizer":
-                optimizer.param_groups[0]["odd"] = object()
+                optimizer.param_groups[0]["extra"] = object()
             case "scheduler":
-                scheduler.odd = object()
+                scheduler.extra = object()
 
-        with pytest.raises(CheckpointError, match=rf"^checkpoint\['{part}'\].*\['odd'\] is a \w+\. A checkpoint holds"):
+        message = rf"^checkpoint\['{part}'\].*\['extra'\]: invalid type \w+\. A checkpoint contains"
+        with pytest.raises(CheckpointError, match=message):
             collect(run)
 
 
-class Strange(nn.Linear):
-    """A module that keeps something of its own beside its weights."""
+class ExtraStateLinear(nn.Linear):
+    """Module with extra state."""
 
     def __init__(self) -> None:
         super().__init__(2, 1)
 
     def get_extra_state(self) -> dict[str, object]:
-        return {"odd": object()}
+        return {"extra": object()}
 
 
-class Compiled(nn.Module):
-    """Wraps a module in the manner of torch.compile."""
+class CompiledWrapper(nn.Module):
+    """Wraps a module like torch.compile."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self._orig_mod = module
 
 
-class Averages:
-    """A provider of averaged weights."""
+class AveragesProvider:
+    """Provider of averaged weights."""
 
     def __init__(self, raw: Any, averaged: Any) -> None:
         self._raw, self._averaged, self.waited = raw, averaged, False
@@ -156,35 +159,41 @@ class Averages:
 
 class TestGradients:
     @staticmethod
-    def with_grads(tmp_path: Path, *hooks: object, **options: Any) -> list[bool]:
-        """Whether the checkpoint of each iteration holds gradients."""
+    def train_and_check_grads(tmp_path: Path, *hooks: object, **options: Any) -> list[bool]:
+        """Train, and return for each iteration whether its checkpoint contains gradients."""
         saver = Saver()
         trainer(saver, *hooks, work_dir=tmp_path, **{"iterations": 5, **options}).fit()
         return ["grads" in read_checkpoint(path) for path in saver.files]
 
-    def test_are_kept_in_the_middle_of_an_accumulation_only(self, tmp_path: Path) -> None:
-        assert self.with_grads(tmp_path / "a") == [False] * 5
-        assert self.with_grads(tmp_path / "b", accumulate=2) == [True, False, True, False, True]
-        assert self.with_grads(tmp_path / "c", accumulate=3) == [True, True, False, True, True]
+    def test_gradients_are_stored_only_during_accumulation(self, tmp_path: Path) -> None:
+        assert self.train_and_check_grads(tmp_path / "a") == [False] * 5
+        assert self.train_and_check_grads(tmp_path / "b", accumulate=2) == [True, False, True, False, True]
+        assert self.train_and_check_grads(tmp_path / "c", accumulate=3) == [True, True, False, True, True]
 
-    def test_are_not_kept_because_an_iteration_was_left_out(self, tmp_path: Path) -> None:
-        class Skips(Hook):
+    def test_gradients_are_not_stored_after_a_skipped_iteration(self, tmp_path: Path) -> None:
+        class SkipsIteration(Hook):
             def before_train_iter(self, run: Run) -> None:
                 if run.iter == 2:
                     run.request_skip_iter()
 
-        assert self.with_grads(tmp_path / "a", Skips()) == [False] * 5
-        assert self.with_grads(tmp_path / "b", Skips(), accumulate=2) == [True, False, False, True, False]
+        assert self.train_and_check_grads(tmp_path / "a", SkipsIteration()) == [False] * 5
+        assert self.train_and_check_grads(tmp_path / "b", SkipsIteration(), accumulate=2) == [
+            True,
+            False,
+            False,
+            True,
+            False,
+        ]
 
-    def test_are_not_kept_because_an_update_was_left_out_by_the_scaler(self, tmp_path: Path) -> None:
-        class Spoils(Hook):
+    def test_gradients_are_not_stored_after_a_step_skipped_by_the_scaler(self, tmp_path: Path) -> None:
+        class SetsInfiniteGradient(Hook):
             def after_backward(self, run: Run) -> None:
                 if run.iter == 1:
                     next(iter(run.model.parameters())).grad.fill_(float("inf"))  # type: ignore[union-attr]
 
-        assert self.with_grads(tmp_path, Spoils(), precision="fp16") == [False] * 5
+        assert self.train_and_check_grads(tmp_path, SetsInfiniteGradient(), precision="fp16") == [False] * 5
 
-    def test_in_a_loop_of_ones_own_the_updates_tell(self, tmp_path: Path) -> None:
+    def test_custom_loop_stores_gradients_between_optimizer_steps(self, tmp_path: Path) -> None:
         model, saver = nn.Linear(1, 1), Saver()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         bus = HookBus([saver])
@@ -199,11 +208,11 @@ class TestGradients:
                 bus.emit("after_train_iter", batch_idx=i)
 
         assert run.steps_done == 2
-        found = [read_checkpoint(path).get("grads") for path in saver.files]
-        assert found[1] is found[3] is None
-        assert found[0] == found[2] == {"weight": torch.ones(1, 1), "bias": torch.ones(1)}
+        grads = [read_checkpoint(path).get("grads") for path in saver.files]
+        assert grads[1] is grads[3] is None
+        assert grads[0] == grads[2] == {"weight": torch.ones(1, 1), "bias": torch.ones(1)}
 
-    def test_come_back_under_their_names_and_others_go(self) -> None:
+    def test_gradients_are_restored_by_name_and_others_are_cleared(self) -> None:
         checkpoint = collect(idle_run(nn.Linear(1, 1)))
         model = nn.Linear(1, 1)
         model.bias.grad = torch.ones(1)
@@ -230,32 +239,32 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class TestParts:
-    @pytest.mark.parametrize("kind", SCHEDULERS)
+class TestComponents:
+    @pytest.mark.parametrize("scheduler_name", SCHEDULERS)
     @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
-    def test_every_scheduler_can_be_read_back_and_goes_on(self, tmp_path: Path, kind: str, optimizer: Any) -> None:
-        def parts() -> tuple[nn.Module, Any, Any]:
+    def test_every_scheduler_is_restored(self, tmp_path: Path, scheduler_name: str, optimizer: Any) -> None:
+        def make_components() -> tuple[nn.Module, Any, Any]:
             model = nn.Linear(2, 1)
-            made = optimizer(model.parameters(), lr=0.05)
-            return model, made, SCHEDULERS[kind](made)
+            built = optimizer(model.parameters(), lr=0.05)
+            return model, built, SCHEDULERS[scheduler_name](built)
 
         def step(model: nn.Module, optimizer: Any, scheduler: Any, number: int) -> float:
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
-            scheduler.step(*([np.float64(1.0)] if kind == "ReduceLROnPlateau" else []))
+            scheduler.step(*([np.float64(1.0)] if scheduler_name == "ReduceLROnPlateau" else []))
             return float(optimizer.param_groups[0]["lr"])
 
-        model, made, scheduler = parts()
-        [step(model, made, scheduler, i) for i in range(3)]
-        write_checkpoint(tmp_path / "a.pth", collect(idle_run(model, optimizer=made, scheduler=scheduler)), 1)
-        expected = [step(model, made, scheduler, i) for i in range(3)]
-        fresh_model, fresh, fresh_scheduler = parts()
+        model, built, scheduler = make_components()
+        [step(model, built, scheduler, i) for i in range(3)]
+        write_checkpoint(tmp_path / "a.pth", collect(idle_run(model, optimizer=built, scheduler=scheduler)), 1)
+        expected = [step(model, built, scheduler, i) for i in range(3)]
+        fresh_model, fresh, fresh_scheduler = make_components()
         restore(idle_run(fresh_model, optimizer=fresh, scheduler=fresh_scheduler), read_checkpoint(tmp_path / "a.pth"))
         fresh_model.zero_grad(), model.zero_grad()
 
         assert [step(fresh_model, fresh, fresh_scheduler, i) for i in range(3)] == expected
 
-    def test_a_learning_rate_of_numpy_does_not_make_the_file_unreadable(self, tmp_path: Path) -> None:
+    def test_numpy_learning_rate_is_stored_as_a_float(self, tmp_path: Path) -> None:
         saver = Saver()
         trainer(saver, lr=np.float64(0.05), iterations=1, work_dir=tmp_path).fit()
         rate = read_checkpoint(saver.files[0])["optimizer"]["param_groups"][0]["lr"]
@@ -263,213 +272,216 @@ class TestParts:
         assert (type(rate), rate) == (float, 0.05)
 
     @pytest.mark.parametrize("name", ["optimizer", "scheduler", "scaler"])
-    def test_a_part_that_only_one_side_has_is_reported(self, name: str, warned: Callable[[], list[str]]) -> None:
+    def test_component_missing_in_run_or_checkpoint_is_logged(
+        self, name: str, get_warnings: Callable[[], list[str]]
+    ) -> None:
         model = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        made = {
+        built = {
             "optimizer": optimizer,
             "scheduler": lr_scheduler.StepLR(optimizer, 1),
             "scaler": torch.amp.GradScaler("cpu"),
         }
-        restore(idle_run(model), collect(idle_run(model, **{name: made[name]})))
-        restore(idle_run(model, **{name: made[name]}), collect(idle_run(model)))
+        restore(idle_run(model), collect(idle_run(model, **{name: built[name]})))
+        restore(idle_run(model, **{name: built[name]}), collect(idle_run(model)))
 
-        assert warned() == [
-            f"The checkpoint holds a {name}, and this run has none: it is left out.",
-            f"The checkpoint holds no {name}: it starts afresh.",
+        assert get_warnings() == [
+            f"The checkpoint contains a {name} state, but the run has no {name}; it is ignored.",
+            f"No {name} state in the checkpoint; it is re-initialized.",
         ]
 
-    def test_an_optimizer_of_another_shape_is_an_error(self) -> None:
+    def test_optimizer_with_other_parameter_groups_is_an_error(self) -> None:
         model = nn.Linear(2, 1)
         checkpoint = collect(idle_run(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)))
         other = torch.optim.SGD([model.weight], lr=0.1)
 
         with pytest.raises(
-            CheckpointError, match="The optimizer of the checkpoint does not fit this run's: loaded state"
+            CheckpointError, match="The optimizer state in the checkpoint does not match the run: loaded state"
         ):
             restore(idle_run(model, optimizer=other), checkpoint)
 
-    def test_a_model_of_another_shape_is_an_error(self) -> None:
+    def test_model_with_other_shapes_is_an_error(self) -> None:
         checkpoint = collect(idle_run(nn.Linear(2, 1)))
 
-        with pytest.raises(CheckpointError, match=r"The weights do not fit the model: .*size mismatch for weight"):
+        with pytest.raises(CheckpointError, match=r"The weights do not match the model: .*size mismatch for weight"):
             restore(idle_run(nn.Linear(3, 1)), checkpoint)
-        with pytest.raises(CheckpointError, match=r"The weights do not fit the model: .*Unexpected key.* \"bias\""):
+        with pytest.raises(CheckpointError, match=r"The weights do not match the model: .*Unexpected key.* \"bias\""):
             restore(idle_run(nn.Linear(2, 1, bias=False)), checkpoint)
 
-    def test_what_is_no_checkpoint_to_resume_from_says_what_it_lacks(self) -> None:
+    def test_file_that_is_not_resumable_is_reported_with_missing_keys(self) -> None:
         with pytest.raises(CheckpointError) as caught:
             restore(idle_run(nn.Linear(2, 1)), {"state_dict": {}, "meta": {}})
 
         assert str(caught.value) == (
-            "This is not a checkpoint to resume from: it has no hooks, rng, loop. To start from its weights alone, say "
-            "load_from instead of resume."
+            "Not a checkpoint to resume from: it has no hooks, rng, loop. Set `load_from` instead of `resume` to start "
+            "from its weights alone."
         )
 
-    def test_another_layout_says_which_version_reads_it(self) -> None:
+    def test_another_format_version_is_reported_with_the_version_to_install(self) -> None:
         checkpoint = collect(idle_run())
         checkpoint["meta"] |= {"schema": 99, "hookbus": "9.9"}
 
         with pytest.raises(CheckpointError) as caught:
             restore(idle_run(), checkpoint)
         assert str(caught.value) == (
-            f"The checkpoint has layout 99, and this hookbus {hookbus.__version__} reads layout 1. It was written by "
-            "hookbus 9.9: use that version."
+            f"The checkpoint has format version 99, but hookbus {hookbus.__version__} loads format version 1. Install "
+            "hookbus 9.9, which wrote the checkpoint."
         )
 
 
-def put(path: Path, generation: int = 1) -> dict[str, Any]:
+def write_small_checkpoint(path: Path, generation: int = 1) -> dict[str, Any]:
     checkpoint = {"meta": {"generation": generation}, "state_dict": {"weight": torch.full((50,), float(generation))}}
     write_checkpoint(path, checkpoint, generation)
     return checkpoint
 
 
 class TestWriteAndRead:
-    def test_what_was_written_is_read(self, tmp_path: Path) -> None:
-        checkpoint = put(tmp_path / "a.pth")
+    def test_written_checkpoint_is_loaded(self, tmp_path: Path) -> None:
+        checkpoint = write_small_checkpoint(tmp_path / "a.pth")
 
         assert fingerprint(read_checkpoint(tmp_path / "a.pth")) == fingerprint(checkpoint)
         assert fingerprint(read_checkpoint(str(tmp_path / "a.pth"))) == fingerprint(checkpoint)
 
     @pytest.mark.parametrize("crc32", [True, False])
-    def test_torchs_own_settings_stay_as_they_are(self, tmp_path: Path, crc32: bool) -> None:
+    def test_crc32_setting_of_torch_is_restored(self, tmp_path: Path, crc32: bool) -> None:
         earlier = torch.serialization.get_crc32_options()
         try:
             torch.serialization.set_crc32_options(crc32)
-            put(tmp_path / "a.pth")
+            write_small_checkpoint(tmp_path / "a.pth")
             assert torch.serialization.get_crc32_options() is crc32
         finally:
             torch.serialization.set_crc32_options(earlier)
 
-    def test_a_damaged_file_is_refused_wherever_the_damage_is(self, tmp_path: Path) -> None:
+    def test_corruption_at_any_position_is_detected(self, tmp_path: Path) -> None:
         path = tmp_path / "a.pth"
-        put(path)
+        write_small_checkpoint(path)
         content = path.read_bytes()
-        for at in range(0, len(content), 37):
-            path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-            with pytest.raises(CheckpointDamaged, match="a.pth: damaged"):
+        for i in range(0, len(content), 37):
+            path.write_bytes(content[:i] + bytes([content[i] ^ 4]) + content[i + 1 :])
+            with pytest.raises(CheckpointDamaged, match="a.pth: corrupted"):
                 read_checkpoint(path)
 
-    def test_a_file_without_sidecar_is_read_with_a_warning(self, tmp_path: Path) -> None:
+    def test_file_without_a_sidecar_is_loaded_with_a_warning(self, tmp_path: Path) -> None:
         torch.save({"weight": torch.ones(1)}, tmp_path / "other.pth")
 
         with pytest.warns(
-            HookWarning, match="other.pth: it has no sidecar other.pth.json, so damage would not be noticed"
+            HookWarning, match="other.pth: no valid sidecar other.pth.json, so corruption cannot be detected"
         ):
             assert read_checkpoint(tmp_path / "other.pth") == {"weight": torch.ones(1)}
 
-    def test_reading_runs_no_code(self, tmp_path: Path) -> None:
+    def test_loading_executes_no_code(self, tmp_path: Path) -> None:
         class Malicious:
             def __reduce__(self) -> Any:
                 return os.mkdir, (str(tmp_path / "pwned"),)
 
         for save in (torch.save, lambda value, file: pickle.dump(value, file, protocol=2)):
             commit(tmp_path / "a.pth", lambda file, save=save: save({"state_dict": Malicious()}, file), 1)
-            with pytest.raises(CheckpointDamaged, match="a.pth: it cannot be read as data: it holds .*mkdir, "):
+            with pytest.raises(CheckpointDamaged, match="a.pth: file cannot be loaded as data: it contains .*mkdir, "):
                 read_checkpoint(tmp_path / "a.pth")
         assert not (tmp_path / "pwned").exists()
 
-    def test_what_is_no_checkpoint_is_an_error(self, tmp_path: Path) -> None:
+    def test_file_that_is_not_a_checkpoint_is_an_error(self, tmp_path: Path) -> None:
         commit(tmp_path / "a.pth", lambda file: torch.save([1], file), 1)
         commit(tmp_path / "b.pth", lambda file: file.write(b"no checkpoint at all"), 1)
 
-        with pytest.raises(CheckpointError, match="a.pth: it holds a list, not a checkpoint."):
+        with pytest.raises(CheckpointError, match="a.pth: not a checkpoint: expected a dict, got list."):
             read_checkpoint(tmp_path / "a.pth")
-        with pytest.raises(CheckpointDamaged, match="b.pth: it cannot be read as data: "):
+        with pytest.raises(CheckpointDamaged, match="b.pth: file cannot be loaded as data: "):
             read_checkpoint(tmp_path / "b.pth")
 
-    def test_a_file_that_is_not_there_is_an_error_that_lists_its_neighbours(self, tmp_path: Path) -> None:
-        put(tmp_path / "b.pth"), put(tmp_path / "a.pth")
+    def test_error_for_a_missing_file_lists_the_available_files(self, tmp_path: Path) -> None:
+        write_small_checkpoint(tmp_path / "b.pth"), write_small_checkpoint(tmp_path / "a.pth")
 
         with pytest.raises(CheckpointError) as caught:
             read_checkpoint(tmp_path / "c.pth")
-        assert str(caught.value) == f"{tmp_path}/c.pth: there is no such file. {tmp_path} has a.pth, b.pth."
-        with pytest.raises(CheckpointError, match=r"x/c.pth: there is no such file\.$"):
+        assert str(caught.value) == f"{tmp_path}/c.pth: file does not exist. Available in {tmp_path}: a.pth, b.pth."
+        with pytest.raises(CheckpointError, match=r"x/c.pth: file does not exist\.$"):
             read_checkpoint(tmp_path / "x" / "c.pth")
 
     @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-    def test_no_space_left_is_an_oserror_and_the_older_file_stays(self, tmp_path: Path, share: float) -> None:
-        put(tmp_path / "a.pth")
+    def test_full_disk_raises_oserror_and_keeps_the_existing_file(self, tmp_path: Path, share: float) -> None:
+        write_small_checkpoint(tmp_path / "a.pth")
         limit = int((tmp_path / "a.pth").stat().st_size * share)
 
         def write_too_much() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             with pytest.raises(OSError, match="File too large"):
-                put(tmp_path / "a.pth", 2)
+                write_small_checkpoint(tmp_path / "a.pth", 2)
 
-        assert in_child(write_too_much) == 0
+        assert run_in_fork(write_too_much) == 0
         assert read_checkpoint(tmp_path / "a.pth")["meta"] == {"generation": 1}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "a.pth.json"]
 
-    def test_a_process_that_dies_while_it_writes_leaves_what_can_be_resumed(self, tmp_path: Path) -> None:
-        put(tmp_path / "epoch_1.pth")
-        cut_off = (
-            f"{tmp_path / 'epoch_2.pth'}: only its sidecar epoch_2.pth.json is there: the file was deleted, or the "
-            "save was cut off."
+    def test_kill_during_a_write_leaves_a_resumable_checkpoint(self, tmp_path: Path) -> None:
+        write_small_checkpoint(tmp_path / "epoch_1.pth")
+        expected = (
+            f"{tmp_path / 'epoch_2.pth'}: only the sidecar epoch_2.pth.json exists: the file was deleted, or the save "
+            "was interrupted."
         )
 
-        def look() -> None:
-            cut = [*tmp_path.glob("epoch_2.pth.json")]
-            found = find_newest(tmp_path)
-            assert found is not None
-            path, checkpoint, troubles = found
-            number = checkpoint["meta"]["generation"]
-            assert path.name == f"epoch_{number}.pth"
-            assert troubles == ([cut_off] if cut and number == 1 else [])
-            for each in tmp_path.glob("*.pth"):
-                assert verify(each)
-            for each in [*tmp_path.glob("epoch_2*"), *tmp_path.glob(".tmp*")]:
-                each.unlink()
+        def check() -> None:
+            sidecars = [*tmp_path.glob("epoch_2.pth.json")]
+            newest = find_newest(tmp_path)
+            assert newest is not None
+            path, checkpoint, messages = newest
+            generation = checkpoint["meta"]["generation"]
+            assert path.name == f"epoch_{generation}.pth"
+            assert messages == ([expected] if sidecars and generation == 1 else [])
+            for file in tmp_path.glob("*.pth"):
+                assert verify(file)
+            for file in [*tmp_path.glob("epoch_2*"), *tmp_path.glob(".tmp*")]:
+                file.unlink()
 
-        assert deaths(lambda: put(tmp_path / "epoch_2.pth", 2), look) >= 12
+        assert kill_at_each_operation(lambda: write_small_checkpoint(tmp_path / "epoch_2.pth", 2), check) >= 12
 
 
 class TestFindNewest:
-    def test_takes_the_newest_generation(self, tmp_path: Path) -> None:
-        put(tmp_path / "z.pth", 1), put(tmp_path / "a.pth", 10), put(tmp_path / "m.pth", 9)
-        found = find_newest(tmp_path)
+    def test_newest_generation_is_found(self, tmp_path: Path) -> None:
+        for name, generation in (("z", 1), ("a", 10), ("m", 9)):
+            write_small_checkpoint(tmp_path / f"{name}.pth", generation)
+        newest = find_newest(tmp_path)
 
-        assert found is not None
-        assert (found[0].name, found[1]["meta"], found[2]) == ("a.pth", {"generation": 10}, [])
+        assert newest is not None
+        assert (newest[0].name, newest[1]["meta"], newest[2]) == ("a.pth", {"generation": 10}, [])
 
-    def test_where_there_is_nothing_it_finds_nothing(self, tmp_path: Path) -> None:
+    def test_empty_directory_has_no_newest_checkpoint(self, tmp_path: Path) -> None:
         (tmp_path / ".tmp-1.pth").write_bytes(b"half")
 
         assert find_newest(tmp_path) is None
-        assert find_newest(tmp_path / "not there") is None
+        assert find_newest(tmp_path / "missing") is None
 
-    def test_falls_back_to_the_newest_good_one_and_says_what_was_wrong(self, tmp_path: Path) -> None:
+    def test_invalid_checkpoints_are_skipped_with_a_message(self, tmp_path: Path) -> None:
         for generation in (1, 2, 3, 4):
-            put(tmp_path / f"epoch_{generation}.pth", generation)
+            write_small_checkpoint(tmp_path / f"epoch_{generation}.pth", generation)
         (tmp_path / "epoch_4.pth").write_bytes(b"cut")
         commit(tmp_path / "epoch_3.pth", lambda file: torch.save([3], file), 3)
-        found = find_newest(tmp_path)
+        newest = find_newest(tmp_path)
 
-        assert found is not None
-        assert found[1]["meta"] == {"generation": 2}
-        size = found[0].stat().st_size
-        assert found[2] == [
-            f"{tmp_path}/epoch_4.pth: damaged: 3 bytes, not {size}.",
-            f"{tmp_path}/epoch_3.pth: it holds a list, not a checkpoint.",
+        assert newest is not None
+        assert newest[1]["meta"] == {"generation": 2}
+        size = newest[0].stat().st_size
+        assert newest[2] == [
+            f"{tmp_path}/epoch_4.pth: corrupted: expected {size} bytes, got 3.",
+            f"{tmp_path}/epoch_3.pth: not a checkpoint: expected a dict, got list.",
         ]
 
     @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("{")])
-    def test_says_so_where_a_sidecar_is_missing_or_damaged(self, tmp_path: Path, damage: Callable[[Path], Any]) -> None:
-        put(tmp_path / "epoch_1.pth", 1), put(tmp_path / "epoch_2.pth", 2)
+    def test_missing_or_corrupted_sidecar_is_reported(self, tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+        write_small_checkpoint(tmp_path / "epoch_1.pth", 1), write_small_checkpoint(tmp_path / "epoch_2.pth", 2)
         damage(tmp_path / "epoch_2.pth.json")
-        found = find_newest(tmp_path)
+        newest = find_newest(tmp_path)
 
-        assert found is not None
-        assert (found[0].name, found[2]) == (
+        assert newest is not None
+        assert (newest[0].name, newest[2]) == (
             "epoch_1.pth",
             [
-                f"{tmp_path}/epoch_2.pth: its sidecar epoch_2.pth.json is missing or damaged. Such a file is used only "
-                "where it is named."
+                f"{tmp_path}/epoch_2.pth: epoch_2.pth.json is missing or corrupted. A file without a valid sidecar is "
+                "used only if its path is passed."
             ],
         )
 
-    def test_where_none_can_be_used_it_lists_why(self, tmp_path: Path) -> None:
-        put(tmp_path / "epoch_1.pth", 1)
+    def test_error_without_a_valid_checkpoint_lists_the_reasons(self, tmp_path: Path) -> None:
+        write_small_checkpoint(tmp_path / "epoch_1.pth", 1)
         (tmp_path / "epoch_1.pth").write_bytes(b"")
         torch.save({}, tmp_path / "other.pth")
 
@@ -483,50 +495,53 @@ class TestFindNewest:
 class TestLoadWeights:
     RAW = {"weight": torch.full((1, 2), 1.0), "bias": torch.zeros(1)}  # noqa: RUF012
 
-    def loaded(self, checkpoint: Any, wrapped: bool = False, **options: Any) -> dict[str, Any]:
+    def load(self, checkpoint: Any, wrapped: bool = False, **options: Any) -> dict[str, Any]:
         model = nn.Linear(2, 1)
         load_weights(idle_run(nn.DataParallel(model) if wrapped else model), checkpoint, **options)
         return {name: weight.flatten().tolist() for name, weight in model.state_dict().items()}
 
-    def test_takes_a_checkpoint_and_a_bare_state_dict(self) -> None:
+    def test_checkpoint_and_state_dict_are_accepted(self) -> None:
         expected = {"weight": [1.0, 1.0], "bias": [0.0]}
 
-        assert self.loaded({"state_dict": self.RAW, "meta": {}}) == expected
-        assert self.loaded(self.RAW) == self.loaded(self.RAW, wrapped=True) == expected
+        assert self.load({"state_dict": self.RAW, "meta": {}}) == expected
+        assert self.load(self.RAW) == self.load(self.RAW, wrapped=True) == expected
 
-    def test_takes_averaged_weights_where_told_to(self) -> None:
+    def test_averaged_weights_are_loaded_on_request(self) -> None:
         averaged = {"weight": torch.full((1, 2), 5.0)}
         checkpoint = {"state_dict": self.RAW, "ema_state_dict": averaged}
 
-        assert self.loaded(checkpoint, averaged=True) == {"weight": [5.0, 5.0], "bias": [0.0]}
-        assert self.loaded(checkpoint) == {"weight": [1.0, 1.0], "bias": [0.0]}
+        assert self.load(checkpoint, averaged=True) == {"weight": [5.0, 5.0], "bias": [0.0]}
+        assert self.load(checkpoint) == {"weight": [1.0, 1.0], "bias": [0.0]}
         with pytest.raises(
-            CheckpointError, match="weights: averaged was asked for, but the file has no averaged weights"
+            CheckpointError, match="weights: averaged is set, but the checkpoint contains no averaged weights"
         ):
-            self.loaded({"state_dict": self.RAW}, averaged=True)
+            self.load({"state_dict": self.RAW}, averaged=True)
 
-    def test_what_does_not_fit_is_an_error_unless_leniency_was_asked_for(self, warned: Callable[[], list[str]]) -> None:
+    def test_mismatch_is_an_error_only_if_strict(self, get_warnings: Callable[[], list[str]]) -> None:
         other = {"weight": torch.ones(3, 2), "bias": torch.full((1,), 4.0), "extra": torch.ones(1)}
 
-        with pytest.raises(CheckpointError, match="The weights do not fit the model"):
-            self.loaded(other)
+        with pytest.raises(CheckpointError, match="The weights do not match the model"):
+            self.load(other)
         torch.manual_seed(3)
         fresh = nn.Linear(2, 1).weight.flatten().tolist()
         torch.manual_seed(3)
-        assert self.loaded(other, strict=False) == {"weight": fresh, "bias": [4.0]}
-        assert warned() == ["load_from: left out of the file: ['extra', 'weight']; kept as they were: ['weight']"]
+        assert self.load(other, strict=False) == {"weight": fresh, "bias": [4.0]}
+        assert get_warnings() == [
+            "load_from: ignored keys of the file: ['extra', 'weight']; unchanged keys of the model: ['weight']"
+        ]
 
-    def test_a_file_of_which_nothing_fits_is_an_error_for_the_lenient_too(self) -> None:
+    def test_file_without_any_match_is_an_error_even_if_not_strict(self) -> None:
         with pytest.raises(CheckpointError) as caught:
-            self.loaded({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, strict=False)
+            self.load({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, strict=False)
         assert str(caught.value) == (
-            "None of the weights fits: the file has module.weight, module.bias ..., the model weight, bias ..."
+            "No weight matches the model: the file contains module.weight, module.bias ..., the model contains weight, "
+            "bias ..."
         )
 
 
 class TestConfigHash:
-    def test_is_the_same_for_the_same_settings_in_any_order(self) -> None:
+    def test_hash_does_not_depend_on_the_order_of_settings(self) -> None:
         assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1}) != config_hash({"a": 1, "b": 3})
 
-    def test_is_empty_where_there_is_no_configuration(self) -> None:
+    def test_hash_without_a_configuration_is_empty(self) -> None:
         assert config_hash({}) == ""

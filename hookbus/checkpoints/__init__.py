@@ -1,6 +1,6 @@
-"""Behind the state of a run: files that are whole or not there, and what is in them.
+"""Checkpoint files: atomic writes, checksums, contents, restore and sharded checkpoints.
 
-`files` writes and checks one file; `reading` loads one as data; `plain`, `hook_states` and `parts` say what goes into
-it, `restoring` and `world_size` how it comes back; `generations`, `sharded`, `shards` and `sweeping` are for weights
-that are spread over several processes.
+`files` writes and verifies single files, and `reading` loads them as data. `plain`, `hook_states` and `parts` build
+the contents; `restoring` and `world_size` restore them. `generations`, `sharded`, `shards` and `sweeping` implement
+checkpoints of models that are sharded across ranks.
 """

@@ -1,10 +1,10 @@
-"""Files that are either there and whole, or not there.
+"""Atomic file writes with checksums.
 
-Every file is written under a hidden temporary name in its own directory, flushed to the disk, renamed, and its
-directory flushed. A checkpoint gets a sidecar `<file>.json` with name, size, hash (XXH3) and generation, and a hash of
-these. The sidecar is replaced first, and knows the file that is being replaced as well: whenever the process dies, the
-file under its final name is one that its sidecar vouches for. The hashes find damage; they are no defence against
-someone who edits both files.
+Each file is written under a hidden temporary name in its own directory, fsynced and renamed; then the directory is
+fsynced. A checkpoint has a sidecar `<file>.json` with name, size, hash (XXH3-128) and generation, and a checksum of
+these fields. The sidecar is replaced before the file and lists both the new and the replaced file. The file under the
+final name therefore matches an entry of its sidecar whenever the process is killed. The hashes detect corruption; they
+do not protect against deliberate changes to both files.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ UNIQUE = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """What is known of a committed file.
+    """Metadata of a committed file.
 
     Attributes:
-        name: its file name.
-        size: bytes.
-        hash: the XXH3-128 hash of the bytes, in hex.
-        generation: grows with every save of a run; the newest file has the largest.
-        run: the id of the run that wrote it; "" where the file does not tell.
-        previous: the file that this one was replacing, while that was going on.
+        name: File name.
+        size: Size in bytes.
+        hash: XXH3-128 hash of the contents, in hex.
+        generation: Number that increases with every save of a run; the newest file has the largest.
+        run: ID of the run that wrote the file; "" if the sidecar does not contain it.
+        previous: Files that are being replaced by this one; empty once the replacement is complete.
     """
 
     name: str
@@ -70,31 +70,38 @@ class Sidecar:
     run: str = ""
 
     def vouches(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
-        """The entry that these bytes belong to, None if they are damaged."""
-        sizes = [entry for entry in (self, *self.previous) if entry.size == size]
-        return next((entry for entry in sizes if entry.hash == digest()), None)
+        """Return the entry that matches a file, None if the file is corrupted.
+
+        Args:
+            size: Size of the file in bytes.
+            digest: Computes the hash of the file; called only if an entry has this size.
+        """
+        # Comparing sizes first avoids reading a truncated file to the end.
+        candidates = [entry for entry in (self, *self.previous) if entry.size == size]
+        return next((entry for entry in candidates if entry.hash == digest()), None)
 
 
 def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None, run: str = "") -> Sidecar:
-    """Write a file so that it is either there and whole, or not there; an older one stays until then.
+    """Write a file atomically; an existing file is replaced only once the new one is complete.
 
     Args:
-        path: the final name.
-        write: given a binary file to write to.
-        generation: makes a sidecar with this generation; None for a file without sidecar.
+        path: Final path.
+        write: Called with a binary file to write to.
+        generation: Generation of the sidecar; None for a file without a sidecar.
         run: ID of the run, for the sidecar and the temporary file; "" if the file belongs to no run.
 
     Returns:
-        Size and hash of what was written.
+        Size and hash of the written file.
 
     Raises:
-        OSError: the file could not be written; nothing changed under `path`.
+        OSError: If the file could not be written; the file under `path` is unchanged.
     """
     with _temporary(path, run) as temporary:
         with open(temporary, "wb") as file:
             hashing = _Hashing(file)
             write(hashing)  # type: ignore[arg-type]
             file.flush()
+            # The data must be durable before the rename: after a power failure, the name could exist without it.
             os.fsync(file.fileno())
         sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0, run=run)
         _publish(temporary, path, sidecar if generation is not None else None)
@@ -102,16 +109,19 @@ def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | N
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a committed file a second name: a hard link, or a copy where the file system has none.
+    """Add a second name to a committed file: a hard link, or a copy if the file system does not support hard links.
 
     Raises:
-        CheckpointError: the source has no sidecar.
+        CheckpointError: If the source has no valid sidecar.
     """
     sidecar = read_sidecar(source)
     if sidecar is None:
-        raise CheckpointError(f"{source}: it has no sidecar, so it cannot be given the name {target.name}.")
+        raise CheckpointError(
+            f"{source}: {source.name}{SIDECAR} is missing or corrupted, so the link {target.name} cannot be created."
+        )
     with _temporary(target, sidecar.run) as temporary:
         try:
+            # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
             os.link(source, temporary)
         except OSError:
             _copy(source, temporary)
@@ -119,22 +129,26 @@ def link(source: Path, target: Path) -> None:
 
 
 def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
-    """Put a complete temporary file in its place."""
+    """Rename a complete temporary file to its final name, and update its sidecar."""
     old = read_sidecar(path) if sidecar is not None and path.exists() else None
     if sidecar is not None:
+        # An interrupted replacement leaves entries of earlier files; any of these may be the file on disk.
         replaced = (replace(old, previous=()), *old.previous) if old else ()
+        # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
         _write_sidecar(path, replace(sidecar, previous=(*sidecar.previous, *replaced)))
     os.replace(temporary, path)
     flush(path.parent)
     if sidecar is not None and old is not None:
-        with suppress(OSError):  # the file is in its place, and vouched for: this only forgets the older one
+        # The new file is committed and matches its sidecar. This only drops the entries of replaced files.
+        with suppress(OSError):
             _write_sidecar(path, sidecar)
 
 
 def remove(path: Path) -> None:
-    """Delete a file and its sidecar. Cut off in between, it leaves no file of which nobody knows whose it is."""
+    """Delete a file and its sidecar. Crash-safe: an interrupted call never leaves a file without an owner."""
     sidecar = read_sidecar(path)
     with _temporary(path, sidecar.run if sidecar is not None else "") as hidden:
+        # The temporary name contains the ID of the run, so `remove_leftovers` deletes the file after a kill.
         with suppress(FileNotFoundError):
             os.replace(path, hidden)
         _sidecar_path(path).unlink(missing_ok=True)
@@ -172,68 +186,77 @@ def remove_leftovers(directory: Path, run: str) -> None:
 
 
 def write_json(path: Path, value: Any, run: str = "") -> None:
-    """Write a small JSON file, whole or not at all.
+    """Write a small JSON file atomically.
 
     Args:
-        path: the final name.
-        value: mappings, sequences, texts and numbers, those of NumPy and torch included; NaN and infinity become null,
-            which JSON has instead, and anything else its text.
+        path: Final path.
+        value: Mappings, sequences, strings and numbers, including those of NumPy and torch. NaN and infinity become
+            null, since JSON has no such numbers; any other object becomes its `str`.
         run: ID of the run that owns the file; "" if it belongs to no run.
 
     Raises:
-        OSError: the file could not be written; nothing changed under `path`.
+        OSError: If the file could not be written; the file under `path` is unchanged.
     """
-    text = json.dumps(_in_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     commit(path, lambda file: file.write(text.encode()), run=run)
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """The sidecar of a file; None where there is none or where it is damaged."""
+    """Return the sidecar of a file, None if it is missing or corrupted."""
     try:
         fields = json.loads(_sidecar_path(path).read_text())
-        return _sidecar(fields) if fields.pop("check") == check_of(fields) else None
+        return _parse_sidecar(fields) if fields.pop("check") == check_of(fields) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def is_of(path: Path, run: str) -> bool:
-    """Whether a file was written by the run of this id, as its sidecar says."""
+    """Return whether a file was written by the run with this ID, according to its sidecar."""
     sidecar = read_sidecar(path)
     return sidecar is not None and sidecar.run == run
 
 
 def verify(path: Path) -> Sidecar:
-    """Compare a file with its sidecar, byte for byte by its hash.
+    """Verify size and hash of a file against its sidecar.
+
+    Returns:
+        Entry of the sidecar that the file matches.
 
     Raises:
-        CheckpointError: there is no such file, or no sidecar for it.
-        CheckpointDamaged: a byte is missing, too many or changed.
+        CheckpointError: If the file or its sidecar is missing.
+        CheckpointDamaged: If the file matches no entry of its sidecar.
     """
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file.")
+        raise CheckpointError(f"{path}: file does not exist.")
     sidecar = read_sidecar(path)
     if sidecar is None:
-        raise CheckpointError(f"{path}: {path.name}{SIDECAR} is missing or damaged, so it cannot be verified.")
+        raise CheckpointError(f"{path}: {path.name}{SIDECAR} is missing or corrupted, so the file cannot be verified.")
     size = path.stat().st_size
+    # Several entries may have the size of the file, which is hashed at most once.
     entry = sidecar.vouches(size, functools.cache(lambda: hash_file(path)))
     if entry is None:
-        was = "its bytes are not those that were saved" if size == sidecar.size else f"{size} bytes, not {sidecar.size}"
-        raise CheckpointDamaged(f"{path}: damaged: {was}.")
+        reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
+        raise CheckpointDamaged(f"{path}: corrupted: {reason}.")
     return entry
 
 
 def newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
-    """The files of a directory that have a sidecar, the newest generation first; hidden names are ignored.
+    """Return the files of a directory that have a sidecar, newest generation first; hidden files are ignored.
 
-    A file whose replacement was cut off has the generation of what it really holds, which its bytes tell.
+    If the replacement of a file was interrupted, its hash determines which of the two generations the file contains.
     """
-    found = [(_held(path, sidecar), path) for path in directory.glob(pattern) if (sidecar := _visible(path))]
-    newest = sorted(found, key=lambda each: (-each[0].generation, bool(each[0].previous), each[1].name))
-    return [path for _, path in newest]
+    entries = [
+        (_current_entry(path, sidecar), path)
+        for path in directory.glob(pattern)
+        if (sidecar := _read_visible_sidecar(path))
+    ]
+    # At equal generations, a completed file precedes one whose replacement was interrupted; the name breaks ties.
+    entries.sort(key=lambda item: (-item[0].generation, bool(item[0].previous), item[1].name))
+    return [path for _, path in entries]
 
 
 def hash_file(path: Path) -> str:
-    """The XXH3-128 hash of a file, in hex."""
+    """Return the XXH3-128 hash of a file, in hex."""
     digest = _digest()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -242,14 +265,14 @@ def hash_file(path: Path) -> str:
 
 
 def check_of(fields: Mapping[str, Any]) -> str:
-    """A hash of what a sidecar or a manifest says, in hex, so that damage to itself is noticed."""
+    """Return a checksum, in hex, of the fields of a sidecar or manifest; it detects corruption of that file itself."""
     digest = _digest()
     digest.update(json.dumps(fields, sort_keys=True).encode())
     return digest.hexdigest()
 
 
 def flush(path: Path) -> None:
-    """Have the disk hold what was written to a file, or the names that were made or changed in a directory."""
+    """Fsync a file or a directory; for a directory this makes created and renamed entries durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -258,7 +281,7 @@ def flush(path: Path) -> None:
 
 
 class _Hashing:
-    """A file that hashes and counts what is written to it."""
+    """File wrapper that hashes and counts the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -267,6 +290,7 @@ class _Hashing:
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
+        # torch.save writes buffers as well as bytes, and `len` of a typed buffer counts items.
         self.size += len(memoryview(data).cast("B")) if not isinstance(data, bytes) else len(data)
         return self._file.write(data)
 
@@ -276,7 +300,8 @@ class _Hashing:
 
 @contextmanager
 def _temporary(path: Path, run: str) -> Iterator[Path]:
-    """A hidden name beside `path`, gone afterwards whatever happens."""
+    """Yield a hidden path in the directory of `path`, and delete the file on exit."""
+    # A rename is atomic only within one file system, hence the same directory.
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / temporary_name(run)
     try:
@@ -285,15 +310,16 @@ def _temporary(path: Path, run: str) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _in_json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    # Scalars of NumPy and torch have `item`; duck typing avoids importing either package here.
     if hasattr(value, "item") and getattr(value, "shape", ()) == ():
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _in_json(each) for key, each in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_in_json(each) for each in value]
+        return [_to_json(item) for item in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
@@ -310,16 +336,17 @@ def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     write_json(_sidecar_path(path), {**fields, "check": check_of(fields)}, sidecar.run)
 
 
-def _sidecar(fields: dict[str, Any]) -> Sidecar:
-    return Sidecar(**{**fields, "previous": tuple(map(_sidecar, fields["previous"]))})
+def _parse_sidecar(fields: dict[str, Any]) -> Sidecar:
+    return Sidecar(**{**fields, "previous": tuple(map(_parse_sidecar, fields["previous"]))})
 
 
-def _visible(path: Path) -> Sidecar | None:
+def _read_visible_sidecar(path: Path) -> Sidecar | None:
     return None if path.name.startswith(".") else read_sidecar(path)
 
 
-def _held(path: Path, sidecar: Sidecar) -> Sidecar:
-    """What is known of the file that is there: of a damaged one, what should be there."""
+def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:
+    """Return the entry that matches the file on disk; for a corrupted file, the entry of the expected file."""
+    # Hashing is needed only if an interrupted replacement left several candidates.
     if not sidecar.previous:
         return sidecar
     return sidecar.vouches(path.stat().st_size, lambda: hash_file(path)) or sidecar
@@ -330,6 +357,7 @@ def _sidecar_path(path: Path) -> Path:
 
 
 def _digest() -> xxhash.xxh3_128:
+    # Imported on first use to keep `import hookbus` fast.
     import xxhash
 
     return xxhash.xxh3_128()

@@ -1,15 +1,15 @@
-"""Generations: directories that hold one checkpoint each, of which every process has written a part.
+"""Generations: directories that contain one sharded checkpoint each, to which every rank has written its shards.
 
     checkpoints/
-      epoch_3.pth, last.pth          names: small files, each with its sidecar, that say which generation they mean
+      epoch_3.pth, last.pth          references: small files, each with a sidecar, that contain the generation's name
       generation_3/
-        manifest.json                size and hash of every file here, and a hash of these
-        checkpoint.pth               what the processes have in common
-        .metadata, __0_0.distcp ...  the tensors that are spread over them
+        manifest.json                size and hash of every file in the directory, and a checksum of these
+        checkpoint.pth               the state that is the same on all ranks
+        .metadata, __0_0.distcp ...  the sharded tensors
 
-A generation is written under a hidden name, flushed, and renamed before any file names it. So a name is committed,
-replaced, linked, verified and removed like every other checkpoint file; its hash covers that of the manifest, and so
-each byte of the generation. A generation that no file names is removed.
+A generation is written under a hidden name, fsynced, and renamed before a file refers to it. References are therefore
+committed, replaced, linked, verified and removed like all other checkpoint files. The hash of a reference covers the
+hash of the manifest, and thereby every byte of the generation. Generations without a reference are removed.
 """
 
 from __future__ import annotations
@@ -42,47 +42,48 @@ __all__ = [
 COMMON = "checkpoint.pth"
 MANIFEST = "manifest.json"
 POINTER = "generation"
-"""The key under which a small file names its generation: the directory, and the hash of the manifest."""
+"""Key of a reference file: directory name of the generation and hash of its manifest."""
 
 DIRECTORY = re.compile(r"generation_(\d+)")
 
 
 def directory_of(generation: int) -> str:
-    """The name of the directory of a generation."""
+    """Return the directory name of a generation."""
     return f"generation_{generation}"
 
 
 def generations_in(folder: Path) -> Iterator[tuple[int, Path]]:
-    """(number, directory) of each generation in a folder."""
+    """Yield (number, directory) of each generation in a directory."""
     for path in folder.glob("generation_*"):
-        if (found := DIRECTORY.fullmatch(path.name)) and path.is_dir():
-            yield int(found[1]), path
+        if (match := DIRECTORY.fullmatch(path.name)) and path.is_dir():
+            yield int(match[1]), path
 
 
 def is_generation(path: Path) -> bool:
-    """Whether a path is the directory of a generation, damaged or not."""
+    """Return whether a path is the directory of a generation, whether corrupted or not."""
     return path.is_dir() and (path / MANIFEST).exists()
 
 
 def generation_named(path: Path, content: Mapping[str, Any]) -> Path | None:
-    """The directory that a file names; None where the file is a checkpoint by itself.
+    """Return the generation that a file refers to, None if the file is itself a checkpoint.
 
     Args:
-        path: the file.
-        content: what is in it.
+        path: Path of the file.
+        content: Content of the file.
 
     Raises:
-        CheckpointError: the directory is not beside the file.
-        CheckpointDamaged: the file names something else.
+        CheckpointError: If the directory of the generation does not exist.
+        CheckpointDamaged: If the reference is not the name of a generation.
     """
     pointer = content.get(POINTER)
     if not isinstance(pointer, Mapping):
         return None
     name = pointer.get("directory")
+    # The pattern also rejects path separators, so that a reference cannot lead out of its directory.
     if not isinstance(name, str) or not DIRECTORY.fullmatch(name):
-        raise CheckpointDamaged(f"{path}: it names {name!r}, which is no generation of a checkpoint.")
+        raise CheckpointDamaged(f"{path}: invalid reference to a generation, got {name!r}.")
     if not (path.parent / name).is_dir():
-        raise CheckpointError(f"{path}: its tensors are in {name}, which is not here. Copy that directory as well.")
+        raise CheckpointError(f"{path}: its tensors are in {name}, which does not exist. Copy that directory as well.")
     return path.parent / name
 
 
@@ -90,33 +91,34 @@ def seal(directory: Path, files: Mapping[str, tuple[int, str]], **facts: Any) ->
     """Write the manifest of a generation.
 
     Args:
-        directory: where the files are, each flushed.
-        files: size and hash by name.
-        facts: plain values that stand in the manifest as well, such as `run`.
+        directory: Directory that contains the files, each already fsynced.
+        files: Size and hash by file name.
+        facts: Further fields of the manifest, such as `run`; JSON values.
 
     Returns:
-        The hash of the manifest.
+        Hash of the manifest.
     """
-    fields = {**facts, "files": {name: list(each) for name, each in sorted(files.items())}}
+    fields = {**facts, "files": {name: list(size_and_hash) for name, size_and_hash in sorted(files.items())}}
     write_json(directory / MANIFEST, {**fields, "check": check_of(fields)})
     return hash_file(directory / MANIFEST)
 
 
 def publish(temporary: Path, directory: Path) -> None:
-    """Give a complete generation its name.
+    """Rename a complete generation to its final name.
 
     Raises:
-        OSError: it could not be renamed, or there is a generation of this name.
+        OSError: If the rename fails, or a generation with this name exists.
     """
     os.rename(temporary, directory)
+    # The new name must be durable before a reference to it is written.
     flush(directory.parent)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """What the manifest of a generation says.
+    """Load the manifest of a generation.
 
     Raises:
-        CheckpointDamaged: it is missing, or not as it was written.
+        CheckpointDamaged: If the manifest is missing or corrupted.
     """
     try:
         fields: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
@@ -124,28 +126,28 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             return fields
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise CheckpointDamaged(f"{directory}: {MANIFEST} is missing or damaged, so the generation cannot be verified.")
+    raise CheckpointDamaged(f"{directory}: {MANIFEST} is missing or corrupted, so the generation cannot be verified.")
 
 
 def verify_generation(directory: Path, manifest: str | None = None) -> None:
-    """Compare every file of a generation with the manifest, byte for byte by its hash.
+    """Verify size and hash of every file of a generation against its manifest.
 
     Args:
-        directory: the generation.
-        manifest: the hash of the manifest, where a file vouches for it.
+        directory: Directory of the generation.
+        manifest: Expected hash of the manifest, from a reference file; None to accept any valid manifest.
 
     Raises:
-        CheckpointDamaged: a byte is missing, too many or changed; the message names the file.
+        CheckpointDamaged: If a file is missing or does not match; the message contains its path.
     """
     files = read_manifest(directory)["files"]
     if manifest is not None and hash_file(directory / MANIFEST) != manifest:
-        raise CheckpointDamaged(f"{directory}: it is not the generation that was saved under this name.")
+        raise CheckpointDamaged(f"{directory}: not the generation that was saved under this name.")
     for name, (size, digest) in files.items():
         path = directory / name
         if not path.is_file():
-            raise CheckpointDamaged(f"{path}: damaged: it is missing.")
+            raise CheckpointDamaged(f"{path}: corrupted: file is missing.")
         if path.stat().st_size != size or hash_file(path) != digest:
-            raise CheckpointDamaged(f"{path}: damaged: its bytes are not those that were saved.")
+            raise CheckpointDamaged(f"{path}: corrupted: checksum mismatch.")
 
 
 def remove_generation(directory: Path, run: str) -> None:
@@ -155,6 +157,7 @@ def remove_generation(directory: Path, run: str) -> None:
         directory: Directory of the generation.
         run: ID of the run that wrote it.
     """
-    hidden = directory.with_name(temporary_name(run))  # a partly deleted directory must not look like a generation
+    # A partially deleted directory must not look like a generation.
+    hidden = directory.with_name(temporary_name(run))
     os.rename(directory, hidden)
     shutil.rmtree(hidden)

@@ -1,4 +1,4 @@
-"""What hooks keep in a checkpoint: by instance name their state, the version of its layout, package and config."""
+"""Hook states of a checkpoint: by instance name, the state, its version, the package and the configuration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ __all__ = ["load_hooks", "states_of_hooks"]
 
 
 def states_of_hooks(run: Run) -> dict[str, Any]:
-    """What each hook wants to keep, by instance name, and what the run keeps of hooks that are not active.
+    """Return the state of each registered hook, and the unclaimed states of the checkpoint that was resumed from.
 
     Raises:
-        CheckpointError: a state holds something that is neither a plain value nor a tensor.
+        CheckpointError: If a state contains a value that is neither a built-in Python type nor a tensor.
     """
+    # Unclaimed states are carried over, so that a hook can be re-added several resumes later.
     states: dict[str, Any] = dict(run.unclaimed)
     for name, hook in run.bus.hooks.items():
         if not isinstance(hook, Hook):
@@ -39,30 +40,34 @@ def states_of_hooks(run: Run) -> dict[str, Any]:
 
 
 def load_hooks(run: Run, states: Mapping[str, Any]) -> None:
-    """Give each hook its part; what is missing or left over is reported, and what is left over is kept.
+    """Load the state of each hook; log missing states, and keep states without a hook for the next checkpoint.
 
     Raises:
-        CheckpointError: a hook cannot take its part, or its layout is of another version.
+        CheckpointError: If a hook cannot load its state, or the state has another version.
     """
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
     run.unclaimed = {name: record for name, record in states.items() if name not in hooks}
     for name, hook in hooks.items():
         record = states.get(name)
         if record is None:
+            # A stateless hook may be added between runs without a warning.
             if not hook.state_dict():
                 continue
-            run.logger.warning("The checkpoint holds no state of hook %r: it starts afresh.", name)
+            run.logger.warning("No state of hook %r in the checkpoint; it is re-initialized.", name)
         elif record["version"] != hook.state_version:
             raise CheckpointError(
-                f"hook {name!r}: the checkpoint holds version {record['version']} of its state ({record['package']}), "
-                f"and the installed {package_of(hook)} reads version {hook.state_version}."
+                f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), but "
+                f"the installed {package_of(hook)} loads version {hook.state_version}. Install the version that wrote "
+                "the checkpoint."
             )
         else:
             _load_hook(name, hook, record["state"])
     for name, record in run.unclaimed.items():
         if not record["state"]:
             continue
-        run.logger.warning("The checkpoint holds state of hook %r (%s), which is not active.", name, record["package"])
+        run.logger.warning(
+            "The checkpoint contains state of hook %r (%s), which is not registered.", name, record["package"]
+        )
 
 
 def _load_hook(name: str, hook: Hook, state: dict[str, Any]) -> None:
@@ -72,5 +77,5 @@ def _load_hook(name: str, hook: Hook, state: dict[str, Any]) -> None:
         raise
     except Exception as error:
         raise CheckpointError(
-            f"hook {name!r} ({package_of(hook)}) cannot take its state from the checkpoint: {in_one_line(error)}."
+            f"hook {name!r} ({package_of(hook)}): the state in the checkpoint cannot be loaded: {in_one_line(error)}."
         ) from error

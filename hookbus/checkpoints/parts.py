@@ -1,7 +1,7 @@
-"""What of a checkpoint each of several processes has for itself, so that the run goes on exactly.
+"""Rank-specific state of a checkpoint, for a bit-exact resume with the same world size.
 
-These are the random streams, the sums behind the means, the place in the data, and gradients that were not averaged
-yet. All else is the same in all processes, and is kept once.
+Each rank has its own RNG states, sums behind metric means, position in the data, and gradients that are not yet
+reduced. All other state is the same on all ranks and is stored once.
 """
 
 from __future__ import annotations
@@ -18,35 +18,40 @@ if TYPE_CHECKING:
 __all__ = ["add_parts", "with_own_part"]
 
 OF_RANK = ("rng", "grads")
+"""Keys of a checkpoint whose values differ between ranks."""
+
 OF_LOOP = ("metrics", "data")
-"""Keys of a checkpoint, and of its `loop`, whose values differ from process to process."""
+"""Keys of `loop` in a checkpoint whose values differ between ranks."""
 
 
 def add_parts(checkpoint: dict[str, Any], run: Run) -> None:
-    """Add, under `ranks`, what each process has for itself. All of them call this; in one process it adds nothing."""
+    """Add the state of each rank under the key `ranks`. A collective call; a no-op in a single process."""
     if run.ranks.world_size == 1:
         return
+    # Sharded gradients are written with the sharded tensors, so they are not gathered here.
     own = {key: checkpoint[key] for key in OF_RANK if key in checkpoint and not has_spread(checkpoint[key])}
     own |= {key: checkpoint["loop"][key] for key in OF_LOOP}
     checkpoint["ranks"] = run.ranks.gather("parts of a checkpoint", own)
 
 
 def with_own_part(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
-    """The checkpoint as this process has saved it; its random streams begin anew where it did not take part.
+    """Return a checkpoint with the state of this rank; a rank that did not write the checkpoint is reseeded.
 
     Args:
-        checkpoint: a checkpoint, perhaps of another number of processes.
-        run: the run that goes on.
+        checkpoint: Checkpoint, possibly written with another world size.
+        run: Run to resume.
     """
-    parts, rank = checkpoint.get("ranks", ()), run.ranks.rank
-    if rank < len(parts):
-        own = parts[rank]
+    rank_states, rank = checkpoint.get("ranks", ()), run.ranks.rank
+    if rank < len(rank_states):
+        own = rank_states[rank]
         loop = {**checkpoint["loop"], **{key: own[key] for key in OF_LOOP}}
         return {**checkpoint, **{key: own[key] for key in OF_RANK if key in own}, "loop": loop}
+    # Rank 0 has the common state. Other ranks would draw the same random numbers as rank 0 without a new seed.
     return {**checkpoint, "rng": _fresh_streams(checkpoint["loop"], rank)} if rank else checkpoint
 
 
 def _fresh_streams(loop: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    # The iteration is part of the seed: otherwise a second resume would repeat the random numbers of the first.
     with preserved_rng():
         seed_everything(mix(loop["seed"], rank, loop["clock"]["iters_done"]))
         return get_rng_state()

@@ -1,4 +1,4 @@
-"""What a checkpoint may hold: plain Python values and tensors, so that reading it runs no code."""
+"""Validation of checkpoint contents: built-in Python types and tensors only, so that loading executes no code."""
 
 from __future__ import annotations
 
@@ -15,103 +15,106 @@ from hookbus.errors import CheckpointError
 __all__ = ["check_plain", "plain_state"]
 
 PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
-"""What `weights_only=True` reads back, besides tensors, and dicts, lists, tuples and sets of these."""
+"""Types that `torch.load(weights_only=True)` loads, in addition to tensors, dicts, lists, tuples and sets."""
 
 LEAVES = PLAIN | {torch.Tensor, torch.nn.Parameter}
-"""Types that are looked at no further. Most containers hold these alone, which is seen without a call for each."""
+"""Types that are not inspected further. Most containers consist of these types, which one `issuperset` call checks."""
 
 
 def check_plain(value: Any, where: str) -> None:
-    """See that a checkpoint, or a part of it, can be read back without running any code.
+    """Raise if a checkpoint, or a component of it, cannot be loaded without executing code.
 
     Args:
-        value: the part.
-        where: what it is called in the message.
+        value: Checkpoint or component.
+        where: Name of the value in the message.
 
     Raises:
-        CheckpointError: something in it is neither a plain Python value nor a tensor.
+        CheckpointError: If the value contains an object that is neither a built-in Python type nor a tensor.
     """
-    found = _not_plain(value)
-    if found is not None:
-        place, kind = found
+    invalid = _find_invalid(value)
+    if invalid is not None:
+        path, type_ = invalid
         raise CheckpointError(
-            f"{where}{place} is a {kind.__name__}. A checkpoint holds plain Python values and tensors only, so that "
-            "reading it runs no code: convert it, for example by float(), str(), dict() or torch.as_tensor()."
+            f"{where}{path}: invalid type {type_.__name__}. A checkpoint contains only built-in Python types and "
+            "tensors, so that loading it executes no code. Convert the value, for example with float(), str(), dict() "
+            "or torch.as_tensor()."
         )
 
 
-def _not_plain(value: Any) -> tuple[str, type] | None:
-    """Where in a value there is something that is not plain, and of which type; None where there is nothing."""
-    kind = type(value)
-    if kind in LEAVES:
+def _find_invalid(value: Any) -> tuple[str, type] | None:
+    """Return path and type of the first object of another type, None if there is none."""
+    # Exact types only: `weights_only=True` rejects subclasses of dict, list, str, ...
+    type_ = type(value)
+    if type_ in LEAVES:
         return None
-    if kind in (dict, OrderedDict, Counter):
-        if _holds_leaves(value) and (_holds_leaves(value.values()) or _is_of_flat_dicts(value)):
+    if type_ in (dict, OrderedDict, Counter):
+        if _has_only_leaves(value) and (_has_only_leaves(value.values()) or _has_only_flat_dicts(value)):
             return None
-        for key, each in value.items():
-            if type(key) not in LEAVES and (found := _not_plain(key)):
-                return f": the key {key!r}{found[0]}", found[1]
-            if type(each) not in LEAVES and (found := _not_plain(each)):
-                return f"[{key!r}]{found[0]}", found[1]
+        for key, item in value.items():
+            if type(key) not in LEAVES and (invalid := _find_invalid(key)):
+                return f": the key {key!r}{invalid[0]}", invalid[1]
+            if type(item) not in LEAVES and (invalid := _find_invalid(item)):
+                return f"[{key!r}]{invalid[0]}", invalid[1]
         return None
-    if kind in (list, tuple, set):
-        if _holds_leaves(value):
+    if type_ in (list, tuple, set):
+        if _has_only_leaves(value):
             return None
-        for i, each in enumerate(value):
-            if found := _not_plain(each):
-                return f"[{i}]{found[0]}", found[1]
+        for i, item in enumerate(value):
+            if invalid := _find_invalid(item):
+                return f"[{i}]{invalid[0]}", invalid[1]
         return None
-    return None if isinstance(value, torch.Tensor) else ("", kind)
+    return None if isinstance(value, torch.Tensor) else ("", type_)
 
 
-def _holds_leaves(values: Iterable[Any]) -> bool:
+def _has_only_leaves(values: Iterable[Any]) -> bool:
     return LEAVES.issuperset(map(type, values))
 
 
-def _is_of_flat_dicts(value: dict[Any, Any]) -> bool:
-    """Whether all its values are dicts that hold leaves alone, like the state that an optimizer has per parameter.
-
-    There may be thousands of these while training waits, so not one line of Python is run for each.
-    """
+def _has_only_flat_dicts(value: dict[Any, Any]) -> bool:
+    """Return whether all values are dicts of leaves, like the per-parameter state of an optimizer."""
+    # There may be thousands of these dicts while training is blocked, so the loops over them run in C.
     inner = value.values()
     if not {dict}.issuperset(map(type, inner)):
         return False
-    return _holds_leaves(chain.from_iterable(inner)) and _holds_leaves(chain.from_iterable(map(dict.values, inner)))
+    return _has_only_leaves(chain.from_iterable(inner)) and _has_only_leaves(
+        chain.from_iterable(map(dict.values, inner))
+    )
 
 
 def plain_state(state: Any, where: str) -> Any:
-    """What a hook, optimizer, scheduler or the like keeps, fit for a checkpoint, in containers of its own.
+    """Return a state dict in new containers, with NumPy scalars converted to Python numbers.
 
-    Numbers of NumPy, which users set as learning rates or get as scores, become those of Python.
+    NumPy scalars occur as learning rates set by users and as metric values.
 
     Args:
-        state: what its `state_dict()` has returned.
-        where: what it is called in a message.
+        state: Return value of the `state_dict()` of a hook, optimizer, scheduler or scaler.
+        where: Name of the state in the message.
 
     Raises:
-        CheckpointError: something in it is neither a plain Python value nor a tensor.
+        CheckpointError: If the state contains an object that is neither a built-in Python type nor a tensor.
     """
-    doubtful: list[Any] = []
-    plain = _copied(state, doubtful)
-    if doubtful:
+    unchecked: list[Any] = []
+    plain = _copy(state, unchecked)
+    # The full check walks every container again; the copy has shown already that most states do not need it.
+    if unchecked:
         check_plain(plain, where)
     return plain
 
 
-def _copied(value: Any, doubtful: list[Any]) -> Any:
-    """A copy without numbers of NumPy; what is not known to be plain from looking at it is left and listed."""
+def _copy(value: Any, unchecked: list[Any]) -> Any:
+    """Copy containers and convert NumPy scalars; append objects of types that are not in `LEAVES` to `unchecked`."""
     if type(value) is dict:
-        if not _holds_leaves(value):
-            doubtful.append(value)
-        if _holds_leaves(value.values()):
+        if not _has_only_leaves(value):
+            unchecked.append(value)
+        if _has_only_leaves(value.values()):
             return dict(value)
-        if _is_of_flat_dicts(value):
+        if _has_only_flat_dicts(value):
             return dict(zip(value, map(dict, value.values()), strict=True))
-        return {key: _copied(each, doubtful) for key, each in value.items()}
+        return {key: _copy(item, unchecked) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(value if _holds_leaves(value) else [_copied(each, doubtful) for each in value])
+        return type(value)(value if _has_only_leaves(value) else [_copy(item, unchecked) for item in value])
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         value = value.item()
     if type(value) not in LEAVES:
-        doubtful.append(value)
+        unchecked.append(value)
     return value

@@ -1,4 +1,4 @@
-"""Checkpoint files as torch writes and reads them: as data, and without their numbers where an outline is enough."""
+"""Load and verify checkpoint files: as data, optionally with tensors on the meta device."""
 
 from __future__ import annotations
 
@@ -32,78 +32,79 @@ __all__ = [
 
 
 def existing(path: Path | str) -> Path:
-    """A checkpoint's path: a file, or the directory of a generation.
+    """Return the path of a checkpoint: a file, or the directory of a generation.
 
     Raises:
-        CheckpointError: there is no such file; the message names those beside it.
+        CheckpointError: If the path does not exist; the message lists the checkpoints in the same directory.
     """
     path = Path(path)
     try:
         is_file, is_directory = path.is_file(), path.is_dir()
     except OSError as error:
-        raise CheckpointError(f"{path}: it cannot be read: {error.strerror}.") from None
+        raise CheckpointError(f"{path}: file cannot be read: {error.strerror}.") from None
     if is_directory and is_generation(path):
         return path
     if is_directory:
-        raise CheckpointError(f"{path}: it is a directory: name a file.{_files_in(path)}")
+        raise CheckpointError(f"{path}: is a directory. Pass the path of a file.{_list_files(path)}")
     if not is_file:
-        raise CheckpointError(f"{path}: there is no such file.{_files_in(path.parent)}")
+        raise CheckpointError(f"{path}: file does not exist.{_list_files(path.parent)}")
     return path
 
 
-def content_of(path: Path, **how: Any) -> dict[str, Any]:
-    """What torch reads from a file. No code of it is run.
+def content_of(path: Path, **options: Any) -> dict[str, Any]:
+    """Load a file with `torch.load(weights_only=True)`, which executes no code from it.
 
     Args:
-        path: the file.
-        how: more arguments for `torch.load`.
+        path: Path of the file.
+        options: Further keyword arguments of `torch.load`.
 
     Raises:
-        CheckpointError: it cannot be opened, or holds no mapping.
-        CheckpointDamaged: it is no file of torch's, or holds more than data.
+        CheckpointError: If the file cannot be opened, or does not contain a dict.
+        CheckpointDamaged: If `torch.save` did not write the file, or it contains other objects than data.
     """
     try:
-        content = torch.load(path, weights_only=True, **how)
+        content = torch.load(path, weights_only=True, **options)
     except OSError as error:
-        raise CheckpointError(f"{path}: it cannot be read: {error.strerror or error}.") from None
+        raise CheckpointError(f"{path}: file cannot be read: {error.strerror or error}.") from None
     except Exception as error:
-        raise CheckpointDamaged(f"{path}: it cannot be read as data: {_reason(str(error))}") from None
+        raise CheckpointDamaged(f"{path}: file cannot be loaded as data: {_get_reason(str(error))}") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: it holds a {type(content).__name__}, not a checkpoint.")
+        raise CheckpointError(f"{path}: not a checkpoint: expected a dict, got {type(content).__name__}.")
     return content
 
 
 def outline_of(path: Path | str) -> dict[str, Any]:
-    """What a checkpoint holds, without the numbers of its tensors: these are on the "meta" device, and are not read.
+    """Load a checkpoint with its tensors on the meta device, without reading their data.
 
     Args:
-        path: the file. It is not compared with its sidecar.
+        path: Path of the file or generation. It is not verified against its sidecar.
 
     Raises:
-        CheckpointError: there is no such file, or it is not a checkpoint.
+        CheckpointError: If the file does not exist, or is not a checkpoint.
     """
     path = existing(path)
-    directory = path if path.is_dir() else generation_named(path, outline := glance_at(path))
-    return outline if directory is None else glance_at(directory / COMMON)
+    directory = path if path.is_dir() else generation_named(path, content := glance_at(path))
+    return content if directory is None else glance_at(directory / COMMON)
 
 
 def glance_at(path: Path) -> dict[str, Any]:
-    """The content of one file without the numbers of its tensors.
+    """Load a single file with its tensors on the meta device.
 
     Raises:
-        CheckpointError: it is no file with such content.
+        CheckpointError: If the file cannot be loaded as a checkpoint.
     """
+    # torch.load supports `mmap` only for zip files; the legacy format is read completely.
     return content_of(path, map_location="meta", mmap=zipfile.is_zipfile(path))
 
 
 def verify_checkpoint(path: Path) -> None:
-    """Compare a checkpoint with what vouches for it, byte for byte by hashes: of a generation, every file.
+    """Verify the checksums of a checkpoint: a file and its sidecar, and every file of the generation it refers to.
 
-    A file without a sidecar, such as one from another program, passes with a warning.
+    A file without a sidecar, such as one written by another program, is accepted with a warning.
 
     Raises:
-        CheckpointError: what it names is not there.
-        CheckpointDamaged: a byte is missing, too many or changed.
+        CheckpointError: If the generation of a reference does not exist.
+        CheckpointDamaged: If a file is missing or corrupted.
     """
     if path.is_dir():
         verify_generation(path)
@@ -111,7 +112,7 @@ def verify_checkpoint(path: Path) -> None:
     if files.read_sidecar(path) is not None:
         files.verify(path)
     else:
-        message = f"{path}: it has no sidecar {path.name}.json, so damage would not be noticed."
+        message = f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected."
         warnings.warn(message, HookWarning, stacklevel=3)
     content = glance_at(path)
     directory = generation_named(path, content)
@@ -120,57 +121,61 @@ def verify_checkpoint(path: Path) -> None:
 
 
 def put_content(content: Mapping[str, Any], file: IO[bytes]) -> None:
-    """Have torch write a checkpoint. Its own checksum is left out: ours is faster, and is looked at when reading.
+    """Write a checkpoint with `torch.save`, without the CRC-32 checksums of the zip format.
 
     Raises:
-        OSError: the file could not be finished.
+        OSError: If the file could not be written completely.
     """
+    # The sidecar has an XXH3 hash, which is faster to compute and is verified when the file is loaded.
     crc32 = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(dict(content), file)
-    except RuntimeError as error:  # what torch says of a file that it could not finish hides why
+    except RuntimeError as error:
+        # When finishing a zip file fails, torch raises a RuntimeError while handling the OSError that caused it.
         raise next((cause for cause in _causes(error) if isinstance(cause, OSError)), error) from None
     finally:
         torch.serialization.set_crc32_options(crc32)
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Put weights into a model.
+    """Load weights into a model.
 
     Raises:
-        CheckpointError: they do not fit; the message says which.
+        CheckpointError: If keys or shapes do not match; the message lists them.
     """
     try:
         unwrapped(model).load_state_dict(dict(weights))
     except RuntimeError as error:
-        raise CheckpointError(f"The weights do not fit the model: {' '.join(str(error).split())}") from None
+        raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
 
 
 def fitting_of(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Those weights that the model has as well, in the same shape, and the names of its own that are not among them.
+    """Return the weights that match the model in name and shape, and the names of the model's remaining weights.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: If no weight matches.
     """
     own = unwrapped(model).state_dict()
     fitting = {name: value for name, value in weights.items() if _has_the_shape_of(value, own.get(name))}
     if own and not fitting:
-        names = [", ".join(list(each)[:3]) for each in (weights, own)]
-        raise CheckpointError(f"None of the weights fits: the file has {names[0]} ..., the model {names[1]} ...")
+        in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
+        raise CheckpointError(
+            f"No weight matches the model: the file contains {in_file} ..., the model contains {in_model} ..."
+        )
     return fitting, sorted(set(own) - set(fitting))
 
 
 def check_fit(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
-    """See that weights fit a model, which stays as it is.
+    """Raise if weights do not match a model, which is not modified.
 
     Args:
-        model: the model. One that cannot be copied is not looked at.
-        weights: an outline of a state dict: only names and shapes count.
-        strict: all of them have to fit; otherwise one is enough.
+        model: Model to check. A model that cannot be copied is not checked.
+        weights: State dict on the meta device; only names and shapes are compared.
+        strict: Require all weights to match; otherwise one match is sufficient. Default: True.
 
     Raises:
-        CheckpointError: they do not fit.
+        CheckpointError: If the weights do not match.
     """
     if not strict:
         fitting_of(model, weights)
@@ -178,41 +183,43 @@ def check_fit(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = Tr
     model = unwrapped(model)
     tensors = [*model.parameters(), *model.buffers()]
     try:
-        outline = copy.deepcopy(model, {id(each): _outline(each) for each in tensors})
+        # The memo replaces each tensor by a meta tensor, so the copy takes no memory on the device.
+        meta_model = copy.deepcopy(model, {id(tensor): _to_meta(tensor) for tensor in tensors})
     except Exception:
         return
-    load_into(outline, weights)
+    load_into(meta_model, weights)
 
 
 def _has_the_shape_of(value: Any, own: Any) -> bool:
-    """Whether both are tensors of one shape, or both something else that a module keeps."""
+    """Return whether both are tensors of the same shape, or both are extra state without a shape."""
     return own is not None and getattr(value, "shape", None) == getattr(own, "shape", None)
 
 
-def _outline(tensor: torch.Tensor) -> torch.Tensor:
-    found = torch.empty_like(tensor, device="meta", requires_grad=False)
-    return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    meta = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions during whose handling an exception was raised."""
+    """Yield the chain of exceptions during whose handling an exception was raised."""
     cause = error.__context__
     while cause is not None:
         yield cause
         cause = cause.__context__
 
 
-def _reason(said: str) -> str:
-    """Our own words for what torch says, which advises to load the file as code; that is never done here."""
-    found = re.search(r"GLOBAL ([\w.]+)", said)
-    if found is None:
-        return "it is no file that torch.save has written, or only a part of one."
+def _get_reason(message: str) -> str:
+    """Return the reason for a failed `torch.load`."""
+    # The message of torch recommends `weights_only=False`, which executes code from the file, so it is replaced.
+    match = re.search(r"GLOBAL ([\w.]+)", message)
+    if match is None:
+        return "not a file written by torch.save, or truncated."
     return (
-        f"it holds {found[1]}, and reading that would run code. Where the file comes from, save its weights alone: "
-        "torch.save(model.state_dict(), path)."
+        f"it contains {match[1]}, and loading that would execute code. Save only the weights in the program that wrote "
+        "the file: torch.save(model.state_dict(), path)."
     )
 
 
-def _files_in(directory: Path) -> str:
-    there = sorted(each.name for each in directory.glob("*.pth")) if directory.is_dir() else []
-    return f" {directory} has {', '.join(there)}." if there else ""
+def _list_files(directory: Path) -> str:
+    names = sorted(path.name for path in directory.glob("*.pth")) if directory.is_dir() else []
+    return f" Available in {directory}: {', '.join(names)}." if names else ""

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint go back into the parts of a run."""
+"""Restore optimizer, scheduler, scaler and gradients from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ __all__ = ["load_grads", "load_part"]
 
 
 def load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
-    """Put the state of an optimizer, a scheduler or a scaler back; where only one side has any, that is told.
+    """Load the state of an optimizer, scheduler or scaler; log a warning if only the run or the checkpoint has one.
 
     Args:
-        run: the run.
+        run: Run to restore.
         name: "optimizer", "scheduler" or "scaler".
-        checkpoint: what was saved.
+        checkpoint: Checkpoint to load from.
 
     Raises:
-        CheckpointError: the state is that of something else.
+        CheckpointError: If the state does not match.
     """
     part = getattr(run, name)
     if part is None:
         if name in checkpoint:
-            run.logger.warning("The checkpoint holds a %s, and this run has none: it is left out.", name)
+            run.logger.warning("The checkpoint contains a %s state, but the run has no %s; it is ignored.", name, name)
         return
     if name not in checkpoint:
-        run.logger.warning("The checkpoint holds no %s: it starts afresh.", name)
+        run.logger.warning("No %s state in the checkpoint; it is re-initialized.", name)
         return
-    _check_kind(name, part, checkpoint[name])
+    _check_type(name, part, checkpoint[name])
     try:
         part.load_state_dict(checkpoint[name])
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise CheckpointError(f"The {name} of the checkpoint does not fit this run's: {error}") from error
+        raise CheckpointError(f"The {name} state in the checkpoint does not match the run: {error}") from error
 
 
-def _check_kind(name: str, part: Any, saved: Mapping[str, Any]) -> None:
-    """Torch takes the state of another kind of optimizer, and fails at the next update."""
-    needed = set(getattr(part, "defaults", ()))
-    for group in saved.get("param_groups", ()) if needed else ():
-        missing = sorted(needed - set(group))
+def _check_type(name: str, part: Any, saved: Mapping[str, Any]) -> None:
+    """Raise if a saved optimizer state lacks options of the optimizer, as the state of another optimizer class does."""
+    # `Optimizer.load_state_dict` accepts the state of another class, and the next `step` raises a KeyError.
+    required = set(getattr(part, "defaults", ()))
+    for group in saved.get("param_groups", ()) if required else ():
+        missing = sorted(required - set(group))
         if missing:
             raise CheckpointError(
-                f"The {name} of the checkpoint is of another kind than {type(part).__name__}: it has no "
-                f"{', '.join(missing)}. Use that one, or say load_from to start from the weights alone."
+                f"The {name} state in the checkpoint is not of type {type(part).__name__}: it has no "
+                f"{', '.join(missing)}. Use the {name} of the checkpoint, or set `load_from` to start from its "
+                "weights alone."
             )
 
 
 def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
-    """Put the gradients of an unfinished group of micro-batches back.
+    """Restore the gradients of an incomplete accumulation.
 
     Args:
-        run: the run, which has a model.
-        grads: by parameter name; a parameter that is not among them has none.
+        run: Run with a model.
+        grads: Gradients by parameter name; the gradient of any other parameter is set to None.
     """
     assert run.model is not None
     for name, parameter in unwrapped(run.model).named_parameters():

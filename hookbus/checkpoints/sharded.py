@@ -1,9 +1,9 @@
-"""Checkpoints of tensors that are spread over several processes (FSDP2): written by all of them, read by any number.
+"""Checkpoints of sharded tensors (FSDP2): written by all ranks, loaded by any number of ranks.
 
-Every process writes its part of the spread tensors, through `torch.distributed.checkpoint`, into one directory; see
-`hookbus.checkpoints.generations` for how that becomes visible at once, whole and verified. They are read back as they
-are spread in the run that reads, over as many processes as that has, or as whole tensors. As in every checkpoint
-there is no code in it: what torch would unpickle goes through a list of what may be there.
+Every rank writes its local shards through `torch.distributed.checkpoint` into one directory, which
+`hookbus.checkpoints.generations` commits atomically. The tensors are loaded with the sharding of the current run,
+whatever its world size, or as full tensors. As in every checkpoint, loading executes no code: the pickled metadata of
+torch is loaded with an allowlist.
 """
 
 from __future__ import annotations
@@ -38,36 +38,40 @@ if TYPE_CHECKING:
 
 __all__ = ["read_generation", "write_generation"]
 
+
 PLACES = "places"
-"""The key in the common part: which spread tensor belongs where."""
+"""Key of the common file: name of the sharded tensor by path in the checkpoint."""
 
 
 def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, ranks: Ranks) -> dict[str, Any]:
-    """Write a checkpoint with spread tensors. Called on every process, and fails on all of them or on none.
+    """Write a checkpoint with sharded tensors. A collective call, which fails on all ranks or on none.
 
     Args:
-        folder: where the directory of the generation goes.
-        checkpoint: what this process has of the checkpoint. Of what is not spread, that of the main process counts.
-        generation: its number; there is no directory of it yet.
-        ranks: the processes; on another thread, those of a gateway of its own.
+        folder: Directory in which the directory of the generation is created.
+        checkpoint: Checkpoint of this rank. Values that are not sharded are taken from rank 0.
+        generation: Number of the generation, whose directory does not exist yet.
+        ranks: Collectives of the run; outside the main thread, those of a separate process group.
 
     Returns:
-        What a file holds that names this generation.
+        Content of a file that refers to this generation.
 
     Raises:
-        CheckpointError: it could not be written. Nothing is left of it, and nothing else has changed.
+        CheckpointError: If the generation could not be written. Nothing of it remains, and no other file is modified.
     """
     common, tensors = _parted(checkpoint)
     final, run = folder / directory_of(generation), checkpoint["loop"]["id"]
-    temporary = folder / ranks.broadcast("the name of a generation", temporary_name(run))
+    # The unique part of the name is random, so rank 0 chooses it for all ranks.
+    temporary = folder / ranks.broadcast("name of a generation", temporary_name(run))
     try:
         write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
-        parts = ranks.everywhere("the tensors of a generation", partial(_in_words, final, write))
-        files = {name: each for part in parts for name, each in part.items()}
+        written = ranks.everywhere("tensors of a generation", partial(_in_words, final, write))
+        files = {name: size_and_hash for rank_files in written for name, size_and_hash in rank_files.items()}
         facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
         finish = partial(_finish, temporary, final, common, files, facts)
-        manifest = ranks.by_main("a generation", partial(_in_words, final, finish))
+        # Only rank 0 commits, after all ranks have fsynced their shards.
+        manifest = ranks.by_main("generation", partial(_in_words, final, finish))
     finally:
+        # A no-op after the rename.
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
     pointer = {"directory": final.name, "manifest": manifest}
@@ -75,28 +79,29 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
 
 
 def read_generation(directory: Path, *, map_location: Any = "cpu", layout: Layout | None = None) -> dict[str, Any]:
-    """Read a checkpoint with spread tensors. It is not compared with its manifest. Nothing is sent between processes.
+    """Load a checkpoint with sharded tensors, without verifying it. Not a collective call.
 
     Args:
-        directory: the generation.
-        map_location: where tensors go; "meta" for an outline.
-        layout: how tensors are spread that were spread when they were written; None for whole ones.
+        directory: Directory of the generation.
+        map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
+        layout: Sharding of the tensors that were sharded when they were written; None for full tensors.
 
     Raises:
-        CheckpointError: there is no such file.
-        CheckpointDamaged: it is not what was written, or holds more than data.
+        CheckpointError: If a file does not exist.
+        CheckpointDamaged: If a file is corrupted, or contains other objects than data.
     """
     common = content_of(directory / COMMON, map_location=map_location)
-    places = common.pop(PLACES)
+    names = common.pop(PLACES)
     if map_location == "meta":
         return common
     tensors: dict[str, Tensor] = {}
 
-    def place(path: tuple[str, ...], value: Any) -> Any:
-        key = places.get(_name(path))
-        return value if key is None else tensors.setdefault(key, _room_for(value, map_location, layout))
+    def allocate(path: tuple[str, ...], value: Any) -> Any:
+        name = names.get(_name(path))
+        # Tensors with the same name were one object when they were written, and share memory again.
+        return value if name is None else tensors.setdefault(name, _room_for(value, map_location, layout))
 
-    checkpoint: dict[str, Any] = changed(common, place)
+    checkpoint: dict[str, Any] = changed(common, allocate)
     read_shards(directory, tensors)
     return checkpoint
 
@@ -105,28 +110,30 @@ def read_generation(directory: Path, *, map_location: Any = "cpu", layout: Layou
 
 
 def _parted(checkpoint: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The checkpoint with outlines in the place of spread tensors, and these by name; one in two places has one."""
+    """Split a checkpoint into its common part, with meta tensors, and the sharded tensors by name."""
     tensors: dict[str, Tensor] = {}
-    names: dict[int, str] = {}
-    places: dict[str, str] = {}
+    name_by_id: dict[int, str] = {}
+    names: dict[str, str] = {}
 
-    def outline(path: tuple[str, ...], value: Any) -> Any:
+    def to_meta(path: tuple[str, ...], value: Any) -> Any:
         if not is_spread(value):
             return value
-        place = _name(path)
-        name = places[place] = names.setdefault(id(value), place)
+        key = _name(path)
+        # A tensor at several paths, such as a tied weight, is written once under its first path.
+        name = names[key] = name_by_id.setdefault(id(value), key)
         tensors[name] = value.detach()
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-    return {**changed(checkpoint, outline), PLACES: places}, tensors
+    return {**changed(checkpoint, to_meta), PLACES: names}, tensors
 
 
 def _name(path: tuple[str, ...]) -> str:
+    # Keys may contain slashes, so they are percent-encoded to keep names unique.
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in path)
 
 
 def _in_words(directory: Path, write: Callable[[], T]) -> T:
-    """Write, and say in our own words what could not be."""
+    """Call a function, and raise a CheckpointError with the directory if it raises an OSError."""
     try:
         return write()
     except OSError as error:
@@ -140,7 +147,7 @@ def _finish(
     files: dict[str, tuple[int, str]],
     facts: dict[str, Any],
 ) -> str:
-    """Write what the processes have in common, and let the generation be seen. Returns the hash of the manifest."""
+    """Write the common file and the manifest, and rename the generation. Return the hash of the manifest."""
     written = commit(temporary / COMMON, partial(put_content, common))
     manifest = seal(temporary, {**files, COMMON: (written.size, written.hash)}, **facts)
     publish(temporary, final)

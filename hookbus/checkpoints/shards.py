@@ -1,6 +1,6 @@
-"""Spread tensors in files, as `torch.distributed.checkpoint` writes them: every process its part, one file each.
+"""Sharded tensors in the file format of `torch.distributed.checkpoint`: every rank writes its shards to one file.
 
-Its metadata is a pickle. What is unpickled here goes through a list of what may be in it, so it can run no code.
+The metadata of this format is a pickle. It is loaded with an allowlist of classes, so that it cannot execute code.
 """
 
 from __future__ import annotations
@@ -48,32 +48,33 @@ SAFE = frozenset(
         ),
     }
 )
-"""All that the metadata of spread tensors may be made of, besides plain values and types of numbers."""
+"""Classes and functions that the metadata may refer to, in addition to the dtypes of torch."""
 
 
 def write_shards(
     directory: Path, tensors: dict[str, Tensor], rank: int, group: dist.ProcessGroup | None = None
 ) -> dict[str, tuple[int, str]]:
-    """Write this process's part of spread tensors, and have it on the disk. Called on every process.
+    """Write the local shards of tensors and fsync them. A collective call.
 
     Args:
-        directory: where, made if it is not there.
-        tensors: spread tensors by name, the same names everywhere.
-        rank: the number of this process.
-        group: a gloo group of all processes that nobody else uses meanwhile; None for a new one. On another thread none
-            can be made, since torch numbers groups in the order in which they are made.
+        directory: Directory to write to; it is created if it does not exist.
+        tensors: Sharded tensors by name, with the same names on all ranks.
+        rank: Rank of this process.
+        group: gloo group of all ranks without concurrent collectives; None to create one. Required outside the main
+            thread, since torch numbers process groups in order of creation, which must be the same on all ranks.
 
     Returns:
-        Size and hash of the files that this process has written, by name.
+        Size and hash, by file name, of the files written by this rank.
 
     Raises:
-        CheckpointError: a process could not write its part; raised on all of them.
+        CheckpointError: If a rank could not write its shards; raised on all ranks.
     """
     with _own_group() if group is None else nullcontext(group) as own_group:
         try:
+            # One thread per rank writes one file per rank.
             save(tensors, storage_writer=FileSystemWriter(directory, thread_count=1), process_group=own_group)
-        except CheckpointException as error:  # no Exception, so nobody would expect it
-            raise CheckpointError(f"{directory.parent} could not be written: {_cause(error)}.") from None
+        except CheckpointException as error:  # derives from BaseException, so callers would not handle it
+            raise CheckpointError(f"{directory.parent} could not be written: {_format_cause(error)}.") from None
     own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA] if rank == 0 else [])]
     for path in own:
         flush(path)
@@ -81,22 +82,23 @@ def write_shards(
 
 
 def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
-    """Read tensors, or this process's part of them. Nothing is sent between processes.
+    """Load full tensors, or the local shards of sharded tensors. Not a collective call.
 
     Args:
-        directory: where they are, written by any number of processes.
-        tensors: where the numbers go, by name: whole tensors or spread ones, of the shapes that were written.
+        directory: Directory written by any number of ranks.
+        tensors: Tensors to load into, by name: full or sharded, with the shapes of the written tensors.
 
     Raises:
-        CheckpointDamaged: they are not there, or are more than data.
+        CheckpointDamaged: If the files are missing, or contain other objects than data.
     """
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is ", UserWarning)  # it is not asked for
+            # torch warns about a missing process group even if `no_dist` is set.
+            warnings.filterwarnings("ignore", "torch.distributed is ", UserWarning)
             load(tensors, storage_reader=_Reader(directory), no_dist=True)
     except (Exception, CheckpointException) as error:
-        cause = _cause(error) if isinstance(error, CheckpointException) else error
-        raise CheckpointDamaged(f"{directory}: it cannot be read as data: {cause}.") from None
+        cause = _format_cause(error) if isinstance(error, CheckpointException) else error
+        raise CheckpointDamaged(f"{directory}: shards cannot be loaded as data: {cause}.") from None
 
 
 # -- inside ----------------------------------------------------------------------------------
@@ -104,7 +106,8 @@ def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
 
 @contextmanager
 def _own_group() -> Iterator[Any]:
-    """A group of all processes for one save, so that it meets no other collective; gloo, so that it needs no device."""
+    """Create a gloo group of all ranks for one save."""
+    # Its own group keeps the collectives of the save apart from others; gloo requires no device.
     group = dist.new_group(backend="gloo")
     try:
         yield group
@@ -112,27 +115,28 @@ def _own_group() -> Iterator[Any]:
         dist.destroy_process_group(group)
 
 
-def _cause(error: CheckpointException) -> str:
+def _format_cause(error: CheckpointException) -> str:
     rank, (cause, _) = next(iter(error.failures.items()))
     return f"{in_one_line(cause)} (on rank {rank})"
 
 
 class _Reader(FileSystemReader):
-    """Reads spread tensors, and takes nothing from their metadata that could run code or lead elsewhere."""
+    """Storage reader that loads metadata with an allowlist, and rejects paths outside the directory."""
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
         with open(Path(self.path) / METADATA, "rb") as file:
             metadata: Metadata = _Unpickler(file).load()
         stored = metadata.storage_data.values()
-        if any("/" in each.relative_path for each in stored):
-            raise pickle.UnpicklingError("it leads out of its directory")
+        # A relative path with a slash could refer to any file on the machine.
+        if any("/" in info.relative_path for info in stored):
+            raise pickle.UnpicklingError("it refers to a file outside its directory")
         metadata.storage_meta = metadata.storage_meta or StorageMeta()
         return metadata
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = getattr(torch, name, None) if module == "torch" else None
-        if (module, name) in SAFE or isinstance(found, torch.dtype):
+        attribute = getattr(torch, name, None) if module == "torch" else None
+        if (module, name) in SAFE or isinstance(attribute, torch.dtype):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, and reading that would run code")
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, and loading that would execute code")

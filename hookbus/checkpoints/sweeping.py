@@ -1,4 +1,4 @@
-"""Removes the generations that no checkpoint file names any more."""
+"""Removal of generations without a reference."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ __all__ = ["sweep"]
 
 
 def sweep(folder: Path, run: str) -> None:
-    """Remove the generations of a run that no file names, such as those whose last name was removed or given to others.
+    """Remove the generations of a run that no file refers to.
 
     Args:
-        folder: where they are.
-        run: the id of the run; the generations of others stay.
+        folder: Directory that contains references and generations.
+        run: ID of the run; generations of other runs are kept.
     """
-    unnamed = {directory for _, directory in generations_in(folder)}
-    for path in folder.glob("[!.]*.pth") if unnamed else ():
-        with suppress(CheckpointError):  # what cannot be read names nothing
-            unnamed.discard(generation_named(path, glance_at(path)))
-    for directory in unnamed:
-        with suppress(CheckpointError):  # nobody knows whose it is
+    unreferenced = {directory for _, directory in generations_in(folder)}
+    for path in folder.glob("[!.]*.pth") if unreferenced else ():
+        # A file that cannot be loaded cannot be resumed from either, so it keeps no generation.
+        with suppress(CheckpointError):
+            unreferenced.discard(generation_named(path, glance_at(path)))
+    for directory in unreferenced:
+        # Without a valid manifest the owner is unknown, so the directory is kept.
+        with suppress(CheckpointError):
             if read_manifest(directory)["run"] == run:
                 remove_generation(directory, run)

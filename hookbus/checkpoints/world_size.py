@@ -1,7 +1,7 @@
-"""Going on with another number of processes than a checkpoint was made by.
+"""Resume with another world size than the one a checkpoint was written with.
 
-The place in the data is counted in iterations, so an iteration has to be of as many samples as before: then the order
-of the samples, the learning rates and what an update means stay as they are.
+The position in the data is counted in iterations, so the number of samples per iteration must stay the same. Then the
+order of the samples, the learning rates and the effective batch size of an optimizer step are unchanged.
 """
 
 from __future__ import annotations
@@ -20,58 +20,61 @@ __all__ = ["resized", "size_of"]
 
 
 def size_of(run: Run) -> dict[str, Any]:
-    """What a checkpoint tells of this: `processes`, and `batch_size` of each, None where the loader does not tell."""
+    """Return `processes` and the per-rank `batch_size` of a run; None if the loader has no integer `batch_size`."""
     size = getattr(run.train_loader, "batch_size", None)
     return {"processes": run.ranks.world_size, "batch_size": size if isinstance(size, int) else None}
 
 
 def resized(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
-    """A checkpoint as the processes of a run go on from it, if they are not as many as have made it.
+    """Return a checkpoint adapted to the world size of a run.
 
-    Gradients that wait for an update become their mean, as they would have been averaged; the sums behind means are
-    those of the main process; and a process that is new gets random streams of its own.
+    Accumulated gradients are replaced by their mean over the ranks, as DistributedDataParallel would average them. All
+    ranks get the metric sums of rank 0. New ranks are reseeded.
 
     Args:
-        checkpoint: the checkpoint.
-        run: the run that goes on.
+        checkpoint: Checkpoint to adapt.
+        run: Run to resume.
 
     Raises:
-        CheckpointError: an iteration would be of another number of samples.
+        CheckpointError: If the number of samples per iteration would change.
     """
+    # A checkpoint without these keys counts as written by a single process.
     before, now = {"processes": 1, "batch_size": None, **checkpoint["meta"]}, size_of(run)
     if before["processes"] == now["processes"]:
         return checkpoint
     _check_batch(before, now, run)
-    parts: Sequence[Mapping[str, Any]] = checkpoint.get("ranks", ())
-    grads = _mean([part["grads"] for part in parts if "grads" in part])
-    common = {**(parts[0] if parts else {}), **grads}
-    return {**checkpoint, **grads, "ranks": [{**common, "rng": part["rng"]} for part in parts]}
+    rank_states: Sequence[Mapping[str, Any]] = checkpoint.get("ranks", ())
+    grads = _mean([state["grads"] for state in rank_states if "grads" in state])
+    common = {**(rank_states[0] if rank_states else {}), **grads}
+    return {**checkpoint, **grads, "ranks": [{**common, "rng": state["rng"]} for state in rank_states]}
 
 
 def _check_batch(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
     if before["batch_size"] is None or now["batch_size"] is None:
         run.logger.warning(
-            "The checkpoint is of %s processes, and this run has %s: see that an iteration has as many samples in all.",
+            "The checkpoint was written with world size %s, and this run has world size %s. Check that the number of "
+            "samples per iteration, summed over the ranks, is the same.",
             before["processes"],
             now["processes"],
         )
         return
-    samples, wanted = (each["processes"] * each["batch_size"] for each in (before, now))
-    if samples == wanted:
+    expected, samples = (size["processes"] * size["batch_size"] for size in (before, now))
+    if expected == samples:
         return
-    size, rest = divmod(samples, now["processes"])
-    how = f"Say dataset.batch_size: {size}" if not rest else f"Take a number of processes that divides {samples}"
+    size, remainder = divmod(expected, now["processes"])
+    fix = f"Set `dataset.batch_size` to {size}" if not remainder else f"Use a world size that divides {expected}"
     raise CheckpointError(
-        f"dataset.batch_size: the checkpoint is of {before['processes']} processes with {before['batch_size']} samples "
-        f"each, and this run of {now['processes']} with {now['batch_size']}: an iteration would be of {wanted} samples "
-        f"instead of {samples}. {how} (batch_size of the train_loader), or load_from to start from the weights alone."
+        f"dataset.batch_size: the checkpoint has {before['processes']} processes with {before['batch_size']} samples "
+        f"each, and this run {now['processes']} with {now['batch_size']}: expected {expected} samples per iteration, "
+        f"got {samples}. {fix} (`batch_size` of the train_loader), or set `load_from` to start from the weights alone."
     )
 
 
 def _mean(grads: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
-    """The mean gradients under their key; nothing where no process had any."""
+    """Return the mean gradients under the key `grads`, an empty dict if no rank has gradients."""
     if not grads:
         return {}
-    names = {name for each in grads for name in each}
-    zero = {name: torch.zeros_like(next(each[name] for each in grads if name in each)) for name in names}
-    return {"grads": {n: sum((each.get(n, zero[n]) for each in grads), zero[n]) / len(grads) for n in sorted(names)}}
+    names = {name for rank_grads in grads for name in rank_grads}
+    # A parameter without a gradient on a rank contributes zero to the mean, as in DistributedDataParallel.
+    zero = {name: torch.zeros_like(next(g[name] for g in grads if name in g)) for name in names}
+    return {"grads": {n: sum((g.get(n, zero[n]) for g in grads), zero[n]) / len(grads) for n in sorted(names)}}

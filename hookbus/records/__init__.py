@@ -1,1 +1,1 @@
-"""On the way to a back end: a hook that records, its queue, and values in the form that back ends take."""
+"""Writer hooks: the base class, its queue and thread, and the conversion of values for backends."""

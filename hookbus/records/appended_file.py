@@ -1,4 +1,4 @@
-"""A file that grows by whole pieces, whatever happens to the disk or to the process."""
+"""Append-only file with all-or-nothing writes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["AppendedFile"]
 
 
 class AppendedFile:
-    """A file that is only ever appended to: what is put in waits until `flush` writes it, all of it or nothing.
+    """Append-only file. Data is buffered until `flush` writes all of it or nothing.
 
     Args:
-        path: the file; it and its directory are made if they are not there.
+        path: Path of the file; the file and its directory are created if they do not exist.
 
     Attributes:
-        path: the file.
+        path: Path of the file.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: If the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,24 +30,27 @@ class AppendedFile:
         self._waiting: list[bytes] = []
         self._open()
 
-    def put(self, piece: bytes) -> None:
-        """Add a piece; it is in the file after the next `flush`."""
-        self._waiting.append(piece)
+    def put(self, data: bytes) -> None:
+        """Buffer data for the next `flush`."""
+        self._waiting.append(data)
 
     def flush(self) -> None:
-        """Write what waits. It is with the operating system then, so the process may be killed.
+        """Write the buffered data to the operating system, so that it survives a kill of the process.
 
         Raises:
-            OSError: it could not be written, or the file was removed. It is as before, and what waited is forgotten.
+            OSError: If the data could not be written, or the file was deleted. The content of the file is unchanged,
+                and the buffered data is discarded.
         """
         data, self._waiting = b"".join(self._waiting), []
         if not data:
             return
         state = os.fstat(self._file.fileno())
+        # Writing to a deleted file succeeds without an error, and the data would be lost.
         if not state.st_nlink:
-            raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self.path))
+            raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was open", str(self.path))
         begin = state.st_size
         try:
+            # An unbuffered `write` may write a part of the data, for example when the disk is full.
             while data:
                 data = data[self._file.write(data) :]
         except OSError:
@@ -55,29 +58,30 @@ class AppendedFile:
             raise
 
     def forget(self) -> None:
-        """Drop what waits."""
+        """Discard the buffered data."""
         self._waiting = []
 
     def lines(self) -> list[str]:
-        """The whole lines in the file, with their ends; a torn last one, as a kill leaves it, is left out."""
-        whole = self.path.read_bytes().rpartition(b"\n")[0]
-        return [f"{line}\n" for line in whole.decode().split("\n")] if whole else []
+        """Return the complete lines of the file, with line breaks; a last line truncated by a kill is omitted."""
+        complete = self.path.read_bytes().rpartition(b"\n")[0]
+        return [f"{line}\n" for line in complete.decode().split("\n")] if complete else []
 
     def replace(self, content: bytes) -> None:
-        """Put this in the place of all that is in the file, and go on behind it; what waits still waits.
+        """Replace the content of the file atomically; buffered data remains buffered.
 
         Raises:
-            OSError: it could not be written; the file is as it was before.
+            OSError: If the content could not be written; the file is unchanged.
         """
         commit(self.path, lambda file: file.write(content))
+        # The open descriptor refers to the replaced file.
         self._file.close()
         self._open()
 
     def close(self) -> None:
-        """Write what waits, and close the file. May be called twice.
+        """Write the buffered data and close the file. Idempotent.
 
         Raises:
-            OSError: it could not be written; the file is closed all the same.
+            OSError: If the data could not be written; the file is closed nevertheless.
         """
         if self._file.closed:
             return
@@ -87,4 +91,5 @@ class AppendedFile:
             self._file.close()
 
     def _open(self) -> None:
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - it stays open until `close`
+        # Unbuffered, so that a failed write leaves no data in a Python buffer that a later close would write.
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - stays open until `close`

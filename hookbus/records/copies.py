@@ -1,4 +1,4 @@
-"""Values on their way to another thread: copies that nothing which happens in training can change."""
+"""Host copies of values for another thread, independent of later changes by the training loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["current_stream", "finite_values", "kept", "number_of", "size_of"]
 
 
 def current_stream() -> AbstractContextManager[Any]:
-    """The stream of the device in which this thread queues its work, to be entered on another thread.
+    """Return a context manager that selects the current device stream of this thread on another thread.
 
-    That one queues in the device's default stream otherwise, which does not wait for what was queued here.
+    Otherwise the other thread uses the default stream, which does not wait for work queued on this stream.
     """
     import torch
 
@@ -23,73 +23,77 @@ def current_stream() -> AbstractContextManager[Any]:
 
 
 def kept(value: Any) -> Callable[[], Any]:
-    """Keep a value as it is now. From a device only a copy is begun, and nothing is waited for.
+    """Copy a value to the host. From CUDA devices the copy is asynchronous.
 
     Args:
-        value: a tensor, an array, a picture, or anything that does not change.
+        value: Tensor, array, PIL image, or any immutable value.
 
     Returns:
-        A function that gives the value, on the host; call it on the thread that may wait.
+        Function that waits for the copy and returns the value on the host; to be called on another thread.
     """
     if hasattr(value, "detach"):
-        return _kept_tensor(value.detach())
+        return _copy_tensor(value.detach())
     copy = value.copy() if hasattr(value, "copy") else value
     return lambda: copy
 
 
-def _kept_tensor(tensor: Any) -> Callable[[], Any]:
+def _copy_tensor(tensor: Any) -> Callable[[], Any]:
     if tensor.device.type != "cuda":
-        here = tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
-        return lambda: here
+        copy = tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+        return lambda: copy
     import torch
 
     with torch.cuda.device(tensor.device):
+        # A copy to pageable memory blocks; only pinned memory allows an asynchronous one.
         target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         target.copy_(tensor, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
+        # The event covers the copy alone; synchronizing the stream would also wait for later kernels.
+        copied = torch.cuda.Event()
+        copied.record()
 
     def read() -> Any:
-        arrived.synchronize()
+        copied.synchronize()
         return target
 
     return read
 
 
 def finite_values(name: str, values: Any) -> Any:
-    """The finite ones of some values, as a flat NumPy array in double precision.
+    """Return the finite values as a one-dimensional float64 NumPy array.
 
     Args:
-        name: for the message.
-        values: a tensor, an array, or a sequence of numbers.
+        name: Name of the values in the message.
+        values: Tensor, array, or sequence of numbers.
 
     Raises:
-        ValueError: there are none, so there is no distribution.
+        ValueError: If no value is finite, so that no histogram can be computed.
     """
     import torch
 
     flat = torch.as_tensor(values).detach().reshape(-1).double()
     finite = flat[flat.isfinite()]
     if not finite.numel():
-        raise ValueError(f"{name!r} holds no finite value, so there is no distribution")
+        raise ValueError(f"{name!r} contains no finite value, so no histogram can be computed")
     return finite.numpy()
 
 
 def number_of(value: Any) -> float:
-    """A Python float from a number, or from a tensor or array with one element; a truth value becomes 0 or 1.
+    """Return a Python float from a number, or a tensor or array with one element; booleans become 0 or 1.
 
     Raises:
-        TypeError: it is not a real number.
-        ValueError, RuntimeError: it has more than one element (as NumPy and torch say it).
-        OverflowError: it is too large.
+        TypeError: If the value is not a real number.
+        ValueError: If a NumPy array has more than one element.
+        RuntimeError: If a tensor has more than one element.
+        OverflowError: If the number is too large for a float.
     """
     item = value.item() if hasattr(value, "item") else value
     if isinstance(item, Real):
         return float(item)
-    raise TypeError(f"a {type(item).__name__} is not a real number")
+    raise TypeError(f"expected a real number, got {type(item).__name__}")
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a value takes."""
-    bytes_each = getattr(value, "nbytes", None)
-    return 100 if bytes_each is None else 100 + int(bytes_each)
+    """Return the approximate memory size of a value in bytes."""
+    nbytes = getattr(value, "nbytes", None)
+    # 100 bytes for the objects of an entry.
+    return 100 if nbytes is None else 100 + int(nbytes)

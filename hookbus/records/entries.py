@@ -1,4 +1,4 @@
-"""What a `WriterHook` puts into its queue: made on the training thread, prepared on the thread of the writer."""
+"""Entries of the queue of a `WriterHook`: created on the training thread, prepared on the writer's thread."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hookbus.writers import Place, Writer
 __all__ = ["Entries", "Ledger", "Recent"]
 
 KINDS = {
-    "image": ("pictures", Writer.write_image.__name__),
-    "histogram": ("distributions", Writer.write_histogram.__name__),
+    "image": ("images", Writer.write_image.__name__),
+    "histogram": ("histograms", Writer.write_histogram.__name__),
     "text": ("texts", Writer.write_text.__name__),
 }
-"""By kind, what several of them are called, and the method that writes one."""
+"""Plural in messages and method of `Writer`, by type of record."""
 
 
 REMEMBERED = 500
-"""So many numbers a checkpoint holds at most, besides the last record: a kill may lose them before they are written."""
+"""Maximum number of recent numbers in a checkpoint, which a kill may lose before they are written."""
 
 Numbers = Mapping[str, Callable[[], Any]]
-"""Numbers by full name, each to be read on the thread of the writer."""
+"""Functions that return a number, by full name; to be called on the writer's thread."""
 
 
 class Recent:
-    """The newest numbers, with their steps."""
+    """The most recent numbers and their steps, for writing them again after a kill."""
 
     def __init__(self) -> None:
         self._records: deque[tuple[int, Numbers]] = deque()
@@ -41,88 +41,97 @@ class Recent:
         return iter(self._records)
 
     def add(self, step: int, values: Numbers) -> None:
-        """Remember the numbers of one step, and forget the oldest."""
+        """Add the numbers of one step, and drop the oldest above the limit."""
         self._records.append((step, values))
         self._count += len(values)
+        # The last record is kept even if it exceeds the limit alone.
         while len(self._records) > 1 and self._count > REMEMBERED:
             self._count -= len(self._records.popleft()[1])
 
     def plain(self) -> list[Any]:
-        """Steps and numbers as a checkpoint holds them; what is no number is a text."""
-        return [[step, {name: _plain(read()) for name, read in values.items()}] for step, values in self]
+        """Return steps and numbers as built-in Python types; values that are not numbers become strings."""
+        return [[step, {name: _to_builtin(read()) for name, read in values.items()}] for step, values in self]
 
 
 class Ledger:
-    """What stands where already, so that nothing is written twice, and no step goes back."""
+    """Steps of the records that are already written, so that no record is written twice or out of order."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], int] = {}
-        self._there: frozenset[Place] = frozenset()
+        self._existing: frozenset[Place] = frozenset()
         self._step = -1
 
-    def begin(self, there: Iterable[Place], step: int) -> None:
-        """A run goes on behind `step`, and this is what the back end holds already."""
-        self._there, self._step = frozenset(there), step
-        for kind, name, at in self._there:
+    def begin(self, existing: Iterable[Place], step: int) -> None:
+        """Initialize with the existing records of a backend.
+
+        Args:
+            existing: Keys of the records.
+            step: Step that the run resumes from.
+        """
+        self._existing, self._step = frozenset(existing), step
+        for kind, name, at in self._existing:
+            # Backends that cannot delete may contain records of steps after the checkpoint.
             if at <= step:
                 self._newest[kind, name] = max(at, self._newest.get((kind, name), at))
 
     def admit(self, kind: str, name: str, step: int) -> bool:
-        """Whether a record may be written; then it counts as written.
+        """Return whether a record is to be written; if so, it counts as written.
 
         Raises:
-            ValueError: a later one was written under this name.
+            ValueError: If a record of a later step was written under this name.
         """
         newest = self._newest.get((kind, name))
         if newest is not None and step < newest:
-            if step < self._step:  # it comes from a checkpoint, in case that a kill had lost it
+            # A number of the checkpoint that was written again in case that a kill had lost it.
+            if step < self._step:
                 return False
-            raise ValueError(f"{name!r} comes for step {step} after step {newest}; steps only go forward")
+            raise ValueError(f"{name!r}: steps must increase, got step {step} after step {newest}")
         self._newest[kind, name] = step
-        return step != newest and (kind, name, step) not in self._there
+        return step != newest and (kind, name, step) not in self._existing
 
 
 class Entries:
-    """Makes entries whose names are those of a back end, each place once.
+    """Factory of entries under the names of a backend, one entry per name and step.
 
     Args:
-        stored_name: the name under which the back end has a record.
-        ledger: what stands where already.
+        stored_name: Maps a name to its name in the backend.
+        ledger: Steps that are already written.
     """
 
     def __init__(self, stored_name: Callable[[str], str], ledger: Ledger) -> None:
         self._name, self._ledger = stored_name, ledger
 
     def numbers(self, values: Numbers, step: int) -> Entry:
-        """Numbers of one step, by full name. What is no number is reported, and the others are written."""
+        """Create an entry for the numbers of one step. Values that are not numbers are reported and skipped."""
         return Entry(NUMBERS, partial(self._prepare_numbers, values, step), 100 * len(values))
 
     def record(self, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any) -> Entry:
-        """A picture, a distribution or a text.
+        """Create an entry for an image, histogram or text.
 
         Args:
             kind: "image", "histogram" or "text".
-            name, step: where it stands.
-            read: gives it, on the thread of the writer.
-            size: about how many bytes it takes.
-            more: further arguments of the method that writes it.
+            name: Full name.
+            step: Number of optimizer steps.
+            read: Returns the value; called on the writer's thread.
+            size: Approximate size in bytes.
+            more: Further arguments of the method of `Writer`.
         """
         plural, method = KINDS[kind]
 
         def prepare(_: Report) -> Write:
-            value, stored = _named(read, name), self._stored_name(name)
+            value, stored = _call_with_name(read, name), self._stored_name(name)
             if not self._ledger.admit(kind, stored, step):
-                return _nothing
+                return _no_op
             return lambda writer: getattr(writer, method)(stored, value, step, *more)
 
         return Entry(plural, prepare, size)
 
     def file(self, path: Path, name: str | None) -> Entry:
-        """A file. One that is gone when its turn comes is reported."""
+        """Create an entry for a file. A file that does not exist when it is written is reported."""
         return Entry("files", lambda _: partial(_write_file, path=path, name=name))
 
     def simple(self, kind: str, write: Write) -> Entry:
-        """Anything else."""
+        """Create an entry from a function that is called with the writer."""
         return Entry(kind, lambda _: write)
 
     def _stored_name(self, name: str) -> str:
@@ -132,27 +141,28 @@ class Entries:
         numbers: dict[str, float] = {}
         for name, read in values.items():
             try:
-                number, stored = _named(partial(_number, read), name), self._stored_name(name)
+                number, stored = _call_with_name(partial(_read_number, read), name), self._stored_name(name)
                 if self._ledger.admit("scalar", stored, step):
                     numbers[stored] = number
             except Exception as error:
                 report(error)
-        return (lambda writer: writer.write_scalars(numbers, step)) if numbers else _nothing
+        return (lambda writer: writer.write_scalars(numbers, step)) if numbers else _no_op
 
 
-def _plain(value: Any) -> float | str:
+def _to_builtin(value: Any) -> float | str:
+    # An invalid value must not prevent a checkpoint; it is reported when the entry is prepared.
     try:
         return number_of(value)
     except Exception:
         return str(value)
 
 
-def _number(read: Callable[[], Any]) -> float:
+def _read_number(read: Callable[[], Any]) -> float:
     return number_of(read())
 
 
-def _named(read: Callable[[], Any], name: str) -> Any:
-    """What is read; the message of what goes wrong says where."""
+def _call_with_name(read: Callable[[], Any], name: str) -> Any:
+    """Call a function, and prefix the message of an exception with a name."""
     try:
         return read()
     except Exception as error:
@@ -160,11 +170,12 @@ def _named(read: Callable[[], Any], name: str) -> Any:
         raise
 
 
-def _nothing(writer: Writer) -> None:
-    """What is there already is not written again."""
+def _no_op(writer: Writer) -> None:
+    """Write nothing, for a record that is already written."""
 
 
 def _write_file(writer: Writer, path: Path, name: str | None) -> None:
-    if not path.is_file():  # an OSError would mean that another try makes sense
-        raise ValueError(f"{path} is gone, or no file")
+    # A ValueError, since an OSError would cause a retry.
+    if not path.is_file():
+        raise ValueError(f"{path}: file does not exist")
     writer.write_artifact(path, name)

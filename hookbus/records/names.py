@@ -1,4 +1,4 @@
-"""Names as a back end takes them."""
+"""Conversion of names to the character set of a backend."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ __all__ = ["encodable", "safe_name"]
 
 
 def encodable(text: str) -> str:
-    """A text that any encoding can hold: lone surrogates, as from a file name in no encoding, become their codes."""
+    """Replace lone surrogates by escape sequences, so that the text can be encoded as UTF-8.
+
+    Lone surrogates occur in file names whose bytes are not valid UTF-8.
+    """
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def safe_name(name: str, forbidden: re.Pattern[str], longest: int) -> str:
-    """A name without what is forbidden in it, and not too long.
+    """Replace forbidden characters of a name by `_`, and shorten it if it is too long.
 
-    What is forbidden becomes `_`, and so does no name at all. A name that was changed gets a dash and 8 digits of its
-    hash (SHA-256), so that two names never become one: `acc,top1` is `acc_top1-` and 8 digits.
+    A name that is changed gets a dash and the first 8 digits of its SHA-256 hash, so that different names remain
+    different: `acc,top1` becomes `acc_top1-` and 8 digits. An empty name becomes `_` and the hash.
 
     Args:
-        name: any text.
-        forbidden: what a back end does not take.
-        longest: so many characters at most.
+        name: Name to convert.
+        forbidden: Characters that the backend does not accept.
+        longest: Maximum number of characters.
     """
     safe = forbidden.sub("_", name)
     if safe == name and 0 < len(name) <= longest:

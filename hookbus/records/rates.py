@@ -1,4 +1,4 @@
-"""The learning rates of an optimizer, as they are recorded."""
+"""Learning rates of an optimizer, for logging."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ __all__ = ["named_rates", "rates_of"]
 
 
 def rates_of(optimizer: Any) -> list[Any]:
-    """The learning rate of each parameter group as it is now: numbers, or copies of tensors, which change in place.
+    """Return the current learning rate of each parameter group: numbers, or copies of tensors.
 
     Args:
-        optimizer: anything with `param_groups`, or None.
+        optimizer: Object with `param_groups`, or None.
     """
     if optimizer is None:
         return []
     groups = optimizer.param_groups
-    return [rate if type(rate) is float else _fixed(rate) for each in groups if (rate := each.get("lr")) is not None]
+    return [rate if type(rate) is float else _copy(rate) for group in groups if (rate := group.get("lr")) is not None]
 
 
 def named_rates(rates: list[Any]) -> dict[str, float]:
-    """What `rates_of` gave, by name: `lr`, or `lr/0`, `lr/1`, ... where there are several. Reads the device."""
+    """Return learning rates by name: `lr`, or `lr/0`, `lr/1`, ... for multiple groups. Synchronizes with the device."""
     names = ["lr"] if len(rates) == 1 else [f"lr/{i}" for i in range(len(rates))]
     return {name: float(rate) for name, rate in zip(names, rates, strict=True)}
 
 
-def _fixed(rate: Any) -> Any:
+def _copy(rate: Any) -> Any:
+    # Schedulers change tensor learning rates, as used by capturable optimizers, in place.
     return rate.clone() if hasattr(rate, "clone") else rate

@@ -1,13 +1,13 @@
-"""The base of hooks that feed a back end: TensorBoard, a tracker, a file of one's own.
+"""Base class of hooks that write to a backend: TensorBoard, an experiment tracker, or a custom file.
 
-A package for a back end is a `Writer`, a small subclass of `WriterHook` that makes it, and a config:
+To support a backend, implement a `Writer`, a subclass of `WriterHook` that creates it, and a configuration:
 
     class CsvHook(WriterHook):
         def writer_factory(self, run):
             path = self.directory(run, None) / "numbers.csv"
             return lambda: CsvWriter(path)
 
-Everything else is done here: when a record is due, the thread, trouble, resuming, secrets.
+This module handles the schedule of records, the writer's thread, retries, resume and the redaction of secrets.
 """
 
 from __future__ import annotations
@@ -41,28 +41,27 @@ __all__ = ["WriterConfig", "WriterHook"]
 
 
 class WriterConfig(HookConfig):
-    """When numbers of training are recorded."""
+    """Schedule of the training metrics."""
 
-    interval: int = Field(
-        default=50, gt=0, description="The means of training are recorded every this many iterations."
-    )
+    interval: int = Field(default=50, gt=0, description="Log the means of training metrics every N iterations.")
 
 
 class WriterHook(ReportedHook):
-    """Records means of training, results of validations, and what other hooks report, through a `Writer`.
+    """Logs training means, validation results and the data of the `log_*` points through a `Writer`.
 
-    A record of training is made every `interval` iterations, and of what is left at the end of training; it stands on
-    the optimizer updates made. The writer is fed from a thread of its own: training never waits for it, and its
-    troubles are told once and counted at the end. Each number, picture, distribution or text stands once under its name
-    and step, after a resume as well; a step that is lower than one before under the same name is left out and counted.
+    The means of training are logged every `interval` iterations and at the end of training; their step is the number of
+    optimizer steps. The writer runs on its own thread and never blocks training. Its first error is logged as a
+    warning, and dropped records are counted and reported at the end of the run. Each number, image, histogram or text
+    is written once per name and step, including after a resume. A record with a lower step than an earlier one of the
+    same name is dropped and counted.
 
     Attributes:
-        library: the module that the back end needs; "" for none.
-        install: what has to be installed for it.
-        queue_bytes: so much may wait for the back end; then pictures are dropped before numbers.
-        period: seconds between two rounds of the thread.
-        pause: seconds until the first new try after trouble.
-        patience: seconds that the end of a run waits for the back end.
+        library: Module that the backend requires; "" for none.
+        install: Package to install for `library`.
+        queue_bytes: Maximum size of the queue in bytes; above it, other entries are dropped before numbers.
+        period: Seconds between two rounds of writing.
+        pause: Seconds before the first retry after an error.
+        patience: Timeout in seconds for the last records at the end of a run.
     """
 
     Config = WriterConfig
@@ -83,146 +82,149 @@ class WriterHook(ReportedHook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        # Only rank 0 writes, so the other ranks do not need the library.
         if self.library and is_main():
             see_library(type(self).__name__, self.library, self.install)
         self._feed: WriterThread | None = None
-        self._told = self._resumed = self._begun = False
-        self._forget()
+        self._warned = self._resumed = self._opened = False
+        self._reset()
 
-    # -- what a back end says of itself --------------------------------------------------------
+    # -- defined by subclasses -----------------------------------------------------------------
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        """See that a writer can be made for this run, and return what makes it.
+        """Check that a writer can be created for a run, and return a function that creates it.
 
-        Called when a run begins. What is returned is called on the writer's thread, again after trouble.
+        Called at the start of a run. The returned function is called on the writer's thread, and again after an error.
 
         Raises:
-            ConfigError: it cannot; say what to set.
+            ConfigError: If no writer can be created; the message contains the setting to change.
         """
-        raise NotImplementedError(f"{type(self).__name__} must say how its writer is made")
+        raise NotImplementedError(f"{type(self).__name__}: `writer_factory` is not implemented.")
 
     def stored_name(self, name: str) -> str:
-        """The name under which the back end has a record; where it takes any, the name itself."""
+        """Return the name of a record in the backend. Default: `name`."""
         return name
 
     def owns_place(self) -> bool:
-        """Whether later steps may be removed where this run writes, though it was not resumed from a checkpoint."""
+        """Return whether records of later steps may be removed even if the run was not resumed from a checkpoint."""
         return True
 
     def rest(self) -> str:
-        """What becomes of what a back end has been given but has not taken when a run ends; "" where nobody knows."""
+        """Return a note about records that the backend has buffered but not written when a run ends. Default: ""."""
         return ""
 
-    def directory(self, run: Run, given: Path | None) -> Path:
-        """Where files go: what was given, else a directory with the name of this hook among the logs of the run.
+    def directory(self, run: Run, directory: Path | None) -> Path:
+        """Return the directory for files: `directory`, or a directory named after this hook in the run's log directory.
 
         Raises:
-            HookError: nothing was given, and the run has no work directory.
+            HookError: If `directory` is None and the run has no work directory.
         """
         logs = run.get("logs_dir")
-        if given is not None:
-            return given
+        if directory is not None:
+            return directory
         if logs is None:
             raise HookError(
-                f"{self.name} writes into the work directory, and this run has none: give work_dir= to the run, or a "
-                "directory to this hook. Nothing is written."
+                "No directory to write to: the run has no work directory. Set `work_dir`, or the directory of the hook."
             )
-        found = Path(logs) / self.name
-        run.own(found)
-        return found
+        directory = Path(logs) / self.name
+        run.own(directory)
+        return directory
 
-    # -- the run -------------------------------------------------------------------------------
+    # -- events of the run ---------------------------------------------------------------------
 
     def before_run(self, run: Run, mode: str) -> None:
-        """Make ready; a training begins to write when it is known from which step it goes on."""
+        """Create the queue; training starts the thread once the step to resume from is known."""
+        # A second `train` of the same run continues its records.
         if not run.iters_done:
-            self._forget()
-        self._told = self._resumed = self._begun = False
-        self._make = self.writer_factory(run)
+            self._reset()
+        self._warned = self._resumed = self._opened = False
+        self._make_writer = self.writer_factory(run)
         self._feed = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
         if mode == "train":
+            # Requested before the first value is logged, so that the metric store collects values from the start.
             self._window(run)
         else:
             self._start(run)
 
     def before_train(self, run: Run) -> None:
-        """Begin to write, first what a process that was killed may have lost."""
+        """Start the thread; after a resume, first write the numbers that a kill may have lost."""
         for step, values in self._recent:
             self._put(self._entries.numbers(values, step))
         self._start(run)
         if self._waiting:
-            self._ask(run)
+            self._request_record(run)
 
     def after_run(self, run: Run) -> None:
-        """Write how it ended. Where nothing was trained, writing begins only now."""
+        """Write the outcome. A run that did not train starts the thread here."""
+        # A run that failed before training must not modify the records of the run that it would have resumed.
         if run.exception is None:
             self._start(run)
         outcome = run.outcome
         self.put("outcomes", lambda writer: writer.write_outcome(outcome))
 
     def cleanup(self) -> None:
-        """Write what waits, close the back end, and tell what was lost."""
+        """Write the queued entries, close the backend, and report dropped records."""
         feed, self._feed = self._feed, None
         if feed is None:
             return
         feed.close(self.patience, self.rest())
         if feed.lost:
-            self._tell(feed)
+            self._warn_of_error(feed)
             counts = ", ".join(f"{count} {kind}" for kind, count in sorted(feed.lost.items()))
             _warn(f"hook {self.name!r}: {feed.lost.total()} records are missing: {counts}. First: {feed.trouble}.")
-        elif feed.trouble and not self._told:
+        elif feed.trouble and not self._warned:
             _warn(f"hook {self.name!r}: {feed.trouble}.")
 
-    # -- records of training -------------------------------------------------------------------
+    # -- training metrics ----------------------------------------------------------------------
 
     def before_train_iter(self, run: Run) -> None:
-        """Note the learning rates that this iteration uses."""
-        # At every one: that an iteration was the last shows only afterwards, when the scheduler has moved on.
+        """Store the learning rates of this iteration."""
+        # In every iteration: whether it is the last one is known only after the scheduler has stepped.
         self._rates = rates_of(run.optimizer)
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """A record is due."""
-        self._ask(run)
+        """Request a record."""
+        self._request_record(run)
 
     def after_train(self, run: Run) -> None:
-        """Record what is left, unless a checkpoint keeps it for the run that goes on."""
+        """Log the remaining values, unless a checkpoint contains them for the resumed run."""
         if self._window(run) and not run.resumable:
-            self._ask(run)
+            self._request_record(run)
 
     def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Record the results of a validation loader."""
+        """Log the results of a validation loader."""
         self.log_scalars(run, metrics, run.steps_done)
 
     def after_test_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Record the results of a test loader."""
+        """Log the results of a test loader."""
         self.log_scalars(run, metrics, run.steps_done)
 
     # -- for subclasses ------------------------------------------------------------------------
 
     def put(self, kind: str, write: Callable[[Any], None]) -> None:
-        """Hand something else to the back end.
+        """Enqueue a record of another type.
 
         Args:
-            kind: what several of them are called, for the count of what is missing.
-            write: given the writer, on its thread.
+            kind: Type of the record in the plural, for the message about dropped records.
+            write: Called with the writer, on its thread.
         """
         self._put(self._entries.simple(kind, write))
 
     def put_config(self, config: Mapping[str, Any]) -> None:
-        """Hand the configuration to the back end; its secrets are hidden already."""
+        """Enqueue the configuration, whose secrets are already redacted."""
         self.put("configurations", lambda writer: writer.write_config(config))
 
-    def note(self, trouble: str) -> None:
-        """Something cannot be recorded: the user is warned, unless there was a warning before."""
+    def note(self, message: str) -> None:
+        """Log a warning about data that cannot be written, if it is the first warning of the run."""
         if self._feed is not None:
-            self._feed.note(trouble)
-            self._tell(self._feed)
+            self._feed.note(message)
+            self._warn_of_error(self._feed)
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The newest numbers, of which a kill may lose some, and whether a record waits for an update."""
+        """Return the recent numbers, which a kill may lose, and whether a requested record is pending."""
         return {
             "recent": self._recent.plain(),
             "waiting": self._waiting,
@@ -230,7 +232,7 @@ class WriterHook(ReportedHook):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore the state returned by `state_dict()`."""
         self._recent = Recent()
         for step, values in state["recent"]:
             self._recent.add(step, {name: kept(value) for name, value in values.items()})
@@ -238,7 +240,7 @@ class WriterHook(ReportedHook):
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._ledger = Ledger()
         self._entries = Entries(self.stored_name, self._ledger)
         self._recent = Recent()
@@ -248,7 +250,8 @@ class WriterHook(ReportedHook):
     def _window(self, run: Run) -> Window:
         return run.metrics.window(self.name)
 
-    def _ask(self, run: Run) -> None:
+    def _request_record(self, run: Run) -> None:
+        # The record may be delivered several iterations later, at the next optimizer step.
         self._waiting = True
         run.request_record(self._window(run), self._deliver)
 
@@ -258,37 +261,44 @@ class WriterHook(ReportedHook):
 
     def _put(self, entry: Entry) -> None:
         if self._feed is not None:
-            self._tell(self._feed)
+            self._warn_of_error(self._feed)
             self._feed.put(entry)
 
     def _start(self, run: Run) -> None:
-        """Let the thread begin, behind the step where this run goes on."""
+        """Start the thread, with the step that the run resumes from."""
         if self._feed is None:
             return
         step = run.steps_done
+        # The recent numbers are written again, so the ledger needs the existing records from the first of them on.
         since = min([step, *(at for at, _ in self._recent)])
-        goes_on = run.mode == "train" and (self._resumed or self.owns_place())
-        opening = partial(self._open, self._make, (since, step) if goes_on else None)
-        self._feed.start(opening, f"hookbus {self.name}")
+        # Tests and validations write at the step of their checkpoint and must not remove later records.
+        resumes = run.mode == "train" and (self._resumed or self.owns_place())
+        open_writer = partial(self._open, self._make_writer, (since, step) if resumes else None)
+        self._feed.start(open_writer, f"hookbus {self.name}")
 
-    def _open(self, make: Callable[[], Writer], place: tuple[int, int] | None) -> Writer:
-        """A writer; the first of a run hears where the run goes on."""
+    def _open(self, make: Callable[[], Writer], steps: tuple[int, int] | None) -> Writer:
+        """Create a writer, and call `Writer.resume` on the first writer of a run."""
         writer = make()
-        if place is None or self._begun:
+        if steps is None or self._opened:
             return writer
         try:
-            self._ledger.begin(writer.resume(*place), place[1])
+            self._ledger.begin(writer.resume(*steps), steps[1])
         except BaseException:
+            # The caller does not receive the writer and could not release it.
             writer.abandon()
             raise
-        self._begun = True
+        self._opened = True
         return writer
 
-    def _tell(self, feed: WriterThread) -> None:
-        """Warn once, on the training thread, of the first thing that went wrong on the other."""
-        if feed.trouble and not self._told:
-            self._told = True
-            _warn(f"hook {self.name!r}: {feed.trouble}; the run goes on, and what is missing is counted at the end.")
+    def _warn_of_error(self, feed: WriterThread) -> None:
+        """Log a warning for the first error of the writer's thread."""
+        # Called on the training thread: the warnings filters are not thread-safe.
+        if feed.trouble and not self._warned:
+            self._warned = True
+            _warn(
+                f"hook {self.name!r}: {feed.trouble}; training continues, and dropped records are counted and reported "
+                "at the end."
+            )
 
 
 def _warn(message: str) -> None:

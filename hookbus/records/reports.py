@@ -1,4 +1,4 @@
-"""What hooks report at the `log_*` points, on its way into a queue."""
+"""Implementation of the `log_*` points: values become entries of a queue."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ __all__ = ["ReportedHook"]
 
 
 class ReportedHook(Hook):
-    """Makes an entry of each thing that is reported."""
+    """Hook that implements the `log_*` points and enqueues an entry for each value."""
 
     _entries: Entries
     _recent: Recent
 
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
-        """Record numbers."""
+        """Log numbers."""
+        # The sanity-check validation measures an untrained model on a few batches.
         if run.sanity_checking:
             return
         copies = {str(name): kept(value) for name, value in values.items()}
@@ -37,47 +38,51 @@ class ReportedHook(Hook):
         self._put(self._entries.numbers(copies, int(step)))
 
     def log_images(self, run: Run, tag: str, images: Any, step: int, caption: str | None) -> None:
-        """Record pictures; those of a list get the names `tag/0`, `tag/1`, ..."""
-        several, under = separate(images), caption and encodable(caption)
-        names = [f"{tag}/{i}" for i in range(len(several))] if len(several) > 1 else [tag]
-        for name, image in zip(names, several, strict=False):
-            self._record(run, "image", name, step, partial(_pixels, kept(image)), size_of(image), under)
+        """Log images; multiple images are named `tag/0`, `tag/1`, ..."""
+        image_list, safe_caption = separate(images), caption and encodable(caption)
+        names = [f"{tag}/{i}" for i in range(len(image_list))] if len(image_list) > 1 else [tag]
+        for name, image in zip(names, image_list, strict=False):
+            # The image is copied now; its conversion to uint8 takes longer and is done on the writer's thread.
+            self._record(run, "image", name, step, partial(_pixels, kept(image)), size_of(image), safe_caption)
 
     def log_figure(self, run: Run, tag: str, figure: Any, step: int) -> None:
-        """Record a figure, drawn at once: who made it may close it."""
+        """Log a figure as an image."""
+        # Rendered immediately: the hook that created the figure may close or reuse it after the event.
         pixels = figure_pixels(figure)
         self._record(run, "image", tag, step, lambda: pixels, size_of(pixels), None)
 
     def log_histograms(self, run: Run, tag: str, values: Any, step: int) -> None:
-        """Record distributions; those of a mapping get the names `tag/key`."""
-        named = {f"{tag}/{key}": each for key, each in values.items()} if isinstance(values, Mapping) else {tag: values}
-        for name, each in named.items():
-            self._record(run, "histogram", name, step, kept(each), size_of(each))
+        """Log histograms; the histograms of a mapping are named `tag/key`."""
+        by_name = (
+            {f"{tag}/{key}": item for key, item in values.items()} if isinstance(values, Mapping) else {tag: values}
+        )
+        for name, item in by_name.items():
+            self._record(run, "histogram", name, step, kept(item), size_of(item))
 
     def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
-        """Record a text."""
+        """Log a text."""
         self._record(run, "text", tag, step, lambda: encodable(text), len(text))
 
     def log_config(self, config: Any) -> None:
-        """Record the configuration, its secrets hidden."""
+        """Log the configuration, with its secrets redacted."""
         self.put_config(recordable(config))
 
     def log_artifact(self, path: Path, name: str | None) -> None:
-        """Record a file."""
+        """Log a file."""
         self._put(self._entries.file(Path(path), name))
 
     def after_save_checkpoint(self, path: Path) -> None:
-        """Record a checkpoint file, if this back end takes them."""
+        """Log a checkpoint file if `takes_checkpoints()` is true."""
         if self.takes_checkpoints():
             self.log_artifact(path, None)
 
     def takes_checkpoints(self) -> bool:
-        """Whether checkpoint files are handed to the back end."""
+        """Return whether checkpoint files are uploaded to the backend. Default: False."""
         return False
 
     @abstractmethod
     def put_config(self, config: Mapping[str, Any]) -> None:
-        """Hand the configuration to the back end; its secrets are hidden already."""
+        """Enqueue the configuration, whose secrets are already redacted."""
 
     @abstractmethod
     def _put(self, entry: Entry) -> None: ...

@@ -1,4 +1,4 @@
-"""What of a configuration is recorded: plain values, everything but the secrets, nested or as one flat mapping."""
+"""Redaction of secrets in configurations, and conversion of configurations to nested or flat dicts."""
 
 from __future__ import annotations
 
@@ -13,60 +13,66 @@ from hookbus.records.names import encodable
 __all__ = ["HIDDEN", "flattened", "is_secret", "plain_settings", "recordable", "without_secrets"]
 
 HIDDEN = "***"
-"""What stands in the place of a secret."""
+"""Replacement for a secret."""
 
+# Key names are split into words: camelCase, snake_case and acronyms.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# Words that name a secret at any position of a key, at its end, and before `key`. `tokenizer` and `num_tokens` are not
+# secrets, hence whole words; `auth_url` and `token_count` are not either, hence the position.
 _ANYWHERE = frozenset(
     {"password", "passwd", "pwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey"}
 )
 _LAST = frozenset({"token", "auth", "authorization", "bearer"})
 _KEYS = frozenset({"api", "access", "private", "auth", "ssh", "encryption", "signing"})
+# Password of a URL such as postgres://user:password@host.
 _LOGIN = re.compile(r"(\w://[^/\s:@]*:)[^/\s@]+@")
 
 
 def plain_settings(config: Any) -> Any:
-    """A configuration whose pydantic models are mappings of plain values, itself one or not; keys become texts."""
+    """Convert a configuration to dicts and lists: pydantic models are dumped in JSON mode, keys become strings."""
     if hasattr(config, "model_dump"):
         return config.model_dump(mode="json")
     if isinstance(config, Mapping):
-        return {str(key): plain_settings(each) for key, each in config.items()}
-    return [plain_settings(each) for each in config] if isinstance(config, (list, tuple)) else config
+        return {str(key): plain_settings(value) for key, value in config.items()}
+    return [plain_settings(item) for item in config] if isinstance(config, (list, tuple)) else config
 
 
 def recordable(config: Any) -> Any:
-    """A configuration as `plain_settings`, its secrets hidden."""
+    """Convert a configuration to dicts and lists, with its secrets redacted."""
     return without_secrets(plain_settings(config))
 
 
 def is_secret(key: str) -> bool:
-    """Whether a key names a secret: `api_key`, `hf_token`, `clientSecret`, `DB_PASSWORD`; not `num_tokens`."""
+    """Return whether a key names a secret: `api_key`, `hf_token`, `clientSecret`, `DB_PASSWORD`; not `num_tokens`."""
     words = [word.lower() for word in _WORD.findall(key)]
     pairs = pairwise(words)
-    named = any(word in _ANYWHERE for word in words) or any(a in _KEYS and b == "key" for a, b in pairs)
-    return named or bool(words and words[-1] in _LAST)
+    matches = any(word in _ANYWHERE for word in words) or any(a in _KEYS and b == "key" for a, b in pairs)
+    return matches or bool(words and words[-1] in _LAST)
 
 
 def without_secrets(value: Any, key: str = "") -> Any:
-    """A plain copy in which secrets are hidden: values under keys that name one, and passwords in URLs.
+    """Return a copy with secrets redacted: values whose key names a secret, and passwords in URLs.
 
-    It consists of mappings with texts as keys, lists, numbers, truth values, texts and None.
+    The copy consists of dicts with string keys, lists, numbers, booleans, strings and None.
 
     Args:
-        value: mappings, sequences and values, nested as they like; what has no plain form becomes its text.
-        key: the key under which the value stands.
+        value: Nested mappings, sequences and values; objects of other types become their `str`.
+        key: Key of the value.
     """
+    # None and booleans contain no secret, and `auth: false` remains readable.
     if value is None or isinstance(value, bool):
         return value
     if is_secret(key):
         return HIDDEN
     if isinstance(value, Mapping):
-        return {encodable(str(name)): without_secrets(each, str(name)) for name, each in value.items()}
+        return {encodable(str(name)): without_secrets(item, str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [without_secrets(each) for each in value]
-    return _plain(value)
+        return [without_secrets(item) for item in value]
+    return _to_builtin(value)
 
 
-def _plain(value: Any) -> int | float | str:
+def _to_builtin(value: Any) -> int | float | str:
+    # The abstract base classes of `numbers` include the scalars of NumPy.
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -75,22 +81,24 @@ def _plain(value: Any) -> int | float | str:
 
 
 def flattened(value: Any, separator: str = ".") -> dict[str, Any]:
-    """One flat mapping: `{"a": {"b": 1}, "c": [2]}` becomes `{"a.b": 1, "c.0": 2}`; what is empty leaves nothing.
+    """Flatten nested mappings and sequences: `{"a": {"b": 1}, "c": [2]}` becomes `{"a.b": 1, "c.0": 2}`.
+
+    Empty mappings and sequences are omitted.
 
     Args:
-        value: mappings and sequences, nested.
-        separator: what stands between the parts of a key.
+        value: Nested mappings and sequences.
+        separator: Separator between the components of a key. Default: ".".
     """
-    return dict(_leaves(value, "", separator))
+    return dict(_iter_leaves(value, "", separator))
 
 
-def _leaves(value: Any, key: str, separator: str) -> Iterator[tuple[str, Any]]:
+def _iter_leaves(value: Any, key: str, separator: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        inside = [(str(name), each) for name, each in value.items()]
+        items = [(str(name), item) for name, item in value.items()]
     elif isinstance(value, (list, tuple)):
-        inside = [(str(number), each) for number, each in enumerate(value)]
+        items = [(str(index), item) for index, item in enumerate(value)]
     else:
         yield key, value
         return
-    for name, each in inside:
-        yield from _leaves(each, f"{key}{separator}{name}" if key else name, separator)
+    for name, item in items:
+        yield from _iter_leaves(item, f"{key}{separator}{name}" if key else name, separator)

@@ -1,9 +1,9 @@
-"""The one thread that feeds a back end, and the bounded queue before it. Knows nothing of trainings.
+"""Thread that writes to a backend, with a bounded queue. Independent of training.
 
-The training thread only puts entries into the queue. Every so often the thread takes what is there, writes it, and
-flushes. When the back end is in trouble (an OSError) the writer is abandoned, and after a pause another one is made
-and given everything since the last flush. When a flush is refused (any other error) the same would be refused again:
-it is dropped and counted. Where something must go because the queue is full, pictures go first.
+The training thread only appends entries to the queue. Periodically the writer's thread writes all queued entries and
+flushes the writer. If the backend is not available (an OSError), the writer is abandoned, and after a pause a new one
+is created and gets all entries since the last flush. If a flush raises any other error, writing the same entries again
+would fail again, so they are dropped and counted. If the queue is full, entries other than numbers are dropped first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from hookbus.writers import Writer
 __all__ = ["NUMBERS", "Entry", "Report", "Write", "WriterThread"]
 
 LONGEST_PAUSE = 60.0
+"""Maximum number of seconds between two attempts after an error."""
+
 NUMBERS = "numbers"
-"""The kind of entry that goes last when the queue is full."""
+"""Type of the entries that are dropped last if the queue is full."""
 
 Write = Callable[[Writer], None]
 Report = Callable[[Exception], None]
@@ -30,15 +32,15 @@ Report = Callable[[Exception], None]
 
 @dataclass(slots=True)
 class Entry:
-    """Something to write.
+    """Queued data.
 
     Attributes:
-        kind: what it is, in the plural: numbers, pictures, ...
-        prepare: called once on the thread of the feed, with what a part that cannot be written is reported to; returns
-            what writes the entry, which may be called again after trouble.
-        size: about how many bytes it takes.
-        time: when it was made, in seconds since 1970.
-        write: what `prepare` returned.
+        kind: Type in the plural, for messages: numbers, images, ...
+        prepare: Called once on the writer's thread, with a function that reports values that cannot be written.
+            Returns a function that writes the entry and may be called again after an error.
+        size: Approximate size in bytes.
+        time: Creation time in seconds since the epoch.
+        write: Return value of `prepare`; None before it was called.
     """
 
     kind: str
@@ -49,22 +51,23 @@ class Entry:
 
 
 class WriterThread:
-    """Feeds a back end from a thread of its own.
+    """Daemon thread that writes the entries of a queue to a backend.
 
     Args:
-        limit: so many bytes may wait.
-        period: seconds between two rounds of the thread.
-        pause: seconds before it tries again after trouble; doubled with each failure, up to a minute.
+        limit: Maximum size of the queued entries in bytes.
+        period: Seconds between two rounds of writing.
+        pause: Seconds before the first retry after an error; doubled after each further error, up to a minute.
 
     Attributes:
-        lost: how many entries were never written, by kind.
-        trouble: the first thing that went wrong, "" for nothing; a sentence without its end.
+        lost: Number of entries that were dropped, by type.
+        trouble: Message of the first error, without a period at the end; "" if there was no error.
     """
 
     def __init__(self, *, limit: int, period: float, pause: float) -> None:
         self._limit, self._period, self._first_pause = limit, period, pause
         self._lock = threading.Lock()
         self._queue: deque[Entry] = deque()
+        # Entries that are written but not flushed: a new writer gets them again.
         self._unsure: list[Entry] = []
         self._bytes = 0
         self._failures = 0
@@ -75,34 +78,36 @@ class WriterThread:
         self.lost: Counter[str] = Counter()
         self.trouble = ""
 
-    # -- the side of the training --------------------------------------------------------------
+    # -- training thread -----------------------------------------------------------------------
 
     def start(self, open_writer: Callable[[], Writer], name: str) -> None:
-        """Begin to write. What was put before waits until then. May be called twice.
+        """Start the thread, which also writes the entries that were queued before. Idempotent.
 
         Args:
-            open_writer: makes the writer, on the thread; called again after trouble.
-            name: of the thread.
+            open_writer: Creates the writer, on this thread; called again after an error.
+            name: Name of the thread.
         """
         if self._thread is None:
             self._open_writer = open_writer
+            # A daemon thread, so that a backend that blocks does not prevent the interpreter from exiting.
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
     def put(self, entry: Entry) -> None:
-        """Let an entry wait; never blocks. Where too many bytes wait, some entry is dropped and counted."""
+        """Append an entry to the queue, without blocking. If the queue is full, entries are dropped and counted."""
         with self._lock:
             self._queue.append(entry)
             self._bytes += entry.size
+            # An entry larger than the limit is written if it is alone.
             while self._bytes > self._limit and len(self._queue) > 1:
                 self._drop(self._least_important())
 
     def close(self, patience: float, rest: str = "") -> None:
-        """Write what waits, and end the thread. May be called twice.
+        """Write the queued entries and join the thread. Idempotent.
 
         Args:
-            patience: after so many seconds it is left alone, and what still waits counts as lost.
-            rest: what becomes of what the back end has been given; told where it is left alone.
+            patience: Timeout in seconds; after it, all entries that are not written count as lost.
+            rest: Note for the message of a timeout, about records that the backend has buffered.
         """
         self._closing.set()
         if self._thread is None:
@@ -110,30 +115,31 @@ class WriterThread:
         else:
             self._thread.join(patience)
             if self._thread.is_alive():
-                self.note(f"the back end did not answer for {patience:g} s{rest and f'; {rest}'}")
+                self.note(f"the backend timed out after {patience:g} s{rest and f'; {rest}'}")
         with self._lock:
+            # The thread may still be running: it must not write entries that were counted as lost.
             self._gave_up = True
             self.lost.update(entry.kind for entry in [*self._unsure, *self._queue])
             self._unsure, self._queue = [], deque()
 
-    def note(self, trouble: str) -> None:
-        """Something has gone wrong; the first is kept."""
-        self.trouble = self.trouble or trouble
+    def note(self, message: str) -> None:
+        """Store the message of an error, if it is the first one."""
+        self.trouble = self.trouble or message
 
     def _least_important(self) -> Entry:
-        """The oldest that holds no numbers; the oldest of all where there is none."""
+        """Return the oldest entry that is not of type `NUMBERS`, or else the oldest entry."""
         return next((entry for entry in self._queue if entry.kind != NUMBERS), self._queue[0])
 
     def _drop(self, entry: Entry) -> None:
         self._queue.remove(entry)
         self._bytes -= entry.size
-        self._lose(entry, "the back end is slower than the training")
+        self._lose(entry, "the backend is slower than training")
 
-    def _lose(self, entry: Entry, why: str) -> None:
+    def _lose(self, entry: Entry, message: str) -> None:
         self.lost[entry.kind] += 1
-        self.note(why)
+        self.note(message)
 
-    # -- the thread ----------------------------------------------------------------------------
+    # -- writer's thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closing.wait(self._pause()):
@@ -147,18 +153,20 @@ class WriterThread:
         return min(LONGEST_PAUSE, self._first_pause * 2.0 ** (self._failures - 1))
 
     def _round(self) -> None:
-        """Write what is there now; trouble is noted, and what was not flushed comes again."""
+        """Write and flush the queued entries, after those that an error left unflushed."""
         try:
-            again, self._unsure = self._unsure, []
+            unflushed, self._unsure = self._unsure, []
             with self._lock:
-                self._queue.extendleft(reversed(again))
+                # Back to the front of the queue, in the original order.
+                self._queue.extendleft(reversed(unflushed))
+                # Entries queued during this round are written in the next one, so that each round is flushed.
                 count = len(self._queue)
             if self._writer is None:
                 self._writer = self._open_writer()
             for _ in range(count):
                 self._write_next(self._writer)
             self._flush(self._writer)
-        except BaseException as error:  # a SystemExit would end the thread, and nobody would hear of it
+        except BaseException as error:  # a SystemExit of a backend would end the thread silently
             self._failed(error)
 
     def _flush(self, writer: Writer) -> None:
@@ -186,21 +194,22 @@ class WriterThread:
             writer.time = entry.time
             entry.write(writer)
         except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:  # that does not pass
+            # A name that is too long fails at every attempt.
+            if error.errno != errno.ENAMETOOLONG:
                 raise
             self._cannot(entry, error)
         except Exception as error:
             self._cannot(entry, error)
 
     def _cannot(self, entry: Entry, error: Exception) -> None:
-        """An entry cannot be written, now or ever."""
+        """Drop an entry that cannot be written at any time."""
         with self._lock:
             self._unsure.remove(entry)
             self._bytes -= entry.size
             self._lose(entry, in_one_line(error))
 
     def _flushed(self) -> None:
-        """What was written since the last flush does not come again."""
+        """Release the entries written since the last flush, which are not written again."""
         with self._lock:
             self._bytes -= sum(entry.size for entry in self._unsure)
             self._unsure = []
@@ -222,7 +231,8 @@ class WriterThread:
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    """What cannot be given back is not worth a second trouble."""
+    """Call a function and suppress all exceptions."""
+    # Abandoning a writer of an unavailable backend often fails as well; the first error is already stored.
     try:
         call()
     except BaseException:

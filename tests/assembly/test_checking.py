@@ -202,15 +202,15 @@ class TestErrors:
             make_trainer(tmp_path, train_loader=[]).check()
 
     def test_missing_loss_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(LoopError, match="There is no loss to train on"):
+        with pytest.raises(LoopError, match="loss: missing from the outputs of the model"):
             make_trainer(tmp_path, loss_fn=None, model=nn.Linear(4, 2), train_loader=[torch.ones(4, 4)]).check()
 
     def test_loss_that_is_not_a_scalar_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(LoopError, match=r"The loss has shape \(4, 2\)"):
+        with pytest.raises(LoopError, match=r"loss: expected a single number, got shape \(4, 2\)"):
             make_trainer(tmp_path, loss_fn=lambda output, target: output).check()
 
     def test_metric_without_inputs_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(LoopError, match="The metrics accuracy need"):
+        with pytest.raises(LoopError, match="metrics accuracy: the targets are missing"):
             make_trainer(
                 tmp_path, model=Losing(), loss_fn=None, val_loader=[{"inputs": torch.ones(4, 4), "targets": None}]
             ).check()
@@ -284,21 +284,21 @@ class TestFiles:
     @pytest.mark.parametrize("key", ["resume", "load_from"])
     def test_missing_checkpoint_is_an_error(self, tmp_path: Path, key: str) -> None:
         path = tmp_path / "start.pth"
-        assert self.get_error(self.trainer(tmp_path, **{key: path})) == f"{key}: {path}: there is no such file."
+        assert self.get_error(self.trainer(tmp_path, **{key: path})) == f"{key}: {path}: file does not exist."
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
     def test_other_file_is_an_error(self, tmp_path: Path, key: str) -> None:
         path = tmp_path / "notes.txt"
         path.write_text("not a checkpoint")
         assert self.get_error(self.trainer(tmp_path, **{key: str(path)})).startswith(
-            f"{key}: {path}: it cannot be read as data: "
+            f"{key}: {path}: file cannot be loaded as data: "
         )
 
     @pytest.mark.parametrize("key", ["resume", "load_from"])
     def test_checkpoint_of_another_model_is_an_error(self, tmp_path: Path, key: str) -> None:
         path = self.checkpoint(tmp_path)
         trainer = self.trainer(tmp_path, model=toys.net(width=9), **{key: path})
-        assert self.get_error(trainer).startswith(f"{key}: {path}: The weights do not fit the model: ")
+        assert self.get_error(trainer).startswith(f"{key}: {path}: The weights do not match the model: ")
 
     def test_hook_may_convert_a_checkpoint(self, tmp_path: Path) -> None:
         class Renaming(Hook):
@@ -323,21 +323,21 @@ class TestFiles:
         saved = read_checkpoint(options["load_from"])["state_dict"]
         assert torch.equal(model[0].weight, saved["0.weight"])
         assert torch.equal(model[3].weight, kept)
-        assert "None of the weights fits" in self.get_error(self.trainer(tmp_path, model=nn.Linear(4, 2), **options))
+        assert "No weight matches the model" in self.get_error(self.trainer(tmp_path, model=nn.Linear(4, 2), **options))
 
     def test_bare_state_dict_cannot_be_resumed(self, tmp_path: Path) -> None:
         path = tmp_path / "weights.pth"
         torch.save(toys.net().state_dict(), path)
         message = self.get_error(self.trainer(tmp_path, resume=path))
-        assert message.startswith(f"resume: {path}: This is not a checkpoint to resume from: it has no meta, ")
-        assert message.endswith("say load_from instead of resume.")
-        with pytest.warns(HookWarning, match="no sidecar"):
+        assert message.startswith(f"resume: {path}: Not a checkpoint to resume from: it has no meta, ")
+        assert message.endswith("Set `load_from` instead of `resume` to start from its weights alone.")
+        with pytest.warns(HookWarning, match="no valid sidecar"):
             self.trainer(tmp_path, load_from=path).fit()
 
     def test_missing_averaged_weights_are_an_error(self, tmp_path: Path) -> None:
         trainer = self.trainer(tmp_path, load_from=self.checkpoint(tmp_path), load_weights="averaged")
         assert self.get_error(trainer).endswith(
-            "weights: averaged was asked for, but the file has no averaged weights."
+            "weights: averaged is set, but the checkpoint contains no averaged weights."
         )
 
     def test_corrupted_checkpoint_is_an_error(self, tmp_path: Path) -> None:
@@ -345,12 +345,12 @@ class TestFiles:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-        with pytest.raises(CheckpointError, match="damaged"):
+        with pytest.raises(CheckpointError, match="corrupted"):
             self.trainer(tmp_path, load_from=path).check()
 
     def test_resumed_run_does_not_require_initial_weights(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"work_dir": tmp_path / "earlier", "epochs": 2, "load_from": tmp_path / "gone.pth"}
-        with pytest.raises(CheckpointError, match="gone.pth: there is no such file"):
+        with pytest.raises(CheckpointError, match="gone.pth: file does not exist"):
             toys.trainer(resume="auto", **options).check()
         path = self.checkpoint(tmp_path)
         trainer = toys.trainer(resume="auto", **options)
@@ -384,7 +384,7 @@ class TestDirectoryOfCheckpoints:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
-        ("name", "reason"), [("x" * 300, "File name too long"), ("file/x", ".*file is no directory")]
+        ("name", "reason"), [("x" * 300, "File name too long"), ("file/x", ".*file is not a directory")]
     )
     def test_unwritable_checkpoint_directory_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
         (tmp_path / "file").touch()

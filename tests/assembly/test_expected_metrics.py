@@ -113,7 +113,7 @@ class TestAvailableMetrics:
 class TestMissingMetrics:
     def test_unknown_metric_lists_close_matches_and_all_names(self) -> None:
         assert get_error(trainer(Reader("acuracy"))) == (
-            f"hook 'reader' (module {__name__}): There is no metric 'acuracy'. "
+            f"hook 'reader' (module {__name__}): Unknown metric 'acuracy'. "
             "Did you mean 'accuracy'? Available: val/accuracy, val/loss."
         )
 
@@ -126,17 +126,17 @@ class TestMissingMetrics:
 
     def test_ambiguous_metric_is_an_error(self) -> None:
         loaders = {"near": toys.pairs(1), "far": toys.pairs(1)}
-        assert "can mean val/far/accuracy or val/near/accuracy: write the full name" in get_error(
+        assert "Ambiguous metric 'accuracy': val/far/accuracy or val/near/accuracy. Use the full name" in get_error(
             trainer(Reader("accuracy"), val_loader=loaders)
         )
         trainer(Reader("val/far/accuracy", "near/loss"), val_loader=loaders).check()
 
     def test_training_metrics_are_not_validation_results(self) -> None:
-        assert "There is no metric 'train/loss'." in get_error(trainer(Reader("train/loss")))
+        assert "Unknown metric 'train/loss'." in get_error(trainer(Reader("train/loss")))
 
     def test_metric_of_a_best_checkpoint_is_required(self) -> None:
         message = get_error(trainer(Keeper()))
-        assert f"hook 'keeper' (module {__name__}): There is no metric 'f1'." in message
+        assert f"hook 'keeper' (module {__name__}): Unknown metric 'f1'." in message
 
     def test_required_metrics_require_a_validation(self) -> None:
         with pytest.raises(RequestError, match="^hook 'reader' .* requires 'accuracy', 'loss' of a validation"):
@@ -150,7 +150,7 @@ class TestMissingMetrics:
         stepped = {"model": model, "optimizer": optimizer, "scheduler": plateau}
         trainer(**stepped).check()
         assert get_error(trainer(**stepped, scheduler_monitor="acuracy")).startswith(
-            "scheduler: There is no metric 'acuracy'. Did you mean 'accuracy'?"
+            "scheduler: Unknown metric 'acuracy'. Did you mean 'accuracy'?"
         )
 
 
@@ -158,7 +158,7 @@ class TestUndeclaredMetrics:
     """Unknown metrics are not an error if undeclared results are possible."""
 
     def test_declared_metrics_are_expected(self) -> None:
-        assert "There is no metric 'dice'." in get_error(trainer(Reader("dice"), Giver()))
+        assert "Unknown metric 'dice'." in get_error(trainer(Reader("dice"), Giver()))
         trainer(Reader("dice", "val/dice"), Giver("dice")).check()
         assert "Did you mean 'dice'? Available: val/accuracy, val/dice, val/loss." in get_error(
             trainer(Reader("dise"), Giver("dice"))
@@ -184,7 +184,7 @@ class TestUndeclaredMetrics:
         made = trainer(Reader("bleu"))
         made.bus.on(point)(lambda run: None)
         if known:
-            assert "There is no metric 'bleu'." in get_error(made)
+            assert "Unknown metric 'bleu'." in get_error(made)
         else:
             made.check()
 
@@ -211,9 +211,7 @@ class TestSchedulers:
     )
     def test_scheduler_with_too_few_steps_is_an_error(self, total: int, options: dict[str, Any]) -> None:
         self.made(total, **options).check()
-        with pytest.raises(
-            ConfigError, match=f"^scheduler: the scheduler fails at its step {total}: ValueError: Tried"
-        ):
+        with pytest.raises(ConfigError, match=f"^scheduler: step {total} of the scheduler raised ValueError: Tried"):
             self.made(total - 1, **options).check()
 
     def test_check_does_not_change_the_scheduler(self) -> None:
@@ -227,7 +225,7 @@ class TestSchedulers:
             def step(self) -> None:
                 raise RuntimeError("never")
 
-        with pytest.raises(ConfigError, match="scheduler fails at its step 1: RuntimeError: never"):
+        with pytest.raises(ConfigError, match="step 1 of the scheduler raised RuntimeError: never"):
             trainer(scheduler=Mine()).check()
 
 

@@ -1,3 +1,5 @@
+"""Tests of hook states in checkpoints."""
+
 from __future__ import annotations
 
 import enum
@@ -26,13 +28,13 @@ from tests.toys import Saver, idle_run, trainer
 
 
 @pytest.fixture
-def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def get_warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.WARNING, logger="hookbus")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-class Counts(Hook):
-    """A hook with a state."""
+class StatefulHook(Hook):
+    """Hook with a state."""
 
     value: Any = 0
 
@@ -43,7 +45,7 @@ class Counts(Hook):
         self.value = state["value"]
 
 
-class Colour(enum.IntEnum):
+class Color(enum.IntEnum):
     RED = 1
 
 
@@ -51,95 +53,97 @@ Point = namedtuple("Point", "x y")
 
 
 class TestHookStates:
-    def test_are_kept_by_name_with_version_package_and_settings(self) -> None:
-        hook = Counts(name="mine", priority=3)
+    def test_state_is_stored_by_name_with_version_package_and_config(self) -> None:
+        hook = StatefulHook(name="mine", priority=3)
         hook.value = 5
 
         assert collect(idle_run(hooks=(hook,)))["hooks"] == {
             "mine": {
                 "state": {"value": 5},
                 "version": 1,
-                "type": "Counts",
+                "type": "StatefulHook",
                 "package": "module tests.checkpoints.test_hook_states",
                 "config": {"name": "mine", "priority": 3},
             }
         }
 
-    def test_each_hook_gets_its_own_back(self) -> None:
-        hooks = [Counts(name="a"), Counts(name="b")]
+    def test_each_hook_loads_its_own_state(self) -> None:
+        hooks = [StatefulHook(name="a"), StatefulHook(name="b")]
         hooks[0].value, hooks[1].value = 1, 2
         checkpoint = collect(idle_run(hooks=tuple(hooks)))
-        fresh = [Counts(name="b"), Counts(name="a")]
+        fresh = [StatefulHook(name="b"), StatefulHook(name="a")]
         restore(idle_run(hooks=tuple(fresh)), checkpoint)
 
         assert [hook.value for hook in fresh] == [2, 1]
 
-    def test_one_that_the_checkpoint_does_not_know_is_reported(self, warned: Callable[[], list[str]]) -> None:
-        hook = Counts(name="mine")
+    def test_hook_without_a_state_in_the_checkpoint_is_logged(self, get_warnings: Callable[[], list[str]]) -> None:
+        hook = StatefulHook(name="mine")
         hook.value = 3
         restore(idle_run(hooks=(hook, Hook(name="without a state"))), collect(idle_run()))
 
-        assert warned() == ["The checkpoint holds no state of hook 'mine': it starts afresh."]
+        assert get_warnings() == ["No state of hook 'mine' in the checkpoint; it is re-initialized."]
         assert hook.value == 3
 
-    def test_one_that_is_not_active_is_reported_and_kept(self, warned: Callable[[], list[str]]) -> None:
-        checkpoint = collect(idle_run(hooks=(Counts(name="gone"), Hook(name="without a state"))))
-        run = idle_run(hooks=(Counts(name="here"),))
+    def test_state_of_an_unregistered_hook_is_logged_and_kept(self, get_warnings: Callable[[], list[str]]) -> None:
+        checkpoint = collect(idle_run(hooks=(StatefulHook(name="gone"), Hook(name="without a state"))))
+        run = idle_run(hooks=(StatefulHook(name="here"),))
         restore(run, {**checkpoint, "hooks": {**checkpoint["hooks"], **collect(run)["hooks"]}})
         again = collect(run)["hooks"]
 
-        assert warned() == [
-            "The checkpoint holds state of hook 'gone' (module tests.checkpoints.test_hook_states), "
-            "which is not active."
+        assert get_warnings() == [
+            "The checkpoint contains state of hook 'gone' (module tests.checkpoints.test_hook_states), "
+            "which is not registered."
         ]
         assert again["gone"] == checkpoint["hooks"]["gone"]
         assert set(again) == {"gone", "here", "without a state"}
 
-    def test_another_layout_of_a_state_is_an_error(self) -> None:
-        checkpoint = collect(idle_run(hooks=(Counts(name="mine"),)))
+    def test_another_state_version_is_an_error(self) -> None:
+        checkpoint = collect(idle_run(hooks=(StatefulHook(name="mine"),)))
         checkpoint["hooks"]["mine"]["version"] = 4
 
         with pytest.raises(CheckpointError) as caught:
-            restore(idle_run(hooks=(Counts(name="mine"),)), checkpoint)
+            restore(idle_run(hooks=(StatefulHook(name="mine"),)), checkpoint)
         assert str(caught.value) == (
-            "hook 'mine': the checkpoint holds version 4 of its state (module tests.checkpoints.test_hook_states), "
-            "and the installed module tests.checkpoints.test_hook_states reads version 1."
+            "hook 'mine': the checkpoint contains state version 4 (module tests.checkpoints.test_hook_states), but the "
+            "installed module tests.checkpoints.test_hook_states loads version 1. Install the version that wrote the "
+            "checkpoint."
         )
 
     @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True)])
-    def test_numbers_of_numpy_are_kept_as_those_of_python(self, value: Any) -> None:
-        hook = Counts(name="mine")
+    def test_numpy_scalars_are_stored_as_python_numbers(self, value: Any) -> None:
+        hook = StatefulHook(name="mine")
         hook.value = {"scores": [value]}
         checkpoint = collect(idle_run(hooks=(hook,)))
 
-        (kept,) = checkpoint["hooks"]["mine"]["state"]["value"]["scores"]
-        assert kept == value
-        assert type(kept) in (float, int, bool)
+        (number,) = checkpoint["hooks"]["mine"]["state"]["value"]["scores"]
+        assert number == value
+        assert type(number) in (float, int, bool)
 
     @pytest.mark.parametrize(
-        ("value", "place"),
+        ("value", "path"),
         [
-            (np.datetime64("2020-01-01"), "['value'] is a date"),
-            (np.ones(2), "['value'] is a ndarray"),
-            ({"a": [0, {"b": Path("x")}]}, "['value']['a'][1]['b'] is a PosixPath"),
-            (Colour.RED, "['value'] is a Colour"),
-            (Point(1, 2), "['value'] is a Point"),
-            (defaultdict(int), "['value'] is a defaultdict"),
-            (frozenset([1]), "['value'] is a frozenset"),
-            ({Path("x"): 1}, "['value']: the key PosixPath('x') is a PosixPath"),
-            ({(1, np.int64(2)): 1}, "['value']: the key (1, np.int64(2))[1] is a int64"),
-            (lambda: 1, "['value'] is a function"),
+            (np.datetime64("2020-01-01"), "['value']: invalid type date"),
+            (np.ones(2), "['value']: invalid type ndarray"),
+            ({"a": [0, {"b": Path("x")}]}, "['value']['a'][1]['b']: invalid type PosixPath"),
+            (Color.RED, "['value']: invalid type Color"),
+            (Point(1, 2), "['value']: invalid type Point"),
+            (defaultdict(int), "['value']: invalid type defaultdict"),
+            (frozenset([1]), "['value']: invalid type frozenset"),
+            ({Path("x"): 1}, "['value']: the key PosixPath('x'): invalid type PosixPath"),
+            ({(1, np.int64(2)): 1}, "['value']: the key (1, np.int64(2))[1]: invalid type int64"),
+            (lambda: 1, "['value']: invalid type function"),
         ],
     )
-    def test_what_is_not_plain_data_is_refused_by_hook_and_key(self, value: Any, place: str) -> None:
-        hook = Counts(name="mine")
+    def test_object_of_another_type_is_rejected_with_hook_and_key(self, value: Any, path: str) -> None:
+        hook = StatefulHook(name="mine")
         hook.value = value
 
         with pytest.raises(CheckpointError) as caught:
             collect(idle_run(hooks=(hook,)))
         assert str(caught.value) == (
-            f"hook 'mine': state_dict(){place}. A checkpoint holds plain Python values and tensors only, so that "
-            "reading it runs no code: convert it, for example by float(), str(), dict() or torch.as_tensor()."
+            f"hook 'mine': state_dict(){path}. A checkpoint contains only built-in Python types and tensors, so that "
+            "loading it executes no code. Convert the value, for example with float(), str(), dict() or "
+            "torch.as_tensor()."
         )
 
     @pytest.mark.parametrize(
@@ -161,8 +165,8 @@ class TestHookStates:
             *(torch.Size([1, 2]), torch.float16, torch.device("cpu")),
         ],
     )
-    def test_whatever_passes_can_be_read_back(self, tmp_path: Path, value: Any) -> None:
-        hook = Counts(name="mine")
+    def test_every_accepted_value_can_be_loaded(self, tmp_path: Path, value: Any) -> None:
+        hook = StatefulHook(name="mine")
         hook.value = value
         write_checkpoint(tmp_path / "a.pth", collect(idle_run(hooks=(hook,))), 1)
         read = read_checkpoint(tmp_path / "a.pth")["hooks"]["mine"]["state"]["value"]
@@ -170,15 +174,15 @@ class TestHookStates:
         assert type(read) is type(value)
         assert fingerprint(read) == fingerprint(value)
 
-    def test_what_a_hook_puts_into_the_checkpoint_is_looked_at_before_it_is_written(self, tmp_path: Path) -> None:
-        class Adds(Hook):
+    def test_value_added_to_the_checkpoint_is_validated_before_writing(self, tmp_path: Path) -> None:
+        class AddsToCheckpoint(Hook):
             def before_save_checkpoint(self, checkpoint: dict[str, Any], run: Run) -> None:
                 checkpoint["mine"] = {"good": 1, "bad": np.ones(2)} if run.iters_done == 2 else {"good": 1}
 
         saver = Saver()
         with pytest.raises(
-            CheckpointError, match=r"^checkpoint\['mine'\]\['bad'\] is a ndarray. A checkpoint holds plain"
+            CheckpointError, match=r"^checkpoint\['mine'\]\['bad'\]: invalid type ndarray. A checkpoint contains only"
         ):
-            trainer(saver, Adds(), iterations=3, work_dir=tmp_path).fit()
+            trainer(saver, AddsToCheckpoint(), iterations=3, work_dir=tmp_path).fit()
         assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == ["iter_1.pth"]
         assert read_checkpoint(saver.files[0])["mine"] == {"good": 1}

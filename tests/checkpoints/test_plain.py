@@ -1,3 +1,5 @@
+"""Tests of the validation of checkpoint contents."""
+
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
@@ -12,57 +14,57 @@ from hookbus.checkpoints.plain import check_plain, plain_state
 from hookbus.errors import CheckpointError
 
 
-class Tagged(torch.Tensor):
-    """A tensor of a type of its own."""
+class TaggedTensor(torch.Tensor):
+    """Tensor subclass."""
 
 
-def test_plain_values_and_tensors_pass_however_deep_they_are() -> None:
+def test_nested_builtin_types_and_tensors_are_accepted() -> None:
     weight = nn.Parameter(torch.ones(2))
-    tagged = torch.ones(2).as_subclass(Tagged)
+    tagged = torch.ones(2).as_subclass(TaggedTensor)
     check_plain({"a": [1, None, ({"b": OrderedDict(c=weight)},)], 2: {tagged}, (3, "d"): Counter("e")}, "checkpoint")
 
 
 @pytest.mark.parametrize(
-    ("value", "place"),
+    ("value", "path"),
     [
-        ({"a": object()}, "['a'] is a object"),
-        ({"a": 1, "b": [1, object()]}, "['b'][1] is a object"),
-        ([1, {"a": {2.5: object()}}], "[1]['a'][2.5] is a object"),
-        ({(1, object): 1}, "[1] is a type"),
-        ({np.int64(1): 1}, " is a int64"),
-        ({"lr": np.float32(1)}, "['lr'] is a float32"),
+        ({"a": object()}, "['a']: invalid type object"),
+        ({"a": 1, "b": [1, object()]}, "['b'][1]: invalid type object"),
+        ([1, {"a": {2.5: object()}}], "[1]['a'][2.5]: invalid type object"),
+        ({(1, object): 1}, "[1]: invalid type type"),
+        ({np.int64(1): 1}, ": invalid type int64"),
+        ({"lr": np.float32(1)}, "['lr']: invalid type float32"),
     ],
 )
-def test_what_is_not_plain_is_named_with_its_place(value: Any, place: str) -> None:
+def test_object_of_another_type_is_reported_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         check_plain(value, "checkpoint")
     message = str(caught.value)
     assert message.startswith("checkpoint")
-    assert place in message
+    assert path in message
 
 
-def test_numbers_of_numpy_become_those_of_python_in_containers_of_their_own() -> None:
+def test_numpy_scalars_are_converted_in_new_containers() -> None:
     weight = torch.ones(2)
     state = {"groups": [{"lr": np.float64(0.5), "betas": (np.float32(0.5), 1)}], "state": {0: {"step": weight}}}
 
-    found = plain_state(state, "optimizer")
+    plain = plain_state(state, "optimizer")
 
-    assert found == {"groups": [{"lr": 0.5, "betas": (0.5, 1)}], "state": {0: {"step": weight}}}
-    assert type(found["groups"][0]["lr"]) is type(found["groups"][0]["betas"][0]) is float
-    assert found["state"][0]["step"] is weight
-    assert found["state"][0] is not state["state"][0]  # whoever changes a checkpoint changes no optimizer
+    assert plain == {"groups": [{"lr": 0.5, "betas": (0.5, 1)}], "state": {0: {"step": weight}}}
+    assert type(plain["groups"][0]["lr"]) is type(plain["groups"][0]["betas"][0]) is float
+    assert plain["state"][0]["step"] is weight
+    assert plain["state"][0] is not state["state"][0]  # modifying a checkpoint must not modify the optimizer
 
 
 @pytest.mark.parametrize(
-    ("state", "place"),
+    ("state", "path"),
     [
-        ({"groups": [{"lr": object()}]}, "['groups'][0]['lr'] is a object"),
-        ({"state": {0: {"step": 1, "seen": np.ones(2)}}}, "['state'][0]['seen'] is a ndarray"),
-        ({"state": {0: {object: 1}}}, "['state'][0]: the key <class 'object'> is a type"),
-        ({"lr": (1.0, np.sqrt)}, "['lr'][1] is a ufunc"),
+        ({"groups": [{"lr": object()}]}, "['groups'][0]['lr']: invalid type object"),
+        ({"state": {0: {"step": 1, "seen": np.ones(2)}}}, "['state'][0]['seen']: invalid type ndarray"),
+        ({"state": {0: {object: 1}}}, "['state'][0]: the key <class 'object'>: invalid type type"),
+        ({"lr": (1.0, np.sqrt)}, "['lr'][1]: invalid type ufunc"),
     ],
 )
-def test_what_is_not_plain_in_a_state_is_named_with_its_place(state: Any, place: str) -> None:
+def test_object_of_another_type_in_a_state_is_reported_with_its_path(state: Any, path: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         plain_state(state, "checkpoint['optimizer']")
-    assert str(caught.value).startswith("checkpoint['optimizer']" + place)
+    assert str(caught.value).startswith("checkpoint['optimizer']" + path)

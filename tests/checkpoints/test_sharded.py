@@ -1,4 +1,4 @@
-"""Generations: written whole or not at all, read spread or whole, and any damage seen."""
+"""Tests of generations: atomic writes, loading with and without sharding, and detection of corruption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookbus.errors import CheckpointDamaged, CheckpointError
 from hookbus.model.layouts import is_spread
 from hookbus.ranks import Ranks
 from hookbus.state import find_newest, read_checkpoint, write_checkpoint
-from tests.dying import deaths
+from tests.dying import kill_at_each_operation
 from tests.spread import WEIGHT, checkpoint, layout, one_process, written
 
 
@@ -31,70 +31,70 @@ def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-class TestAGeneration:
-    def test_is_read_through_its_name_with_whole_tensors(self, tmp_path: Path) -> None:
-        found = read_checkpoint(written(tmp_path))
+class TestGeneration:
+    def test_generation_is_loaded_through_its_reference_with_full_tensors(self, tmp_path: Path) -> None:
+        loaded = read_checkpoint(written(tmp_path))
 
-        assert torch.equal(found["state_dict"]["a/b%"], WEIGHT)
-        assert torch.equal(found["state_dict"]["mean"], torch.ones(2))
-        assert found["hooks"]["ema"]["averaged"][1:] == [1.5, "text"]
-        assert found.keys() == checkpoint().keys()
+        assert torch.equal(loaded["state_dict"]["a/b%"], WEIGHT)
+        assert torch.equal(loaded["state_dict"]["mean"], torch.ones(2))
+        assert loaded["hooks"]["ema"]["averaged"][1:] == [1.5, "text"]
+        assert loaded.keys() == checkpoint().keys()
 
-    def test_is_read_by_its_directory_as_well(self, tmp_path: Path) -> None:
+    def test_generation_is_loaded_by_its_directory(self, tmp_path: Path) -> None:
         written(tmp_path)
 
         assert torch.equal(read_checkpoint(tmp_path / "generation_1")["state_dict"]["a/b%"], WEIGHT)
 
-    def test_is_read_spread_as_the_reader_wants_it(self, tmp_path: Path) -> None:
-        found = read_checkpoint(written(tmp_path), layout=layout())
-        weight = found["state_dict"]["a/b%"]
+    def test_generation_is_loaded_with_the_sharding_of_the_caller(self, tmp_path: Path) -> None:
+        loaded = read_checkpoint(written(tmp_path), layout=layout())
+        weight = loaded["state_dict"]["a/b%"]
 
         assert is_spread(weight)
         assert torch.equal(weight.full_tensor(), WEIGHT)
-        assert not is_spread(found["state_dict"]["mean"])
+        assert not is_spread(loaded["state_dict"]["mean"])
 
-    def test_stores_a_tensor_once_that_is_in_two_places(self, tmp_path: Path) -> None:
-        found = read_checkpoint(written(tmp_path))
+    def test_tensor_at_two_paths_is_stored_once(self, tmp_path: Path) -> None:
+        loaded = read_checkpoint(written(tmp_path))
 
-        assert found["hooks"]["ema"]["averaged"][0] is found["state_dict"]["a/b%"]
+        assert loaded["hooks"]["ema"]["averaged"][0] is loaded["state_dict"]["a/b%"]
         stored = sum(path.stat().st_size for path in (tmp_path / "generation_1").glob("*.distcp"))
-        assert stored < 2 * (stored - WEIGHT.nbytes)  # what torch.save adds is more than the numbers
+        assert stored < 2 * (stored - WEIGHT.nbytes)  # the overhead of the format exceeds the data
 
-    def test_has_an_outline(self, tmp_path: Path) -> None:
+    def test_outline_of_a_generation_contains_meta_tensors(self, tmp_path: Path) -> None:
         weight = outline_of(written(tmp_path))["state_dict"]["a/b%"]
 
         assert (weight.device.type, tuple(weight.shape)) == ("meta", (7, 5))
 
-    def test_is_outlined_without_its_numbers(self, tmp_path: Path) -> None:
+    def test_metadata_is_loaded_without_the_shards(self, tmp_path: Path) -> None:
         written(tmp_path)
         for path in (tmp_path / "generation_1").glob("*.distcp"):
             path.unlink()
-        found = read_generation(tmp_path / "generation_1", map_location="meta")
+        loaded = read_generation(tmp_path / "generation_1", map_location="meta")
 
-        assert found.keys() == checkpoint().keys()
-        assert found["state_dict"]["a/b%"].device.type == "meta"
+        assert loaded.keys() == checkpoint().keys()
+        assert loaded["state_dict"]["a/b%"].device.type == "meta"
 
-    def test_says_who_wrote_it(self, tmp_path: Path) -> None:
+    def test_manifest_contains_the_run_and_the_world_size(self, tmp_path: Path) -> None:
         written(tmp_path, 4)
         manifest = read_manifest(tmp_path / "generation_4")
 
         assert (manifest["generation"], manifest["run"], manifest["processes"]) == (4, "a-run", 1)
         assert set(manifest["files"]) == {".metadata", "__0_0.distcp", "checkpoint.pth"}
 
-    def test_keeps_every_type_of_number(self, tmp_path: Path) -> None:
-        kinds = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
-        tensors = {str(kind): layout().spread(torch.tensor([0, 1, 1]).to(kind)) for kind in kinds}
+    def test_every_dtype_is_preserved(self, tmp_path: Path) -> None:
+        dtypes = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
+        tensors = {str(dtype): layout().spread(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
         write_generation(tmp_path, {**checkpoint(), "state_dict": tensors}, 1, Ranks())
-        found = read_checkpoint(tmp_path / "generation_1")["state_dict"]
+        loaded = read_checkpoint(tmp_path / "generation_1")["state_dict"]
 
-        for kind in kinds:
-            assert torch.equal(found[str(kind)], torch.tensor([0, 1, 1]).to(kind))
-            assert found[str(kind)].dtype == kind
+        for dtype in dtypes:
+            assert torch.equal(loaded[str(dtype)], torch.tensor([0, 1, 1]).to(dtype))
+            assert loaded[str(dtype)].dtype == dtype
 
 
-class TestDamage:
+class TestCorruption:
     @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
-    def test_of_any_file_is_seen_and_an_older_checkpoint_is_used(self, tmp_path: Path, name: str) -> None:
+    def test_corruption_of_any_file_is_detected_and_an_older_checkpoint_used(self, tmp_path: Path, name: str) -> None:
         written(tmp_path, 1, "epoch_1.pth")
         path = written(tmp_path, 2, "epoch_2.pth")
         content = bytearray((tmp_path / "generation_2" / name).read_bytes())
@@ -103,20 +103,20 @@ class TestDamage:
 
         with pytest.raises(CheckpointDamaged, match=f"generation_2.*{name}"):
             read_checkpoint(path)
-        found = find_newest(tmp_path)
-        assert found is not None
-        assert found[0].name == "epoch_1.pth"
-        assert name in found[2][0]
+        loaded = find_newest(tmp_path)
+        assert loaded is not None
+        assert loaded[0].name == "epoch_1.pth"
+        assert name in loaded[2][0]
 
     @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
-    def test_by_a_missing_file_is_seen(self, tmp_path: Path, name: str) -> None:
+    def test_missing_file_is_detected(self, tmp_path: Path, name: str) -> None:
         path = written(tmp_path)
         (tmp_path / "generation_1" / name).unlink()
 
         with pytest.raises(CheckpointDamaged, match=name):
             read_checkpoint(path)
 
-    def test_by_exchanged_generations_is_seen(self, tmp_path: Path) -> None:
+    def test_exchanged_generations_are_detected(self, tmp_path: Path) -> None:
         path = written(tmp_path, 1)
         written(tmp_path, 2, "epoch_2.pth")
         shutil.rmtree(tmp_path / "generation_1")
@@ -125,50 +125,50 @@ class TestDamage:
         with pytest.raises(CheckpointDamaged, match="not the generation that was saved under this name"):
             read_checkpoint(path)
 
-    def test_by_a_name_that_was_copied_alone_says_what_to_copy(self, tmp_path: Path) -> None:
+    def test_reference_copied_alone_is_reported_with_the_directory(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         copy = shutil.copy(written(tmp_path), tmp_path / "elsewhere")
         shutil.copy(tmp_path / "epoch_1.pth.json", tmp_path / "elsewhere")
 
-        with pytest.raises(CheckpointError, match=r"its tensors are in generation_1, which is not here\. Copy"):
+        with pytest.raises(CheckpointError, match=r"its tensors are in generation_1, which does not exist\. Copy"):
             read_checkpoint(copy)
 
-    def test_by_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:
+    def test_reference_outside_the_directory_is_rejected(self, tmp_path: Path) -> None:
         written(tmp_path / "other")
         pointer = {"generation": {"directory": "../other/generation_1", "manifest": ""}}
         write_checkpoint(tmp_path / "x" / "epoch_1.pth", pointer, 1)
 
-        with pytest.raises(CheckpointDamaged, match="which is no generation"):
+        with pytest.raises(CheckpointDamaged, match="invalid reference to a generation"):
             read_checkpoint(tmp_path / "x" / "epoch_1.pth")
 
 
-class TestASaveThatFails:
-    def test_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestFailedSave:
+    def test_failed_save_leaves_no_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         written(tmp_path)
         before = sorted(tmp_path.rglob("*"))
 
-        def full(*_: Any, **__: Any) -> None:
+        def raise_disk_full(*_: Any, **__: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        for place in (
+        for target in (
             "hookbus.checkpoints.shards.flush",
             "hookbus.checkpoints.sharded.commit",
             "hookbus.checkpoints.generations.write_json",
             "os.rename",
         ):
             with monkeypatch.context() as patch:
-                patch.setattr(place, full)
+                patch.setattr(target, raise_disk_full)
                 with pytest.raises(CheckpointError, match="could not be written: .*No space left"):
                     write_generation(tmp_path, checkpoint(), 2, Ranks())
             assert sorted(tmp_path.rglob("*")) == before
 
-    def test_in_torch_is_an_error_like_any_other(self, tmp_path: Path) -> None:
+    def test_failure_in_torch_is_a_checkpoint_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
 
         with pytest.raises(CheckpointError, match="could not be written: .*NotADirectoryError"):
             write_generation(tmp_path / "file", checkpoint(), 1, Ranks())
 
-    def test_never_replaces_a_generation(self, tmp_path: Path) -> None:
+    def test_existing_generation_is_not_replaced(self, tmp_path: Path) -> None:
         written(tmp_path)
 
         with pytest.raises(CheckpointError, match="generation_1 could not be written: .*not empty"):
@@ -177,36 +177,37 @@ class TestASaveThatFails:
         assert torch.equal(read_checkpoint(tmp_path / "epoch_1.pth")["state_dict"]["a/b%"], WEIGHT)
 
 
-def test_all_of_it_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, str]] = []
+def test_generation_is_fsynced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace: list[tuple[str, str]] = []
     fsync, rename = os.fsync, os.rename
 
-    def noted_fsync(descriptor: int) -> None:
-        is_ours = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY  # torch's own comes too early
-        seen.append(("flush" if is_ours else "fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+    def traced_fsync(descriptor: int) -> None:
+        # torch fsyncs its files as well, through descriptors for writing, but before they are complete.
+        is_flush = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        trace.append(("flush" if is_flush else "fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
         fsync(descriptor)
 
-    def noted_rename(source: Any, target: Any) -> None:
-        seen.append(("rename", str(target)))
+    def traced_rename(source: Any, target: Any) -> None:
+        trace.append(("rename", str(target)))
         rename(source, target)
 
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "rename", noted_rename)
+    monkeypatch.setattr(os, "fsync", traced_fsync)
+    monkeypatch.setattr(os, "rename", traced_rename)
     write_generation(tmp_path, checkpoint(), 1, Ranks())
 
-    named = seen.index(("rename", str(tmp_path / "generation_1")))
-    before = {Path(path).name for kind, path in seen[:named] if kind == "flush"}
+    renamed = trace.index(("rename", str(tmp_path / "generation_1")))
+    before = {Path(path).name for operation, path in trace[:renamed] if operation == "flush"}
     assert {".metadata", "__0_0.distcp"} <= before
-    assert any(name.startswith(".tmp-") for name in before), "the directory itself, with the names in it"
-    assert seen[named + 1 :] == [("flush", str(tmp_path))]
+    assert any(name.startswith(".tmp-") for name in before), "the directory is fsynced as well"
+    assert trace[renamed + 1 :] == [("flush", str(tmp_path))]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # some forty processes, one after the other
-def test_a_death_at_any_moment_leaves_the_newest_generation_that_was_named(tmp_path: Path) -> None:
-    sound, folder = tmp_path / "sound", tmp_path / "folder"
-    files.link(written(sound), sound / "last.pth")
-    seen: set[float] = set()
+@pytest.mark.timeout(300)  # about 40 processes, sequentially
+def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path) -> None:
+    original, folder = tmp_path / "original", tmp_path / "folder"
+    files.link(written(original), original / "last.pth")
+    differences: set[float] = set()
 
     def save_again() -> None:
         path = written(folder, 2, "epoch_2.pth", weight=WEIGHT + 1)
@@ -214,23 +215,23 @@ def test_a_death_at_any_moment_leaves_the_newest_generation_that_was_named(tmp_p
         files.remove(folder / "epoch_1.pth")
         sweep(folder, "a-run")
 
-    def look_and_go_back() -> None:
+    def check_and_reset() -> None:
         if folder.exists():
-            found = find_newest(folder)
-            assert found is not None
-            difference = (found[1]["state_dict"]["a/b%"] - WEIGHT).unique().tolist()
-            seen.update(difference)
+            loaded = find_newest(folder)
+            assert loaded is not None
+            difference = (loaded[1]["state_dict"]["a/b%"] - WEIGHT).unique().tolist()
+            differences.update(difference)
             assert len(difference) == 1
             files.remove_leftovers(folder, "a-run")
             assert list(folder.glob(".tmp*")) == []
             shutil.rmtree(folder)
-        shutil.copytree(sound, folder)
+        shutil.copytree(original, folder)
 
-    assert deaths(save_again, look_and_go_back) > 20
-    assert seen == {0.0, 1.0}
+    assert kill_at_each_operation(save_again, check_and_reset) > 20
+    assert differences == {0.0, 1.0}
 
 
-def test_what_a_process_that_died_has_left_is_cleared_away(tmp_path: Path) -> None:
+def test_temporary_directory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     shutil.copytree(written(tmp_path).parent / "generation_1", tmp_path / files.temporary_name("a-run"))
     (tmp_path / f".tmp-a-run-{'0' * 32}").symlink_to(tmp_path / "generation_1")
     files.remove_leftovers(tmp_path, "a-run")

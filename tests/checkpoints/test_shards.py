@@ -1,4 +1,4 @@
-"""What is read of spread tensors: numbers, and nothing that could run code or leads elsewhere."""
+"""Tests of loading shards: without executing code, and only from their directory."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Malicious:
         return os.mkdir, ("was-run",)
 
 
-def test_no_code_is_run_of_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_metadata_executes_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path)
     (tmp_path / "generation_1/.metadata").write_bytes(pickle.dumps(Malicious()))
 
-    with pytest.raises(CheckpointDamaged, match=r"posix\.mkdir, and reading that would run code"):
+    with pytest.raises(CheckpointDamaged, match=r"posix\.mkdir, and loading that would execute code"):
         read_generation(tmp_path / "generation_1")
     assert not (tmp_path / "was-run").exists()
 
 
-def test_no_code_is_run_of_items_that_are_no_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_non_tensor_items_executes_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path)
     evil: dict[str, Any] = {"state_dict/a%2Fb%25": Malicious()}
@@ -52,13 +52,13 @@ def test_no_code_is_run_of_items_that_are_no_tensors(tmp_path: Path, monkeypatch
     assert not (tmp_path / "was-run").exists()
 
 
-def test_no_file_outside_is_read(tmp_path: Path) -> None:
+def test_file_outside_the_directory_is_rejected(tmp_path: Path) -> None:
     written(tmp_path)
-    place = tmp_path / "generation_1/.metadata"
-    metadata = pickle.loads(place.read_bytes())
+    path = tmp_path / "generation_1/.metadata"
+    metadata = pickle.loads(path.read_bytes())
     for index, info in metadata.storage_data.items():
         metadata.storage_data[index] = replace(info, relative_path="../generation_2/__0_0.distcp")
-    place.write_bytes(pickle.dumps(metadata))
+    path.write_bytes(pickle.dumps(metadata))
 
-    with pytest.raises(CheckpointDamaged, match="leads out of its directory"):
+    with pytest.raises(CheckpointDamaged, match="refers to a file outside its directory"):
         read_generation(tmp_path / "generation_1")

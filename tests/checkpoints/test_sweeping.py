@@ -1,4 +1,4 @@
-"""Which generations are removed, and which stay."""
+"""Tests of the removal of unreferenced generations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def test_removes_what_no_file_names(tmp_path: Path) -> None:
+def test_unreferenced_generations_are_removed(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
         written(tmp_path, generation, "last.pth")
     files.link(tmp_path / "last.pth", tmp_path / "best.pth")
@@ -29,7 +29,7 @@ def test_removes_what_no_file_names(tmp_path: Path) -> None:
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_leaves_those_of_other_runs_and_those_that_nobody_knows(tmp_path: Path) -> None:
+def test_generations_of_other_runs_and_without_a_manifest_are_kept(tmp_path: Path) -> None:
     written(tmp_path, 1, run="other")
     written(tmp_path, 2, "epoch_2.pth")
     (tmp_path / "generation_2/manifest.json").write_text("{}")
@@ -40,7 +40,7 @@ def test_leaves_those_of_other_runs_and_those_that_nobody_knows(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_1", "generation_2"]
 
 
-def test_counts_names_without_a_sidecar_and_none_that_cannot_be_read(tmp_path: Path) -> None:
+def test_reference_counts_without_a_sidecar_but_not_if_corrupted(tmp_path: Path) -> None:
     for generation in (1, 2):
         written(tmp_path, generation, f"epoch_{generation}.pth")
         (tmp_path / f"epoch_{generation}.pth.json").unlink()

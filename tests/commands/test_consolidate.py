@@ -68,7 +68,7 @@ def test_existing_file_is_not_overwritten(generation: Path, tmp_path: Path) -> N
 def test_corrupted_generation_is_an_error(generation: Path) -> None:
     (generation / "__0_0.distcp").write_bytes(b"")
 
-    with pytest.raises(CheckpointDamaged, match=r"__0_0\.distcp: damaged"):
+    with pytest.raises(CheckpointDamaged, match=r"__0_0\.distcp: corrupted"):
         consolidate(generation)
     assert not generation.with_name("generation_7.pth").exists()
 
@@ -92,4 +92,4 @@ def test_command_with_a_missing_generation_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["consolidate", str(tmp_path / "generation_1")])
 
     assert done.exit_code == 1
-    assert "there is no such file" in done.output
+    assert "file does not exist" in done.output

@@ -1,4 +1,4 @@
-"""A file that grows by whole pieces."""
+"""Tests of the append-only file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from hookbus.records.appended_file import AppendedFile
 
-FULL = """
+WRITE_TO_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from hookbus.records.appended_file import AppendedFile
@@ -34,7 +34,7 @@ file.close()
 """
 
 
-def test_a_piece_is_in_the_file_after_the_next_flush(tmp_path: Path) -> None:
+def test_data_is_written_by_the_next_flush(tmp_path: Path) -> None:
     file = AppendedFile(tmp_path / "new" / "file")
     file.put(b"a")
     assert file.path.read_bytes() == b""
@@ -46,7 +46,7 @@ def test_a_piece_is_in_the_file_after_the_next_flush(tmp_path: Path) -> None:
     assert file.path.read_bytes() == b"abc"
 
 
-def test_what_is_forgotten_is_not_written(tmp_path: Path) -> None:
+def test_discarded_data_is_not_written(tmp_path: Path) -> None:
     file = AppendedFile(tmp_path / "file")
     file.put(b"a")
     file.forget()
@@ -54,17 +54,17 @@ def test_what_is_forgotten_is_not_written(tmp_path: Path) -> None:
     assert file.path.read_bytes() == b""
 
 
-def test_a_torn_line_is_none(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_omitted(tmp_path: Path) -> None:
     file = AppendedFile(tmp_path / "file")
     assert file.lines() == []
-    for piece in (b"torn", b", and whole\n", "größe\r\n".encode(), b"\n", b"to"):
-        file.put(piece)
+    for data in (b"first", b", complete\n", "größe\r\n".encode(), b"\n", b"in"):
+        file.put(data)
         file.flush()
-    assert file.lines() == ["torn, and whole\n", "größe\r\n", "\n"]
+    assert file.lines() == ["first, complete\n", "größe\r\n", "\n"]
     file.close()
 
 
-def test_other_content_takes_the_place_of_all_that_is_there_and_writing_goes_on_behind_it(tmp_path: Path) -> None:
+def test_replaced_content_is_followed_by_later_data(tmp_path: Path) -> None:
     file = AppendedFile(tmp_path / "file")
     file.put(b"abc")
     file.flush()
@@ -76,19 +76,19 @@ def test_other_content_takes_the_place_of_all_that_is_there_and_writing_goes_on_
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_file_that_was_removed_is_told(tmp_path: Path) -> None:
+def test_flush_to_a_deleted_file_raises(tmp_path: Path) -> None:
     file = AppendedFile(tmp_path / "file")
     file.put(b"a")
     file.path.unlink()
-    with pytest.raises(FileNotFoundError, match="it was removed while it was written"):
+    with pytest.raises(FileNotFoundError, match="the file was deleted while it was open"):
         file.flush()
     file.close()
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_full_disk_leaves_the_file_unchanged(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "file")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WRITE_TO_A_FULL_DISK, str(tmp_path / "file")], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "first\n"  # 4 bytes of the second would have had room
+    assert done.stdout == "first\n"  # the limit leaves space for 4 bytes of the second line
     assert (tmp_path / "file").read_bytes() == b"first\nagain\n"

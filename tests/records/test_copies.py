@@ -1,4 +1,4 @@
-"""Values on their way to another thread."""
+"""Tests of host copies for another thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookbus.records.copies import current_stream, finite_values, kept, number_o
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, requires_grad=True), np.ones(2)])
-def test_a_value_is_kept_as_it_was(value: torch.Tensor | np.ndarray) -> None:
+def test_copy_is_independent_of_later_changes(value: torch.Tensor | np.ndarray) -> None:
     read = kept(value)
     with torch.no_grad():
         value *= 7
@@ -22,7 +22,7 @@ def test_a_value_is_kept_as_it_was(value: torch.Tensor | np.ndarray) -> None:
 
 
 @pytest.mark.gpu
-def test_a_copy_from_a_device_is_only_begun() -> None:
+def test_copy_from_a_device_is_independent_of_later_kernels() -> None:
     value = torch.ones(1000, device="cuda")
     read = kept(value)
     value.mul_(7)
@@ -31,18 +31,18 @@ def test_a_copy_from_a_device_is_only_begun() -> None:
 
 
 @pytest.mark.gpu
-def test_another_thread_queues_its_work_behind_that_of_this_one() -> None:
+def test_current_stream_is_selected_on_another_thread() -> None:
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         stream = current_stream()
 
-    def elsewhere() -> tuple[bool, bool]:
+    def get_streams() -> tuple[bool, bool]:
         before = torch.cuda.current_stream() == side
         with stream:
             return before, torch.cuda.current_stream() == side
 
     with ThreadPoolExecutor(1) as executor:
-        assert executor.submit(elsewhere).result() == (False, True)
+        assert executor.submit(get_streams).result() == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_another_thread_queues_its_work_behind_that_of_this_one() -> None:
         (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
     ],
 )
-def test_a_number_of_any_library_is_a_float(value: object, number: float) -> None:
+def test_number_of_any_library_becomes_a_float(value: object, number: float) -> None:
     assert (number_of(value), type(number_of(value))) == (number, float)
 
 
@@ -64,12 +64,12 @@ def test_a_number_of_any_library_is_a_float(value: object, number: float) -> Non
     ("value", "error"),
     [("a", TypeError), (None, TypeError), (1j, TypeError), (torch.ones(2), RuntimeError), (10**400, OverflowError)],
 )
-def test_what_is_no_single_number_is_refused(value: object, error: type[Exception]) -> None:
+def test_value_that_is_not_a_single_number_raises(value: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         number_of(value)
 
 
-def test_the_size_of_a_tensor_is_that_of_its_bytes() -> None:
+def test_size_of_a_tensor_includes_its_bytes() -> None:
     assert size_of(torch.zeros(10, dtype=torch.float64)) == 180
     assert size_of(3.0) == 100
 
@@ -82,12 +82,12 @@ def test_the_size_of_a_tensor_is_that_of_its_bytes() -> None:
         [1, -2],
     ],
 )
-def test_finite_values_are_flat_and_in_double_precision(values: Any) -> None:
-    found = finite_values("spread", values)
-    assert (found.tolist(), found.dtype) == ([1.0, -2.0], np.float64)
+def test_finite_values_are_one_dimensional_float64(values: Any) -> None:
+    finite = finite_values("values", values)
+    assert (finite.tolist(), finite.dtype) == ([1.0, -2.0], np.float64)
 
 
 @pytest.mark.parametrize("values", [[], [math.nan, math.inf]])
-def test_without_a_finite_value_there_is_no_distribution(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="'spread' holds no finite value"):
-        finite_values("spread", values)
+def test_values_without_a_finite_one_raise(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="'values' contains no finite value"):
+        finite_values("values", values)

@@ -1,4 +1,4 @@
-"""What a `WriterHook` puts into its queue."""
+"""Tests of the entries in the queue of a `WriterHook`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hookbus.records.writer_thread import Entry
 from hookbus.writers import Writer
 
 
-class Notebook(Writer):
-    """A back end in memory."""
+class MemoryWriter(Writer):
+    """Writer that stores all records in memory."""
 
     def __init__(self) -> None:
         self.lines: list[Any] = []
@@ -32,69 +32,69 @@ class Notebook(Writer):
         self.lines.append((path, name))
 
 
-def written(*entries: Entry) -> tuple[list[Any], list[str]]:
-    """What entries write, and what they report."""
-    notebook, problems = Notebook(), list[str]()
+def write_entries(*entries: Entry) -> tuple[list[Any], list[str]]:
+    """Write entries, and return the records and the messages of the reported errors."""
+    writer, problems = MemoryWriter(), list[str]()
     for entry in entries:
-        entry.prepare(lambda error: problems.append(str(error)))(notebook)
-    return notebook.lines, problems
+        entry.prepare(lambda error: problems.append(str(error)))(writer)
+    return writer.lines, problems
 
 
-def test_numbers_are_written_under_the_names_of_the_back_end_and_what_is_none_is_reported() -> None:
+def test_numbers_are_written_by_backend_name_and_other_values_reported() -> None:
     entry = Entries(str.upper, Ledger()).numbers({"a": lambda: 1, "b": lambda: "x", "c": lambda: True}, 7)
-    assert written(entry) == ([("A", 7, 1.0), ("C", 7, 1.0)], ["'b': a str is not a real number"])
+    assert write_entries(entry) == ([("A", 7, 1.0), ("C", 7, 1.0)], ["'b': expected a real number, got str"])
 
 
-def test_a_name_that_no_encoding_can_hold_costs_nothing() -> None:
+def test_name_with_a_lone_surrogate_is_escaped() -> None:
     entry = Entries(str, Ledger()).numbers({"\udce9": lambda: 1, "b": lambda: 2}, 7)
-    assert written(entry) == ([("\\udce9", 7, 1.0), ("b", 7, 2.0)], [])
+    assert write_entries(entry) == ([("\\udce9", 7, 1.0), ("b", 7, 2.0)], [])
 
 
-def test_a_place_is_written_once() -> None:
+def test_each_name_and_step_is_written_once() -> None:
     entries = Entries(str, Ledger())
     twice = [entries.numbers({"a": lambda: 1, name: lambda: 2}, 1) for name in ("b", "c")]
-    assert written(*twice)[0] == [("a", 1, 1.0), ("b", 1, 2.0), ("c", 1, 2.0)]
+    assert write_entries(*twice)[0] == [("a", 1, 1.0), ("b", 1, 2.0), ("c", 1, 2.0)]
 
 
-def test_a_picture_and_a_number_may_have_one_name() -> None:
+def test_image_and_number_can_have_the_same_name() -> None:
     entries = Entries(str, Ledger())
-    assert written(
+    assert write_entries(
         entries.record("image", "a", 1, lambda: "pixels", 1, "a cat"),
         entries.numbers({"a": lambda: 1}, 1),
         entries.record("image", "a", 1, lambda: "pixels", 1, "again"),
     ) == ([("a", 1, "pixels", "a cat"), ("a", 1, 1.0)], [])
 
 
-def test_a_step_that_goes_back_is_reported() -> None:
+def test_decreasing_step_is_reported() -> None:
     entries = Entries(str, Ledger())
-    lines, problems = written(*(entries.numbers({"a": lambda: 1}, step) for step in (5, 3, 6)))
+    lines, problems = write_entries(*(entries.numbers({"a": lambda: 1}, step) for step in (5, 3, 6)))
     assert lines == [("a", 5, 1.0), ("a", 6, 1.0)]
-    assert problems == ["'a' comes for step 3 after step 5; steps only go forward"]
+    assert problems == ["'a': steps must increase, got step 3 after step 5"]
 
 
-def test_what_the_back_end_holds_after_a_resume_is_not_written_again() -> None:
+def test_existing_records_are_not_written_again_after_a_resume() -> None:
     ledger = Ledger()
     entries = Entries(str, ledger)
     ledger.begin({("scalar", "a", 2), ("scalar", "a", 4), ("scalar", "a", 6)}, step=4)
-    lines, problems = written(*(entries.numbers({"a": lambda: 1, "b": lambda: 2}, step) for step in range(3, 8)))
+    lines, problems = write_entries(*(entries.numbers({"a": lambda: 1, "b": lambda: 2}, step) for step in range(3, 8)))
     assert [line[:2] for line in lines] == [("b", 3), ("b", 4), ("a", 5), ("b", 5), ("b", 6), ("a", 7), ("b", 7)]
     assert problems == []
 
 
-def test_a_file_that_is_gone_is_no_reason_to_try_again(tmp_path: Path) -> None:
+def test_missing_file_is_not_retried(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     entry = Entries(str, Ledger()).file(path, "best")
-    assert written(entry)[0] == [(path, "best")]
+    assert write_entries(entry)[0] == [(path, "best")]
     path.unlink()
-    with pytest.raises(ValueError, match="file is gone"):
-        written(entry)
+    with pytest.raises(ValueError, match="file: file does not exist"):
+        write_entries(entry)
 
 
-def test_what_cannot_be_read_is_told_with_its_name() -> None:
+def test_error_of_a_value_contains_its_name() -> None:
     def read() -> Any:
-        raise ValueError("a picture of shape (2, 4, 5) has no colours")
+        raise ValueError("invalid image")
 
     entry = Entries(str, Ledger()).record("image", "val/x", 1, read, 1, None)
-    with pytest.raises(ValueError, match=r"^'val/x': a picture of shape"):
-        written(entry)
+    with pytest.raises(ValueError, match=r"^'val/x': invalid image$"):
+        write_entries(entry)

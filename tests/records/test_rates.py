@@ -1,4 +1,4 @@
-"""The learning rates of an optimizer, as they are recorded."""
+"""Tests of the learning rates for logging."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 from hookbus.records.rates import named_rates, rates_of
 
 
-def test_one_group_is_lr_and_several_are_numbered() -> None:
+def test_single_group_is_named_lr_and_multiple_groups_are_numbered() -> None:
     weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     one = torch.optim.SGD(weights, lr=0.5)
     two = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "lr": 0.25}])
@@ -17,8 +17,8 @@ def test_one_group_is_lr_and_several_are_numbered() -> None:
     assert named_rates(rates_of(None)) == {}
 
 
-def test_a_rate_that_is_a_tensor_is_kept_as_it_was() -> None:
+def test_tensor_learning_rate_is_copied() -> None:
     rate = torch.tensor(0.5)
-    noted = rates_of(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate))
+    rates = rates_of(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate))
     rate.fill_(9)
-    assert named_rates(noted) == {"lr": 0.5}
+    assert named_rates(rates) == {"lr": 0.5}

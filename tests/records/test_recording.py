@@ -1,4 +1,4 @@
-"""The base of hooks that feed a back end."""
+"""Tests of the base class of writer hooks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hookbus.testing import fake_training
 from tests.toys import Saver, trainer
 
 
-class Notebook(Writer):
-    """A back end in memory."""
+class MemoryWriter(Writer):
+    """Writer that appends all records to a list."""
 
     def __init__(self, lines: list[Any]) -> None:
         self.lines = lines
@@ -43,8 +43,8 @@ class Notebook(Writer):
         self.lines.append(outcome)
 
 
-class NotebookHook(WriterHook):
-    """Records into a list."""
+class MemoryHook(WriterHook):
+    """Hook with a writer in memory."""
 
     checkpoints = False
 
@@ -53,29 +53,29 @@ class NotebookHook(WriterHook):
         self.lines: list[Any] = []
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        return lambda: Notebook(self.lines)
+        return lambda: MemoryWriter(self.lines)
 
     def takes_checkpoints(self) -> bool:
         return self.checkpoints
 
 
-class Reports(Hook):
-    """Reports one of each kind before training."""
+class LogsEachType(Hook):
+    """Logs one value of each type before training."""
 
     def before_train(self, run: Run) -> None:
         values = torch.tensor([1.0, 2.0])
         writer = run.get("writer")
         writer.write_image("one", torch.zeros(3, 4, 5), caption="a cat")
         writer.write_image("two", [torch.zeros(4, 5), torch.zeros(4, 5)])
-        writer.write_histogram("spread", values)
+        writer.write_histogram("histogram", values)
         writer.write_histogram("parts", {"a": values})
         writer.write_text("note", "hello")
         writer.write_scalars({"x": 1, "y": torch.tensor(2)})
         values.zero_()
 
 
-def test_means_over_each_interval_and_over_what_is_left_stand_on_updates() -> None:
-    hook = NotebookHook(interval=2)
+def test_means_of_intervals_and_remaining_values_are_logged_by_step() -> None:
+    hook = MemoryHook(interval=2)
     fake_training([hook], epochs=1, batches=5, losses=float)
     assert [line for line in hook.lines if line[0] == "train/loss"] == [
         ("train/loss", 2, 1.5),  # of 1 and 2
@@ -96,20 +96,25 @@ class StopsAt(Hook):
             run.request_stop("enough")
 
 
-def test_what_a_stop_cuts_is_left_to_the_run_that_goes_on(tmp_path: Path) -> None:
-    whole, stopped, rest, saver = NotebookHook(interval=2), NotebookHook(interval=2), NotebookHook(interval=2), Saver()
-    trainer(whole, epochs=2).fit()  # 6 iterations
+def test_incomplete_interval_of_a_stopped_run_is_logged_by_the_resumed_run(tmp_path: Path) -> None:
+    uninterrupted, stopped, resumed, saver = (
+        MemoryHook(interval=2),
+        MemoryHook(interval=2),
+        MemoryHook(interval=2),
+        Saver(),
+    )
+    trainer(uninterrupted, epochs=2).fit()  # 6 iterations
     trainer(stopped, saver, StopsAt(3), epochs=2, work_dir=tmp_path / "a").fit()
-    trainer(rest, epochs=2, work_dir=tmp_path / "b", resume=saver.files[-1]).fit()
+    trainer(resumed, epochs=2, work_dir=tmp_path / "b", resume=saver.files[-1]).fit()
 
-    # what was recorded before the stop is written once more after it, in case it was lost
-    losses = [[line for line in hook.lines if line[0] == "train/loss"] for hook in (whole, stopped, rest)]
+    # records before the stop are written again by the resumed run, in case a kill has lost them
+    losses = [[line for line in hook.lines if line[0] == "train/loss"] for hook in (uninterrupted, stopped, resumed)]
     assert losses[1] == losses[0][:1]
     assert losses[2] == losses[0]
 
 
-class FilingHook(NotebookHook):
-    """Leaves a file in the directory of its own."""
+class FileHook(MemoryHook):
+    """Hook that creates a file in its directory."""
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         directory = self.directory(run, None)
@@ -118,38 +123,40 @@ class FilingHook(NotebookHook):
         return super().writer_factory(run)
 
 
-def test_what_is_in_the_directory_of_a_back_end_goes_with_its_run(tmp_path: Path) -> None:
-    trainer(FilingHook(), epochs=1, work_dir=tmp_path).fit()
-    directory = tmp_path / "logs" / FilingHook().name
+def test_overwrite_removes_the_directory_of_the_hook(tmp_path: Path) -> None:
+    trainer(FileHook(), epochs=1, work_dir=tmp_path).fit()
+    directory = tmp_path / "logs" / FileHook().name
     (directory / "more").write_text("")
 
     with HookBus().run(work_dir=tmp_path, overwrite=True):
         assert not directory.exists()
 
 
-def test_with_accumulation_a_record_waits_for_the_update() -> None:
-    hook = NotebookHook(interval=3)
-    trainer(hook, accumulate=2, epochs=2).fit()  # 6 iterations, an update at 2, 4 and 6: due at 3 and 6
+def test_record_is_delivered_at_the_next_optimizer_step() -> None:
+    hook = MemoryHook(interval=3)
+    trainer(
+        hook, accumulate=2, epochs=2
+    ).fit()  # 6 iterations, optimizer steps at 2, 4 and 6, records requested at 3 and 6
     assert [line[1] for line in hook.lines if line[0] == "train/loss"] == [2, 3]
 
 
-def test_everything_that_is_reported_is_handed_on_as_it_was() -> None:
-    hook = NotebookHook()
-    fake_training([hook, Reports()], epochs=1, batches=1, losses=float, config={"lr": 1, "token": "x"})
+def test_values_of_log_points_are_written_as_they_were_when_logged() -> None:
+    hook = MemoryHook()
+    fake_training([hook, LogsEachType()], epochs=1, batches=1, losses=float, config={"lr": 1, "token": "x"})
     assert hook.lines[:8] == [
         {"lr": 1, "token": "***"},
         ("one", 0, (4, 5, 3), "a cat"),
         ("two/0", 0, (4, 5, 1), None),
         ("two/1", 0, (4, 5, 1), None),
-        ("spread", 0, [1.0, 2.0]),
+        ("histogram", 0, [1.0, 2.0]),
         ("parts/a", 0, [1.0, 2.0]),
         ("note", 0, "hello"),
         ("x", 0, 1.0),
     ]
 
 
-def test_a_name_that_is_no_text_becomes_one() -> None:
-    hook = NotebookHook()
+def test_name_of_another_type_becomes_a_string() -> None:
+    hook = MemoryHook()
     bus = HookBus([hook])
     with bus.run(epochs=1):
         bus.emit("before_train")
@@ -157,37 +164,39 @@ def test_a_name_that_is_no_text_becomes_one() -> None:
     assert ("0", 1, 0.5) in hook.lines
 
 
-@pytest.mark.parametrize(("takes", "files"), [(True, ["iter_2.pth"]), (False, [])])
-def test_checkpoint_files_are_handed_to_a_back_end_that_takes_them(
-    tmp_path: Path, takes: bool, files: list[str]
+@pytest.mark.parametrize(("uploads", "files"), [(True, ["iter_2.pth"]), (False, [])])
+def test_checkpoint_files_are_uploaded_only_if_the_hook_requests_it(
+    tmp_path: Path, uploads: bool, files: list[str]
 ) -> None:
-    hook = NotebookHook()
-    hook.checkpoints = takes
+    hook = MemoryHook()
+    hook.checkpoints = uploads
     fake_training([hook, Saver("after_train_iter", 2)], epochs=1, work_dir=tmp_path)
     assert [line[0] for line in hook.lines if line[1:] == (None,)] == files
 
 
-def test_a_run_that_fails_is_recorded_as_failed() -> None:
-    hook = NotebookHook(interval=1)
+def test_outcome_of_a_failed_run_is_written() -> None:
+    hook = MemoryHook(interval=1)
     with pytest.raises(ZeroDivisionError):
         fake_training([hook], losses=lambda iteration: 1 / (2 - iteration))
     assert hook.lines[-1] == "failed"
 
 
-def test_numbers_that_a_checkpoint_remembers_are_few() -> None:
-    hook = NotebookHook()
+def test_number_of_recent_values_in_a_checkpoint_is_limited() -> None:
+    hook = MemoryHook()
     bus = HookBus([hook])
     with bus.run(epochs=1):
         for step in range(1000):
             bus.emit("log_scalars", values={"a": step, "b": 0}, step=step)
-        remembered = hook.state_dict()["recent"]
-    assert [step for step, _ in remembered] == list(range(750, 1000))
-    assert remembered[-1] == [999, {"a": 999.0, "b": 0.0}]
+        recent = hook.state_dict()["recent"]
+    assert [step for step, _ in recent] == list(range(750, 1000))
+    assert recent[-1] == [999, {"a": 999.0, "b": 0.0}]
 
 
-def test_a_library_that_cannot_be_imported_is_named_with_what_to_do() -> None:
-    class Lost(NotebookHook):
-        library, install = "surely_not_there", "surely-not-there"
+def test_missing_library_is_reported_with_the_package_to_install() -> None:
+    class MissingLibrary(MemoryHook):
+        library, install = "missing_library", "missing-library"
 
-    with pytest.raises(ConfigError, match="Lost needs surely_not_there, .* Run: pip install surely-not-there"):
-        Lost()
+    with pytest.raises(
+        ConfigError, match="MissingLibrary: the required module missing_library .* Run: pip install missing-library"
+    ):
+        MissingLibrary()

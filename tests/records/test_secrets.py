@@ -1,4 +1,4 @@
-"""What of a configuration may be recorded."""
+"""Tests of the redaction and conversion of configurations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hookbus.records.secrets import flattened, is_secret, plain_settings, record
         *("apiKey", "APIKey", "apikey", "wandb-api-key", "aws_secret_access_key", "private_key", "credentials"),
     ],
 )
-def test_a_key_that_names_a_secret_is_one(key: str) -> None:
+def test_key_of_a_secret_is_recognized(key: str) -> None:
     assert is_secret(key)
 
 
 @pytest.mark.parametrize(
     "key", ["tokenizer", "num_tokens", "max_tokens", "token_dropout", "key", "keys", "monkey", "author", "lr", ""]
 )
-def test_a_key_that_only_looks_like_one_is_none(key: str) -> None:
+def test_similar_key_is_not_a_secret(key: str) -> None:
     assert not is_secret(key)
 
 
@@ -35,7 +35,7 @@ class Hub(BaseModel):
     hf_token: str = "abc"
 
 
-def test_models_become_mappings_wherever_they_stand_and_the_rest_stays() -> None:
+def test_nested_models_become_dicts_and_other_values_are_unchanged() -> None:
     hub = {"url": "a/b", "hf_token": "abc"}
     settings = {"lr": 0.1, 3: {"hub": Hub()}, "hubs": (Hub(), "c")}
 
@@ -44,11 +44,11 @@ def test_models_become_mappings_wherever_they_stand_and_the_rest_stays() -> None
     assert settings["hubs"] == (Hub(), "c")
 
 
-def test_secrets_inside_a_model_are_not_recorded() -> None:
+def test_secrets_inside_a_model_are_redacted() -> None:
     assert recordable({"hubs": [Hub()]}) == {"hubs": [{"url": "a/b", "hf_token": "***"}]}
 
 
-def test_secrets_are_hidden_however_deep_they_are_and_the_rest_stays() -> None:
+def test_nested_secrets_are_redacted_and_other_values_are_unchanged() -> None:
     config = {
         "lr": 0.1,
         "api_key": "x",
@@ -64,7 +64,7 @@ def test_secrets_are_hidden_however_deep_they_are_and_the_rest_stays() -> None:
     assert config["api_key"] == "x"
 
 
-def test_what_is_not_plain_becomes_plain() -> None:
+def test_objects_become_builtin_types() -> None:
     config = {
         5: Path("/data"),
         "rate": np.float32(0.5),
@@ -86,11 +86,11 @@ def test_what_is_not_plain_becomes_plain() -> None:
 
 
 @pytest.mark.parametrize("text", ["http://host/path", "a:b@c", "user@host", "sqlite:///a.db"])
-def test_a_text_without_a_password_stays(text: str) -> None:
+def test_string_without_a_password_is_unchanged(text: str) -> None:
     assert without_secrets(text) == text
 
 
-def test_a_nested_mapping_becomes_flat() -> None:
+def test_nested_mapping_is_flattened() -> None:
     assert flattened({"a": {"b": 1, "c": [2, {"d": None}]}, "e": "f", "g": {}}) == {
         "a.b": 1,
         "a.c.0": 2,

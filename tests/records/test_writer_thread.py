@@ -1,4 +1,4 @@
-"""The one thread that feeds a back end, and the bounded queue before it."""
+"""Tests of the thread that writes to a backend, and of its bounded queue."""
 
 from __future__ import annotations
 
@@ -13,181 +13,185 @@ from hookbus.records.writer_thread import Entry, WriterThread
 from hookbus.writers import Writer
 
 
-class Disk(Writer):
-    """A back end that fails when it is told to; what was flushed is kept by all writers of one list."""
+class UnreliableWriter(Writer):
+    """Writer that raises the given errors, one per write; all writers of a test share the list of flushed records."""
 
-    def __init__(self, kept: list[Any], failures: Iterator[BaseException | None]) -> None:
-        self.kept, self.failures = kept, failures
-        self.waiting: list[Any] = []
+    def __init__(self, flushed: list[Any], failures: Iterator[BaseException | None]) -> None:
+        self.flushed, self.failures = flushed, failures
+        self.unflushed: list[Any] = []
         self.closed = 0
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
         if (failure := next(self.failures, None)) is not None:
             raise failure
-        self.waiting.append((name, step, value))
+        self.unflushed.append((name, step, value))
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None: ...
 
     def write_config(self, config: Mapping[str, Any]) -> None: ...
 
     def flush(self) -> None:
-        self.kept += self.waiting
-        self.waiting = []
+        self.flushed += self.unflushed
+        self.unflushed = []
 
     def abandon(self) -> None:
-        self.waiting = []
+        self.unflushed = []
 
     def close(self) -> None:
         self.closed += 1
 
 
-FULL = OSError(errno.ENOSPC, "No space left on device")
+DISK_FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def number(step: int) -> Entry:
+def make_number(step: int) -> Entry:
     return Entry("numbers", lambda _: lambda writer: writer.write_scalar("a", 0.0, step))
 
 
-def feed(limit: int = 10**6) -> WriterThread:
+def make_thread(limit: int = 10**6) -> WriterThread:
     return WriterThread(limit=limit, period=0.001, pause=0.001)
 
 
-def fed(
+def write_all(
     entries: list[Entry], failures: list[BaseException | None], limit: int = 10**6
 ) -> tuple[WriterThread, list[int]]:
-    """What is kept of entries that all wait when the thread begins."""
-    kept: list[Any] = []
-    left = iter(failures)
-    made = feed(limit)
+    """Write entries that are queued before the thread starts, and return the thread and the flushed steps."""
+    flushed: list[Any] = []
+    remaining = iter(failures)
+    thread = make_thread(limit)
     for entry in entries:
-        made.put(entry)
-    made.start(lambda: Disk(kept, left), "test")
-    made.close(10)
-    return made, [step for _, step, _ in kept]
+        thread.put(entry)
+    thread.start(lambda: UnreliableWriter(flushed, remaining), "test")
+    thread.close(10)
+    return thread, [step for _, step, _ in flushed]
 
 
-def test_what_was_put_is_written_in_order() -> None:
-    made, steps = fed([number(step) for step in range(5)], [])
-    assert (steps, made.lost, made.trouble) == ([0, 1, 2, 3, 4], {}, "")
+def test_entries_are_written_in_order() -> None:
+    thread, steps = write_all([make_number(step) for step in range(5)], [])
+    assert (steps, thread.lost, thread.trouble) == ([0, 1, 2, 3, 4], {}, "")
 
 
-def test_a_record_that_cannot_be_written_is_left_out_and_counted() -> None:
-    made, steps = fed([number(step) for step in range(4)], [None, RuntimeError("what is that?"), None, None])
-    assert (steps, dict(made.lost), made.trouble) == ([0, 2, 3], {"numbers": 1}, "RuntimeError: what is that?")
+def test_record_that_cannot_be_written_is_dropped_and_counted() -> None:
+    thread, steps = write_all([make_number(step) for step in range(4)], [None, RuntimeError("invalid"), None, None])
+    assert (steps, dict(thread.lost), thread.trouble) == ([0, 2, 3], {"numbers": 1}, "RuntimeError: invalid")
 
 
-def test_after_trouble_with_the_back_end_everything_since_the_last_flush_comes_again() -> None:
-    kept: list[Any] = []
-    left: Iterator[Exception | None] = iter([None, FULL, None, None, None])
-    recovered, made = threading.Event(), feed()
+def test_entries_since_the_last_flush_are_written_again_after_an_error() -> None:
+    flushed: list[Any] = []
+    remaining: Iterator[Exception | None] = iter([None, DISK_FULL, None, None, None])
+    recovered, thread = threading.Event(), make_thread()
     for step in range(3):
-        made.put(number(step))
-    made.put(Entry("ends", lambda _: lambda _: recovered.set()))
-    made.start(lambda: Disk(kept, left), "test")
+        thread.put(make_number(step))
+    thread.put(Entry("ends", lambda _: lambda _: recovered.set()))
+    thread.start(lambda: UnreliableWriter(flushed, remaining), "test")
     assert recovered.wait(10)
-    made.close(10)
-    assert [step for _, step, _ in kept] == [0, 1, 2]
-    assert (dict(made.lost), made.trouble) == ({}, "OSError: [Errno 28] No space left on device")
+    thread.close(10)
+    assert [step for _, step, _ in flushed] == [0, 1, 2]
+    assert (dict(thread.lost), thread.trouble) == ({}, "OSError: [Errno 28] No space left on device")
 
 
-class Refusing(Disk):
-    """A back end that refuses some flushes, for a reason that does not pass."""
+class RejectsFlush(UnreliableWriter):
+    """Writer that rejects a flush of more than one record."""
 
     def flush(self) -> None:
-        if len(self.waiting) > 1:
-            raise ValueError("these are too many")
+        if len(self.unflushed) > 1:
+            raise ValueError("too many records")
         super().flush()
 
 
-def test_what_is_refused_by_a_flush_is_left_out_and_counted_and_the_next_goes_on() -> None:
-    kept: list[Any] = []
-    refused, made = threading.Event(), feed()
+def test_entries_of_a_rejected_flush_are_dropped_and_counted() -> None:
+    flushed: list[Any] = []
+    rejected, thread = threading.Event(), make_thread()
     for step in range(3):
-        made.put(number(step))
-    attempts = iter([lambda: Refusing(kept, iter(())), lambda: (refused.set(), Refusing(kept, iter(())))[1]])
-    made.start(lambda: next(attempts)(), "test")
-    assert refused.wait(10)
-    made.put(number(3))
-    made.close(10)
-    assert [step for _, step, _ in kept] == [3]
-    assert (dict(made.lost), made.trouble) == ({"numbers": 3}, "ValueError: these are too many")
+        thread.put(make_number(step))
+    attempts = iter(
+        [lambda: RejectsFlush(flushed, iter(())), lambda: (rejected.set(), RejectsFlush(flushed, iter(())))[1]]
+    )
+    thread.start(lambda: next(attempts)(), "test")
+    assert rejected.wait(10)
+    thread.put(make_number(3))
+    thread.close(10)
+    assert [step for _, step, _ in flushed] == [3]
+    assert (dict(thread.lost), thread.trouble) == ({"numbers": 3}, "ValueError: too many records")
 
 
-def test_a_name_that_is_too_long_for_the_disk_is_no_trouble_that_passes() -> None:
-    made, steps = fed([number(step) for step in range(3)], [None, OSError(errno.ENAMETOOLONG, "File name too long")])
-    assert (steps, dict(made.lost)) == ([0, 2], {"numbers": 1})
+def test_too_long_name_is_not_retried() -> None:
+    thread, steps = write_all(
+        [make_number(step) for step in range(3)], [None, OSError(errno.ENAMETOOLONG, "File name too long")]
+    )
+    assert (steps, dict(thread.lost)) == ([0, 2], {"numbers": 1})
 
 
-def test_a_back_end_that_stays_in_trouble_costs_what_waits() -> None:
-    made, steps = fed([number(step) for step in range(3)], [FULL] * 1000)
-    assert (steps, dict(made.lost)) == ([], {"numbers": 3})
+def test_entries_of_an_unavailable_backend_count_as_lost() -> None:
+    thread, steps = write_all([make_number(step) for step in range(3)], [DISK_FULL] * 1000)
+    assert (steps, dict(thread.lost)) == ([], {"numbers": 3})
 
 
-def test_a_writer_that_cannot_be_made_is_tried_again() -> None:
-    kept: list[Any] = []
+def test_creation_of_a_writer_is_retried() -> None:
+    flushed: list[Any] = []
     attempts: list[Callable[[], Writer]] = [
-        lambda: _raise(FULL),
+        lambda: _raise(DISK_FULL),
         lambda: _raise(RuntimeError("no")),
-        lambda: Disk(kept, iter(())),
+        lambda: UnreliableWriter(flushed, iter(())),
     ]
-    done, made = threading.Event(), feed()
-    made.put(number(1))
-    made.put(Entry("ends", lambda _: lambda _: done.set()))
-    made.start(lambda: attempts.pop(0)(), "test")
+    done, thread = threading.Event(), make_thread()
+    thread.put(make_number(1))
+    thread.put(Entry("ends", lambda _: lambda _: done.set()))
+    thread.start(lambda: attempts.pop(0)(), "test")
     assert done.wait(10)
-    made.close(10)
-    assert kept == [("a", 1, 0.0)]
+    thread.close(10)
+    assert flushed == [("a", 1, 0.0)]
 
 
-def test_a_back_end_that_wants_to_leave_the_program_is_in_trouble_like_any_other() -> None:
-    made, steps = fed([number(step) for step in range(3)], [SystemExit("no licence")])
-    assert (steps, dict(made.lost), made.trouble) == ([], {"numbers": 3}, "SystemExit: no licence")
+def test_system_exit_of_a_backend_is_an_error_of_the_thread() -> None:
+    thread, steps = write_all([make_number(step) for step in range(3)], [SystemExit("no license")] * 1000)
+    assert (steps, dict(thread.lost), thread.trouble) == ([], {"numbers": 3}, "SystemExit: no license")
 
 
 def _raise(error: Exception) -> Writer:
     raise error
 
 
-def test_when_the_queue_is_full_pictures_go_before_numbers_and_old_before_new() -> None:
+def test_full_queue_drops_images_before_numbers_and_old_before_new() -> None:
     def entry(kind: str, name: int) -> Entry:
         return Entry(kind, lambda _: lambda writer: writer.write_scalar("a", 0.0, name))
 
     entries = [
         entry("numbers", 1),
-        entry("pictures", 2),
+        entry("images", 2),
         entry("numbers", 3),
-        entry("pictures", 4),
+        entry("images", 4),
         entry("numbers", 5),
     ]
-    made, steps = fed(entries, [], limit=300)
-    assert (steps, dict(made.lost)) == ([1, 3, 5], {"pictures": 2})
-    made, steps = fed(entries, [], limit=200)
-    assert (steps, dict(made.lost)) == ([3, 5], {"pictures": 2, "numbers": 1})
-    assert made.trouble == "the back end is slower than the training"
+    thread, steps = write_all(entries, [], limit=300)
+    assert (steps, dict(thread.lost)) == ([1, 3, 5], {"images": 2})
+    thread, steps = write_all(entries, [], limit=200)
+    assert (steps, dict(thread.lost)) == ([3, 5], {"images": 2, "numbers": 1})
+    assert thread.trouble == "the backend is slower than training"
 
 
-def test_what_never_began_counts_as_lost() -> None:
-    made = feed()
-    made.put(number(1))
-    made.close(10)
-    made.close(10)
-    assert dict(made.lost) == {"numbers": 1}
+def test_entries_of_a_thread_that_was_not_started_count_as_lost() -> None:
+    thread = make_thread()
+    thread.put(make_number(1))
+    thread.close(10)
+    thread.close(10)
+    assert dict(thread.lost) == {"numbers": 1}
 
 
-def test_a_back_end_that_hangs_is_left_alone() -> None:
-    hangs, go_on, made = threading.Event(), threading.Event(), feed()
-    made.put(Entry("ends", lambda _: lambda _: (hangs.set(), go_on.wait(10))[0]))
-    made.put(number(2))
-    made.start(lambda: Disk([], iter(())), "test")
-    assert hangs.wait(10)
-    made.close(0.01, "it comes later")
-    assert made.lost.total() == 2
-    assert made.trouble == "the back end did not answer for 0.01 s; it comes later"
-    go_on.set()
+def test_blocked_backend_times_out() -> None:
+    blocked, release, thread = threading.Event(), threading.Event(), make_thread()
+    thread.put(Entry("ends", lambda _: lambda _: (blocked.set(), release.wait(10))[0]))
+    thread.put(make_number(2))
+    thread.start(lambda: UnreliableWriter([], iter(())), "test")
+    assert blocked.wait(10)
+    thread.close(0.01, "it is uploaded later")
+    assert thread.lost.total() == 2
+    assert thread.trouble == "the backend timed out after 0.01 s; it is uploaded later"
+    release.set()
 
 
 @pytest.mark.parametrize("size", [1, 10**9])
-def test_a_single_entry_may_be_larger_than_the_queue(size: int) -> None:
-    entry = number(1)
+def test_single_entry_can_exceed_the_queue_size(size: int) -> None:
+    entry = make_number(1)
     entry.size = size
-    assert fed([entry], [])[1] == [1]
+    assert write_all([entry], [])[1] == [1]

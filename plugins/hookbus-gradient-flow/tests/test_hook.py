@@ -251,7 +251,7 @@ class TestChart:
         assert len(bus.arguments("log_images")) == 1
 
     def test_relative_save_dir_without_a_work_dir_raises(self):
-        with pytest.raises(ConfigError, match="no place for save_dir: flow. Give work_dir to the run, or an absolute"):
+        with pytest.raises(ConfigError, match="save_dir: expected an absolute path .*, got flow. Set `work_dir`, or"):
             fake_training([GradientFlowHook(save_dir="flow")])
 
 

@@ -65,7 +65,7 @@ def test_hook_passes_the_conformance_checks():
 
 
 def test_run_without_a_work_dir_warns_and_continues():
-    with pytest.warns(HookWarning, match="this run has none: give work_dir= to the run"):
+    with pytest.warns(HookWarning, match="the run has no work directory. Set `work_dir`"):
         fake_training([MLflowHook()])
 
 
@@ -108,7 +108,7 @@ def test_temporary_database_failure_warns_once_and_loses_no_record(database, tmp
     )
     assert len(messages) == 1
     assert "no such table: metrics" in messages[0]
-    assert "the run goes on" in messages[0]
+    assert "training continues" in messages[0]
     client, run = get_only_run(database)
     metrics = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(metric.step, metric.value) for metric in metrics] == [(step, float(step)) for step in range(1, 11)]

@@ -184,7 +184,7 @@ def test_histogram_is_an_artifact_of_counts_and_edges(writer, tmp_path):
     histogram = json.loads(get_artifacts(tmp_path)["3.json"].read_text())
     assert histogram["edges"] == [float(edge) for edge in range(65)]
     assert {edge: count for edge, count in enumerate(histogram["counts"]) if count} == {0: 1, 1: 1, 32: 1, 63: 1}
-    with pytest.raises(ValueError, match="'b' holds no finite value"):
+    with pytest.raises(ValueError, match="'b' contains no finite value"):
         writer.write_histogram("b", torch.tensor([math.nan]), 3)
 
 

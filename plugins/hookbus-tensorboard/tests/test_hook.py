@@ -43,7 +43,7 @@ def test_events_are_written_to_log_dir(tmp_path):
 
 
 def test_run_without_a_work_dir_warns_and_continues():
-    with pytest.warns(HookWarning, match="this run has none: give work_dir= to the run, or a directory to this hook"):
+    with pytest.warns(HookWarning, match="No directory to write to: the run has no work directory. Set `work_dir`, or"):
         fake_training([TensorBoardHook()])
 
 

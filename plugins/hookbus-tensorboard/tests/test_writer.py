@@ -49,7 +49,7 @@ def test_images_are_stored_losslessly(writer, tmp_path, channels, mode):
 
 def test_histogram_contains_the_finite_values(writer, tmp_path):
     writer.write_histogram("weights", torch.tensor([1.0, math.nan, 3.0, math.inf]), 1)
-    with pytest.raises(ValueError, match="'nothing' holds no finite value"):
+    with pytest.raises(ValueError, match="'nothing' contains no finite value"):
         writer.write_histogram("nothing", torch.tensor([math.nan]), 1)
     writer.flush()
     (event,) = load_events(tmp_path).Histograms("weights")

@@ -154,7 +154,7 @@ class TestFiles:
         assert len(recorder.records) == 1
 
     def test_relative_out_dir_without_work_dir_raises_config_error(self):
-        with pytest.raises(ConfigError, match="no place for out_dir: here. Give work_dir to the run, or an absolute"):
+        with pytest.raises(ConfigError, match="out_dir: expected an absolute path .*, got here. Set `work_dir`, or"):
             fit(RedHook(out_dir="here"))
 
     def test_files_are_removed_when_the_run_is_overwritten(self, tmp_path):

@@ -64,7 +64,7 @@ def test_hook_passes_the_conformance_checks():
 
 
 def test_run_without_a_work_dir_warns_and_continues():
-    with pytest.warns(HookWarning, match="this run has none: give work_dir= to the run"):
+    with pytest.warns(HookWarning, match="the run has no work directory. Set `work_dir`"):
         fake_training([WandbHook()])
 
 

@@ -111,7 +111,7 @@ def test_histogram_contains_the_finite_values(target, writer):
 
 
 def test_histogram_without_a_finite_value_raises(writer):
-    with pytest.raises(ValueError, match="'weights' holds no finite value"):
+    with pytest.raises(ValueError, match="'weights' contains no finite value"):
         writer.write_histogram("weights", torch.tensor([math.nan]), 1)
 
 
