@@ -97,10 +97,11 @@ def measure_record(settings: dict[str, object]) -> float:
     targets: dict[object, object] = {"det_visualization": boxes, "seg_visualization": torch.randint(0, 9, (16, 64, 64))}
     output = targets.get(settings["type"], model(images).detach())
     truth = targets.get(settings["type"], torch.arange(16) % 10)
-    with HookBus([build_hook(settings)]).run(model=model, iterations=NEVER) as run:
-        loop(run.bus, (images, truth), None, 1, {"output": output})
+    bus = HookBus([build_hook(settings)])
+    with bus.run(model=model, iterations=NEVER):
+        loop(bus, (images, truth), None, 1, {"output": output})
         start = time.perf_counter_ns()
-        loop(run.bus, (images, truth), None, RECORDS, {"output": output})
+        loop(bus, (images, truth), None, RECORDS, {"output": output})
         return (time.perf_counter_ns() - start) / RECORDS / 1e6
 
 
