@@ -1,4 +1,4 @@
-"""A resumed run is the run that was never interrupted, bit for bit, in the Trainer and in a loop of one's own."""
+"""A resumed run is bitwise identical to the uninterrupted run, in the Trainer and in a custom loop."""
 
 from __future__ import annotations
 
@@ -26,86 +26,90 @@ from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, Saver, net, pairs
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a loss of power would leave."""
+def _disable_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip fsync, since no test here simulates a power failure."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 EPOCHS = 3  # of 5 batches each
 
-MOMENTS: dict[str, tuple[str, int, int]] = {
-    # where the checkpoint is asked for, after how many iterations, and micro-batches per update
+POSITIONS: dict[str, tuple[str, int, int]] = {
+    # point at which the checkpoint is requested, completed iterations, micro-batches per optimizer step
     "before the first step": ("before_epoch", 0, 1),
-    "in the middle of an epoch": ("after_train_iter", 7, 1),
-    "in the middle of an accumulation": ("after_train_iter", 7, 2),
+    "within an epoch": ("after_train_iter", 7, 1),
+    "within an accumulation": ("after_train_iter", 7, 2),
     "at the last batch of the first epoch": ("after_train_iter", 5, 1),
-    "at a last batch in the middle of an accumulation": ("after_train_iter", 5, 2),
+    "at a last batch within an accumulation": ("after_train_iter", 5, 2),
     "at the end of an epoch": ("after_epoch", 10, 1),
-    "at the end of an epoch in the middle of an accumulation": ("after_epoch", 5, 2),
+    "at the end of an epoch within an accumulation": ("after_epoch", 5, 2),
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    moment: str
+    position: str
     optimizer: str = "SGD"
     schedule: str = "step"
     workers: int = 0
-    own_loop: bool = False
+    custom_loop: bool = False
     precision: str = "fp32"
 
     def __str__(self) -> str:
-        loop = "own loop" if self.own_loop else "Trainer"
-        return f"{self.moment}, {self.optimizer}, per {self.schedule}, {self.workers} workers, {loop}"
+        loop = "custom loop" if self.custom_loop else "Trainer"
+        return f"{self.position}, {self.optimizer}, per {self.schedule}, {self.workers} workers, {loop}"
 
 
-class Remembers(Hook):
-    """Has a state, a window and records, as hooks do."""
+class StatefulHook(Hook):
+    """Hook with a state, a metric window and requested records."""
 
     def __init__(self) -> None:
         super().__init__()
         self.average = torch.zeros(())
-        self.seen = 0
+        self.count = 0
         self.records: list[tuple[int, dict[str, float]]] = []
 
     def before_run(self, run: Run) -> None:
-        self.window = run.metrics.window("remembers")
+        self.window = run.metrics.window("stateful")
 
     def after_train_iter(self, run: Run, loss: torch.Tensor) -> None:
-        self.seen += 1
+        self.count += 1
         self.average = 0.5 * self.average + 0.5 * loss.detach()
         run.log(average=self.average, lr=run.optimizer.param_groups[0]["lr"])  # type: ignore[union-attr]
-        if self.seen % 4 == 0:
+        if self.count % 4 == 0:
             run.request_record(self.window, self.deliver)
 
     def deliver(self, metrics: Metrics, step: int) -> None:
         self.records.append((step, dict(metrics)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self.average, "seen": self.seen}
+        return {"average": self.average, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.average, self.seen = state["average"], state["seen"]
+        self.average, self.count = state["average"], state["count"]
 
 
-def train(case: Case, directory: Path, resume: Path | None, seed: int) -> tuple[dict[str, str], Remembers, Saver]:
-    """A whole training, or the rest of one: what it leaves behind, in a form that can be compared."""
+def train(case: Case, directory: Path, resume: Path | None, seed: int) -> tuple[dict[str, str], StatefulHook, Saver]:
+    """Train from scratch or from a checkpoint.
+
+    Returns:
+        Fingerprints of the final states, and the hooks of the run.
+    """
     seed_everything(seed)
-    point, iteration, accumulate = MOMENTS[case.moment]
-    saver, hook, model = Saver(point, iteration), Remembers(), net()
+    point, iteration, accumulate = POSITIONS[case.position]
+    saver, hook, model = Saver(point, iteration), StatefulHook(), net()
     optimizer = OPTIMIZERS[case.optimizer](model.parameters())
     scheduler = SCHEDULES[case.schedule](optimizer)
     workers = {"num_workers": case.workers, "persistent_workers": case.workers > 0}
     loader = DataLoader(Augmented(), batch_size=4, shuffle=True, **workers)
-    fit = by_hand if case.own_loop else by_trainer
+    fit = run_custom_loop if case.custom_loop else run_trainer
     run = fit(case, [saver, hook], model, optimizer, scheduler, loader, accumulate, directory, resume or "never")
-    return left_behind(run, model, optimizer, scheduler, hook), hook, saver
+    return get_fingerprints(run, model, optimizer, scheduler, hook), hook, saver
 
 
-def left_behind(run: Run, model: nn.Module, optimizer: Any, scheduler: Any, hook: Remembers) -> dict[str, str]:
-    own = run.state_dict()
-    clock = {name: value for name, value in own["clock"].items() if "second" not in name}
-    parts = {
+def get_fingerprints(run: Run, model: nn.Module, optimizer: Any, scheduler: Any, hook: StatefulHook) -> dict[str, str]:
+    state = run.state_dict()
+    clock = {name: value for name, value in state["clock"].items() if "second" not in name}
+    states = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "scheduler": {name: value for name, value in scheduler.state_dict().items() if not callable(value)},
@@ -113,15 +117,15 @@ def left_behind(run: Run, model: nn.Module, optimizer: Any, scheduler: Any, hook
         "rng": get_rng_state(),
         "hook": hook.state_dict(),
         "clock": clock,
-        **{name: own[name] for name in ("metrics", "accumulated", "validated_at", "seed")},
+        **{name: state[name] for name in ("metrics", "accumulated", "validated_at", "seed")},
     }
-    return {name: fingerprint(part) for name, part in parts.items()}
+    return {name: fingerprint(value) for name, value in states.items()}
 
 
-def by_trainer(
-    case: Case, hooks: list[Hook], model: Any, optimizer: Any, scheduler: Any, loader: Any, accumulate: int, *where: Any
+def run_trainer(
+    case: Case, hooks: list[Hook], model: Any, optimizer: Any, scheduler: Any, loader: Any, accumulate: int, *paths: Any
 ) -> Run:
-    work_dir, resume = where
+    work_dir, resume = paths
     return Trainer(
         model,
         optimizer,
@@ -142,10 +146,10 @@ def by_trainer(
     ).fit()
 
 
-def by_hand(
-    case: Case, hooks: list[Hook], model: Any, optimizer: Any, scheduler: Any, loader: Any, accumulate: int, *where: Any
+def run_custom_loop(
+    case: Case, hooks: list[Hook], model: Any, optimizer: Any, scheduler: Any, loader: Any, accumulate: int, *paths: Any
 ) -> Run:
-    work_dir, resume = where
+    work_dir, resume = paths
     bus = HookBus(hooks)
 
     def validate() -> dict[str, Any]:
@@ -167,7 +171,7 @@ def by_hand(
     with bus.run(**options, work_dir=work_dir, resume=resume) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
-            for _update in batches(run):
+            for _ in batches(run):
                 if case.schedule == "step":
                     scheduler.step()
             run.request_validation()
@@ -178,58 +182,63 @@ def by_hand(
 
 
 def compare(case: Case, tmp_path: Path) -> None:
-    whole, whole_hook, saver = train(case, tmp_path / "whole", None, seed=1)
+    expected, expected_hook, saver = train(case, tmp_path / "uninterrupted", None, seed=1)
     [file] = saver.files
-    rest, hook, _ = train(case, tmp_path / "rest", file, seed=99)
+    # Another seed: everything that depends on the seed has to come from the checkpoint.
+    resumed, hook, _ = train(case, tmp_path / "resumed", file, seed=99)
 
-    assert rest == whole
-    assert hook.records == whole_hook.records[len(whole_hook.records) - len(hook.records) :]
+    assert resumed == expected
+    assert hook.records == expected_hook.records[len(expected_hook.records) - len(hook.records) :]
     assert len(hook.records) >= 1
 
 
-def selected() -> list[Case]:
-    """One case for each pair of values of any two of the choices."""
+def select_cases() -> list[Case]:
+    """Return cases that contain each pair of values of any two parameters."""
     cases = []
-    for (i, moment), (j, schedule) in product(enumerate(MOMENTS), enumerate(SCHEDULES)):
+    for (i, position), (j, schedule) in product(enumerate(POSITIONS), enumerate(SCHEDULES)):
         optimizer = list(OPTIMIZERS)[(i + j) % 2]
-        cases.append(Case(moment, optimizer, schedule, workers=2 * ((i // 2 + j) % 2), own_loop=(i + j // 2) % 2 == 1))
+        cases.append(
+            Case(position, optimizer, schedule, workers=2 * ((i // 2 + j) % 2), custom_loop=(i + j // 2) % 2 == 1)
+        )
     return cases
 
 
-@pytest.mark.parametrize("case", selected(), ids=str)
-def test_what_is_left_behind_is_the_same(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", select_cases(), ids=str)
+def test_final_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own_loop", [False, True], ids=["Trainer", "own loop"])
+@pytest.mark.parametrize("custom_loop", [False, True], ids=["Trainer", "custom loop"])
 @pytest.mark.parametrize("workers", [0, 2], ids="{} workers".format)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_in_every_combination(
-    moment: str, optimizer: str, schedule: str, workers: int, own_loop: bool, tmp_path: Path
+@pytest.mark.parametrize("position", POSITIONS)
+def test_final_states_are_equal_in_every_combination(
+    position: str, optimizer: str, schedule: str, workers: int, custom_loop: bool, tmp_path: Path
 ) -> None:
-    compare(Case(moment, optimizer, schedule, workers, own_loop), tmp_path)
+    compare(Case(position, optimizer, schedule, workers, custom_loop), tmp_path)
 
 
-@pytest.mark.parametrize("moment", ["in the middle of an epoch", "in the middle of an accumulation"])
+@pytest.mark.parametrize("position", ["within an epoch", "within an accumulation"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_with_reduced_precision(moment: str, precision: str, tmp_path: Path) -> None:
-    compare(Case(moment, precision=precision), tmp_path)
+def test_final_states_are_equal_with_reduced_precision(position: str, precision: str, tmp_path: Path) -> None:
+    compare(Case(position, precision=precision), tmp_path)
 
 
-def test_the_pairs_are_complete() -> None:
-    choices = [(each.moment, each.optimizer, each.schedule, each.workers, each.own_loop) for each in selected()]
-    values = [MOMENTS, OPTIMIZERS, SCHEDULES, [0, 2], [False, True]]
+def test_selected_cases_contain_all_pairs() -> None:
+    choices = [
+        (case.position, case.optimizer, case.schedule, case.workers, case.custom_loop) for case in select_cases()
+    ]
+    values = [POSITIONS, OPTIMIZERS, SCHEDULES, [0, 2], [False, True]]
     for a in range(5):
         for b in range(a):
-            assert {(each[a], each[b]) for each in choices} == set(product(values[a], values[b]))
+            assert {(choice[a], choice[b]) for choice in choices} == set(product(values[a], values[b]))
 
 
-def test_a_resume_is_not_the_same_where_the_checkpoint_was_changed(tmp_path: Path) -> None:
-    case = Case("in the middle of an epoch")
-    whole, _, saver = train(case, tmp_path / "whole", None, seed=1)
+def test_final_states_differ_if_the_checkpoint_was_modified(tmp_path: Path) -> None:
+    case = Case("within an epoch")
+    expected, _, saver = train(case, tmp_path / "uninterrupted", None, seed=1)
     checkpoint = read_checkpoint(saver.files[0])
     changes: dict[str, Callable[[], Any]] = {
         "rng": lambda: checkpoint["rng"].__setitem__("torch", torch.Generator().manual_seed(5).get_state()),
@@ -240,6 +249,6 @@ def test_a_resume_is_not_the_same_where_the_checkpoint_was_changed(tmp_path: Pat
         checkpoint = read_checkpoint(saver.files[0])
         change()
         torch.save(checkpoint, tmp_path / f"{name}.pth")
-        with pytest.warns(UserWarning, match="it has no sidecar"):
-            rest, _, _ = train(case, tmp_path / name, tmp_path / f"{name}.pth", seed=99)
-        assert rest["model"] != whole["model"], name
+        with pytest.warns(UserWarning, match="no valid sidecar"):
+            resumed, _, _ = train(case, tmp_path / name, tmp_path / f"{name}.pth", seed=99)
+        assert resumed["model"] != expected["model"], name

@@ -1,4 +1,4 @@
-"""With the hooks that every training uses, a resumed run leaves what the run that was never interrupted leaves."""
+"""A resumed run with the standard hooks leaves the same files and states as the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from hookbus.state import read_checkpoint
-from tests.interrupting import CHOICES, PLACES, Case, Stops, covering, interrupt, left_behind, train
+from tests.interrupting import CHOICES, POSITIONS, Case, StopAt, get_results, interrupt, pairwise_combinations, train
 from tests.toys import OPTIMIZERS, SCHEDULES
 
-PAIRS = [Case(*each) for each in covering(CHOICES)]
+PAIRS = [Case(*choices) for choices in pairwise_combinations(CHOICES)]
 EVERY = [
     Case(averages, stopping, False, place, "a stop", *training)
     for averages, stopping, place, *training in product(
         ("no EMA", "EMA with warm-up and buffers"),
         ("no early stopping", "one validation before its stop"),
-        PLACES,
+        POSITIONS,
         OPTIMIZERS,
         SCHEDULES,
         (0, 2),
@@ -32,52 +32,52 @@ EVERY = [
 
 
 @pytest.fixture(autouse=True)
-def _the_disk_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on what a loss of power would leave."""
+def _disable_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip fsync, since no test here simulates a power failure."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def compare(case: Case, tmp_path: Path) -> None:
-    whole = left_behind(tmp_path / "whole", train(case, tmp_path / "whole"))
+    expected = get_results(tmp_path / "uninterrupted", train(case, tmp_path / "uninterrupted"))
     interrupt(case, tmp_path / "stopped")
     run = train(case, tmp_path / "stopped")
 
-    assert left_behind(tmp_path / "stopped", run) == whole
+    assert get_results(tmp_path / "stopped", run) == expected
 
 
 @pytest.mark.parametrize("case", PAIRS, ids=str)
-def test_everything_that_is_left_is_the_same(case: Case, tmp_path: Path) -> None:
+def test_files_and_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY, ids=str)
-def test_in_every_combination(case: Case, tmp_path: Path) -> None:
+def test_files_and_states_are_equal_in_every_combination(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", PAIRS[::7], ids=str)
-def test_in_processes_that_know_nothing_of_each_other(case: Case, tmp_path: Path) -> None:
-    def fresh(directory: str, *more: str) -> Any:
+def test_files_and_states_are_equal_in_separate_processes(case: Case, tmp_path: Path) -> None:
+    def train_in_process(directory: str, *options: str) -> Any:
         command = [sys.executable, "-m", "tests.interrupting", json.dumps(astuple(case)), str(tmp_path / directory)]
-        said = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120, check=True).stdout
-        return None if more else json.loads(said)
+        output = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=True).stdout
+        return None if options else json.loads(output)
 
-    whole = fresh("whole")
-    fresh("stopped", "stop")
-    assert fresh("stopped") == whole
+    expected = train_in_process("uninterrupted")
+    train_in_process("stopped", "stop")
+    assert train_in_process("stopped") == expected
 
 
-def test_the_pairs_are_complete() -> None:
+def test_selected_cases_contain_all_pairs() -> None:
     assert len(PAIRS) <= 40
     for a, b in combinations(range(len(CHOICES)), 2):
-        assert {(astuple(each)[a], astuple(each)[b]) for each in PAIRS} == set(product(CHOICES[a], CHOICES[b]))
+        assert {(astuple(case)[a], astuple(case)[b]) for case in PAIRS} == set(product(CHOICES[a], CHOICES[b]))
 
 
-def test_early_stopping_is_where_the_cases_say(tmp_path: Path) -> None:
+def test_early_stopping_is_at_the_position_of_the_case(tmp_path: Path) -> None:
     case = Case(stopping="one validation before its stop")
-    train(case, tmp_path, Stops("after_train_iter", 8))
+    train(case, tmp_path, StopAt("after_train_iter", 8))
     state = read_checkpoint(tmp_path / "checkpoints" / "last.pth")["hooks"]["early_stopping"]["state"]
     assert state["wait_count"] == 2
 

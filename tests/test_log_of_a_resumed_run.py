@@ -1,4 +1,4 @@
-"""The log of a run that was stopped and resumed is that of the run that never was, row for row."""
+"""The log of a stopped and resumed run equals the log of the uninterrupted run, row by row."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
 from hookbus_logger.records import RecordingHook
 from hookbus_timer import IterTimerHook
-from tests.dying import in_child
+from tests.dying import run_in_fork
 from tests.toys import net, pairs
 
 EPOCHS, BATCHES = 3, 7
-PLACES = {
-    "in the middle of an interval": 6,
+POSITIONS = {
+    "within an interval": 6,
     "at the end of an interval": 4,
-    "after an interval that waits for its update": 3,
+    "at the end of an interval, before its optimizer step": 3,
     "before the first record of an epoch": 10,
-    "in the middle of a second interval": 12,
+    "within a second interval": 12,
     "at the end of an epoch": 14,
-    "at the end of an epoch in the middle of an accumulation": 7,
+    "at the end of an epoch within an accumulation": 7,
     "just before the end": 20,
     "at the end": 21,
 }
-"""After how many of the 21 iterations the run is stopped."""
+"""Number of completed iterations, of 21, at which the run is stopped."""
 
 
 @pytest.fixture(autouse=True)
-def _the_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A disk that is fast, since no power is lost here, and Ctrl-C as in a terminal."""
+def _set_up_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Skip fsync, since no test here simulates a power failure, and handle SIGINT as in a terminal."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, earlier)
+    signal.signal(signal.SIGINT, previous)
 
 
-class Ends(Hook):
-    """Ends the run at an iteration, one way or another."""
+class EndingHook(Hook):
+    """Hook that ends the run after an iteration, by a request or a signal."""
 
-    WAYS: Mapping[str, Callable[[Run], object]] = {
-        "a request": lambda run: run.request_stop("enough"),
+    METHODS: Mapping[str, Callable[[Run], object]] = {
+        "a request": lambda run: run.request_stop("test"),
         "Ctrl-C": lambda run: signal.raise_signal(signal.SIGINT),
         "SIGTERM": lambda run: signal.raise_signal(signal.SIGTERM),
         "SIGKILL": lambda run: os.kill(os.getpid(), signal.SIGKILL),
     }
 
-    def __init__(self, way: str, iteration: int) -> None:
+    def __init__(self, method: str, iteration: int) -> None:
         super().__init__()
-        self.way, self.iteration = way, iteration
+        self.method, self.iteration = method, iteration
 
     def after_train_iter(self, run: Run) -> None:
         if run.iters_done == self.iteration:
-            self.WAYS[self.way](run)
+            self.METHODS[self.method](run)
 
 
-class Points(RecordingHook):
-    """A writer of points that can be hidden from a step on, but not changed, as those of TensorBoard are."""
+class AppendOnlyHook(RecordingHook):
+    """Writer whose records can be truncated from a step on, but not replaced, as in TensorBoard."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         super().__init__(settings)
@@ -83,8 +83,8 @@ class Points(RecordingHook):
             file.write(f"{step} {run.iters_done} {dict(metrics)} {dict(rates)}\n")
 
 
-class OnConsole(Hook):
-    """Has everything that is told written into a file."""
+class ConsoleFileHook(Hook):
+    """Hook that provides a console that writes to a file."""
 
     priority = Priority.HIGHEST
 
@@ -99,13 +99,13 @@ class OnConsole(Hook):
         self.file.close()
 
 
-def hooks(directory: Path, settings: Mapping[str, Any]) -> list[Hook]:
+def make_hooks(directory: Path, settings: Mapping[str, Any]) -> list[Hook]:
     directory.mkdir(exist_ok=True)
     return [
-        OnConsole(directory / "console"),
+        ConsoleFileHook(directory / "console"),
         LoggerHook(interval=4, **settings),
         JsonlHook(interval=3, **settings),
-        Points(directory / "points", interval=2, by_epoch=False),
+        AppendOnlyHook(directory / "points", interval=2, by_epoch=False),
         IterTimerHook(interval=3),
         EvalHook(interval=5, by_epoch=False),
         CheckpointHook(interval=2, by_epoch=False, best_metric="val/loss"),
@@ -113,7 +113,7 @@ def hooks(directory: Path, settings: Mapping[str, Any]) -> list[Hook]:
     ]
 
 
-def by_trainer(directory: Path, hooks: list[Hook], accumulate: int, resume: str) -> None:
+def run_trainer(directory: Path, hooks: list[Hook], accumulate: int, resume: str) -> None:
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -135,7 +135,7 @@ def by_trainer(directory: Path, hooks: list[Hook], accumulate: int, resume: str)
     ).fit()
 
 
-def by_hand(directory: Path, hooks: list[Hook], accumulate: int, resume: str) -> None:
+def run_custom_loop(directory: Path, hooks: list[Hook], accumulate: int, resume: str) -> None:
     torch.manual_seed(0)
     bus, model = HookBus(hooks), net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -161,94 +161,97 @@ def by_hand(directory: Path, hooks: list[Hook], accumulate: int, resume: str) ->
 
 def train(loop: Any, directory: Path, accumulate: int, settings: Mapping[str, Any], *more: Hook) -> None:
     resume = "auto" if (directory / "checkpoints").exists() else "never"
-    loop(directory, [*hooks(directory, settings), *more], accumulate, resume)
+    loop(directory, [*make_hooks(directory, settings), *more], accumulate, resume)
 
 
-def rows(directory: Path) -> list[dict[str, Any]]:
-    """The rows of the file of JSON lines without times: of a row of times, only which there are."""
-    found = [
+def read_rows(directory: Path) -> list[dict[str, Any]]:
+    """Return the rows of the JSON Lines file without times; rows of durations are reduced to their names."""
+    rows = [
         {name: value for name, value in row.items() if name != "time"}
         for row in read_jsonl(directory / "logs" / "metrics.jsonl")
     ]
-    for row in found:
+    for row in rows:
         if row["kind"] == "scalars":
             row["values"] = sorted(row["values"])
-    return found
+    return rows
 
 
-def told(directory: Path) -> list[str]:
-    """The lines on the console that are about results; without times, which stand behind them."""
+def read_console(directory: Path) -> list[str]:
+    """Return the console lines with results, without the times at their ends."""
     lines = (directory / "console").read_text().splitlines()
     return [line.partition("  time/")[0].rstrip() for line in lines if line.startswith(("train", "val", " "))]
 
 
-def compare(tmp_path: Path, loop: Any, way: str, iteration: int, accumulate: int, settings: Mapping[str, Any]) -> None:
+def compare(
+    tmp_path: Path, loop: Any, method: str, iteration: int, accumulate: int, settings: Mapping[str, Any]
+) -> None:
     arguments = (accumulate, settings)
-    train(loop, tmp_path / "whole", *arguments)
+    train(loop, tmp_path / "uninterrupted", *arguments)
     stopped = tmp_path / "stopped"
-    if way == "SIGKILL":
-        assert os.WIFSIGNALED(in_child(lambda: train(loop, stopped, *arguments, Ends(way, iteration))))
-    elif way == "Ctrl-C":
+    if method == "SIGKILL":
+        assert os.WIFSIGNALED(run_in_fork(lambda: train(loop, stopped, *arguments, EndingHook(method, iteration))))
+    elif method == "Ctrl-C":
         with pytest.raises(KeyboardInterrupt):
-            train(loop, stopped, *arguments, Ends(way, iteration))
+            train(loop, stopped, *arguments, EndingHook(method, iteration))
     else:
-        train(loop, stopped, *arguments, Ends(way, iteration))
-    before = told(stopped)
+        train(loop, stopped, *arguments, EndingHook(method, iteration))
+    before = read_console(stopped)
     train(loop, stopped, *arguments)
 
-    assert rows(stopped) == rows(tmp_path / "whole")
-    assert (stopped / "points").read_text() == (tmp_path / "whole" / "points").read_text()
-    whole, after = told(tmp_path / "whole"), told(stopped)[len(before) :]
-    if way == "SIGKILL":  # what was told after the last checkpoint cannot be taken back, and is told again
-        assert (whole[: len(before)], whole[-len(after) :]) == (before, after)
-        assert len(before) + len(after) >= len(whole)
+    assert read_rows(stopped) == read_rows(tmp_path / "uninterrupted")
+    assert (stopped / "points").read_text() == (tmp_path / "uninterrupted" / "points").read_text()
+    expected, after = read_console(tmp_path / "uninterrupted"), read_console(stopped)[len(before) :]
+    if method == "SIGKILL":
+        # Lines printed after the last checkpoint cannot be removed and are printed again.
+        assert (expected[: len(before)], expected[-len(after) :]) == (before, after)
+        assert len(before) + len(after) >= len(expected)
     else:
-        assert before + after == whole
+        assert before + after == expected
 
 
 ACCUMULATE = (1, 2)
 SETTINGS: dict[str, dict[str, Any]] = {
     "within epochs": {},
-    "and what is left of them": {"ignore_last": False},
-    "over the whole run": {"by_epoch": False},
+    "within epochs, with incomplete intervals": {"ignore_last": False},
+    "over the run": {"by_epoch": False},
 }
-LOOPS = {"Trainer": by_trainer, "own loop": by_hand}
+LOOPS = {"Trainer": run_trainer, "custom loop": run_custom_loop}
 
 
-def selected() -> list[tuple[str, str, int, str, str]]:
-    """Each place with each way to stop; the other choices in turn."""
-    cases = enumerate(product(PLACES, Ends.WAYS))
+def select_cases() -> list[tuple[str, str, int, str, str]]:
+    """Return each position with each method to stop; the other parameters alternate."""
+    cases = enumerate(product(POSITIONS, EndingHook.METHODS))
     return [
-        (place, way, ACCUMULATE[(i // 4 + i) % 2], list(SETTINGS)[i % 3], list(LOOPS)[(i // 2) % 2])
-        for i, (place, way) in cases
+        (position, method, ACCUMULATE[(i // 4 + i) % 2], list(SETTINGS)[i % 3], list(LOOPS)[(i // 2) % 2])
+        for i, (position, method) in cases
     ]
 
 
-@pytest.mark.parametrize(("place", "way", "accumulate", "settings", "loop"), selected())
-def test_it_is_that_of_the_uninterrupted_run(
-    tmp_path: Path, place: str, way: str, accumulate: int, settings: str, loop: str
+@pytest.mark.parametrize(("position", "method", "accumulate", "settings", "loop"), select_cases())
+def test_log_equals_that_of_the_uninterrupted_run(
+    tmp_path: Path, position: str, method: str, accumulate: int, settings: str, loop: str
 ) -> None:
-    compare(tmp_path, LOOPS[loop], way, PLACES[place], accumulate, SETTINGS[settings])
+    compare(tmp_path, LOOPS[loop], method, POSITIONS[position], accumulate, SETTINGS[settings])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
-@pytest.mark.parametrize("way", Ends.WAYS)
+@pytest.mark.parametrize("method", EndingHook.METHODS)
 @pytest.mark.parametrize("iteration", range(1, EPOCHS * BATCHES + 1))
-def test_at_every_place_and_in_every_way(
-    tmp_path: Path, iteration: int, way: str, accumulate: int, settings: str
+def test_log_is_equal_at_every_position_with_every_method(
+    tmp_path: Path, iteration: int, method: str, accumulate: int, settings: str
 ) -> None:
     loop = list(LOOPS.values())[iteration % 2]
-    compare(tmp_path, loop, way, iteration, accumulate, SETTINGS[settings])
+    compare(tmp_path, loop, method, iteration, accumulate, SETTINGS[settings])
 
 
-@pytest.mark.parametrize("way", ["a request", "SIGTERM"])
-def test_of_a_run_that_is_stopped_again_and_again(tmp_path: Path, way: str) -> None:
-    train(by_trainer, tmp_path / "whole", 2, {})
+@pytest.mark.parametrize("method", ["a request", "SIGTERM"])
+def test_log_is_equal_after_repeated_stops(tmp_path: Path, method: str) -> None:
+    train(run_trainer, tmp_path / "uninterrupted", 2, {})
     for iteration in (2, 3, 7, 8, 13, 20):
-        train(by_trainer, tmp_path / "stopped", 2, {}, Ends(way, iteration))
-    train(by_trainer, tmp_path / "stopped", 2, {})
+        train(run_trainer, tmp_path / "stopped", 2, {}, EndingHook(method, iteration))
+    train(run_trainer, tmp_path / "stopped", 2, {})
 
-    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
-    assert told(tmp_path / "stopped") == told(tmp_path / "whole")
+    assert read_rows(tmp_path / "stopped") == read_rows(tmp_path / "uninterrupted")
+    assert read_console(tmp_path / "stopped") == read_console(tmp_path / "uninterrupted")

@@ -157,15 +157,15 @@ def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
         return loader
     make = partial(share_of, loader, ranks.rank, ranks.world_size, run.seed)
     # Cached if the loader has persistent workers: a new loader would start new ones for each validation.
-    share: Iterable[Any] | None = run.validations.kept(loader, make)
-    if share is None:
+    shard: Iterable[Any] | None = run.validations.kept(loader, make)
+    if shard is None:
         run.validations.tell_once(
             "The evaluation loader (%s) cannot be sharded: each of the %s ranks reads all of its batches. Use a "
             "sampler that shards the data; otherwise samples are counted more than once.",
             type(loader).__name__,
             ranks.world_size,
         )
-    return loader if share is None else share
+    return loader if shard is None else shard
 
 
 def _judge_loader(

@@ -47,8 +47,8 @@ def datasets_in(dataset: Any) -> list[Any]:
 
 def inside(dataset: Any) -> list[Any]:
     """Return the datasets directly nested in a dataset."""
-    single, several = getattr(dataset, "dataset", None), getattr(dataset, "datasets", ())
-    return [*([] if single is None else [single]), *(several if isinstance(several, (list, tuple)) else [])]
+    child, children = getattr(dataset, "dataset", None), getattr(dataset, "datasets", ())
+    return [*([] if child is None else [child]), *(children if isinstance(children, (list, tuple)) else [])]
 
 
 def length_of(loader: Any, shard: Part | None = None) -> int | None:

@@ -102,14 +102,14 @@ class DDPSteps(Steps):
     """Steps of a DDP model; gradients are averaged over ranks once per optimizer step.
 
     Args:
-        bare: The unwrapped model.
+        model: The unwrapped model.
         wrapper: The same model in DistributedDataParallel.
         settings: Arguments of `Steps`.
     """
 
-    def __init__(self, bare: nn.Module, wrapper: DistributedDataParallel, **settings: Any) -> None:
+    def __init__(self, model: nn.Module, wrapper: DistributedDataParallel, **settings: Any) -> None:
         super().__init__(wrapper, **settings)
-        self._bare, self._wrapper = bare, wrapper
+        self._bare, self._wrapper = model, wrapper
 
     def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward; gradients are averaged in the last micro-batch before the optimizer step."""

@@ -26,7 +26,7 @@ ONE, TWO = torch.tensor(3.0), torch.tensor([[2.0], [4.0]])
         (TWO, {"output": TWO}),
         ("text", {"output": "text"}),
     ],
-    ids=["loss", "mapping", "ordered mapping", "loss and output", "list", "three", "several numbers", "text"],
+    ids=["loss", "mapping", "ordered mapping", "loss and output", "list", "three", "multiple elements", "text"],
 )
 def test_outputs_are_converted_to_a_dictionary(output: Any, expected: dict[str, Any]) -> None:
     assert named(output) == expected
@@ -56,7 +56,7 @@ WITH_LOSS_FN = "Use a loader whose batches have the form (inputs, target), which
         ({"loss": 3.0}, None, f"loss: missing from the outputs of the model, got {{loss: float}}. {NO_LOSS_FN}"),
         ({"loss": TWO}, None, "loss: expected a single number, got shape (2, 1). Take its mean or sum."),
     ],
-    ids=["no loss", "no target", "no tensor", "several numbers"],
+    ids=["no loss", "no target", "no tensor", "multiple elements"],
 )
 def test_invalid_loss_is_an_error_with_a_fix(outputs: dict[str, Any], loss_fn: Any, message: str) -> None:
     for extract in (loss_in, trainable_loss_in):

@@ -171,7 +171,7 @@ class TestLoss:
                 "the computation of the loss, and make sure that not every parameter is frozen.",
             ),
         ],
-        ids=["no loss", "several numbers", "detached"],
+        ids=["no loss", "multiple elements", "detached"],
     )
     def test_invalid_loss_is_an_error_with_a_fix(self, function: Any, loss_fn: Any, batch: Any, message: str) -> None:
         with pytest.raises(LoopError) as raised:
