@@ -1,4 +1,4 @@
-"""Generations in one process, over which alone the tensors are spread: all but the number of processes is real."""
+"""Sharded checkpoints of a process group with one process; only the number of processes differs from a real run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ WEIGHT = torch.arange(35.0).reshape(7, 5)
 
 
 @contextmanager
-def one_process(directory: Path) -> Iterator[None]:
-    """A group of one process, which exists as long as this lasts."""
+def single_process_group(directory: Path) -> Iterator[None]:
+    """Context manager for a gloo process group with a world size of 1."""
+    # A file store needs no port, so concurrent test runs cannot collide.
     dist.init_process_group("gloo", store=dist.FileStore(str(directory / "store"), 1), rank=0, world_size=1)
     try:
         yield
@@ -30,22 +31,26 @@ def one_process(directory: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def layout() -> Layout:
+def build_layout() -> Layout:
+    """Return a layout that shards dimension 0 over a mesh of one process."""
     return Layout(init_device_mesh("cpu", (1,)), (Shard(0),))
 
 
-def checkpoint(weight: torch.Tensor = WEIGHT, run: str = "a-run") -> dict[str, Any]:
-    spread = layout().spread(weight)
+def build_checkpoint(weight: torch.Tensor = WEIGHT, run: str = "a-run") -> dict[str, Any]:
+    """Return a checkpoint that contains the same sharded tensor in two places."""
+    sharded = build_layout().spread(weight)
     return {
         "meta": {"schema": 1, "step": 3},
-        "state_dict": {"a/b%": spread, "mean": torch.ones(2)},
-        "hooks": {"ema": {"averaged": [spread, 1.5, "text"]}},
+        "state_dict": {"a/b%": sharded, "mean": torch.ones(2)},
+        "hooks": {"ema": {"averaged": [sharded, 1.5, "text"]}},
         "loop": {"id": run},
     }
 
 
-def written(folder: Path, generation: int = 1, name: str = "epoch_1.pth", **how: Any) -> Path:
-    """A generation, and a file that names it."""
-    pointer = write_generation(folder, checkpoint(**how), generation, Ranks())
+def write_sharded_checkpoint(
+    folder: Path, generation: int = 1, name: str = "epoch_1.pth", **checkpoint_options: Any
+) -> Path:
+    """Write a generation and the checkpoint file that refers to it, and return the path of the file."""
+    pointer = write_generation(folder, build_checkpoint(**checkpoint_options), generation, Ranks())
     write_checkpoint(folder / name, pointer, generation)
     return folder / name

@@ -22,31 +22,31 @@ from hookbus.model.layouts import is_spread
 from hookbus.ranks import Ranks
 from hookbus.state import find_newest, read_checkpoint, write_checkpoint
 from tests.dying import kill_at_each_operation
-from tests.spread import WEIGHT, checkpoint, layout, one_process, written
+from tests.spread import WEIGHT, build_checkpoint, build_layout, single_process_group, write_sharded_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with one_process(tmp_path_factory.mktemp("group")):
+    with single_process_group(tmp_path_factory.mktemp("group")):
         yield
 
 
 class TestGeneration:
     def test_generation_is_loaded_through_its_reference_with_full_tensors(self, tmp_path: Path) -> None:
-        loaded = read_checkpoint(written(tmp_path))
+        loaded = read_checkpoint(write_sharded_checkpoint(tmp_path))
 
         assert torch.equal(loaded["state_dict"]["a/b%"], WEIGHT)
         assert torch.equal(loaded["state_dict"]["mean"], torch.ones(2))
         assert loaded["hooks"]["ema"]["averaged"][1:] == [1.5, "text"]
-        assert loaded.keys() == checkpoint().keys()
+        assert loaded.keys() == build_checkpoint().keys()
 
     def test_generation_is_loaded_by_its_directory(self, tmp_path: Path) -> None:
-        written(tmp_path)
+        write_sharded_checkpoint(tmp_path)
 
         assert torch.equal(read_checkpoint(tmp_path / "generation_1")["state_dict"]["a/b%"], WEIGHT)
 
     def test_generation_is_loaded_with_the_sharding_of_the_caller(self, tmp_path: Path) -> None:
-        loaded = read_checkpoint(written(tmp_path), layout=layout())
+        loaded = read_checkpoint(write_sharded_checkpoint(tmp_path), layout=build_layout())
         weight = loaded["state_dict"]["a/b%"]
 
         assert is_spread(weight)
@@ -54,28 +54,28 @@ class TestGeneration:
         assert not is_spread(loaded["state_dict"]["mean"])
 
     def test_tensor_at_two_paths_is_stored_once(self, tmp_path: Path) -> None:
-        loaded = read_checkpoint(written(tmp_path))
+        loaded = read_checkpoint(write_sharded_checkpoint(tmp_path))
 
         assert loaded["hooks"]["ema"]["averaged"][0] is loaded["state_dict"]["a/b%"]
         stored = sum(path.stat().st_size for path in (tmp_path / "generation_1").glob("*.distcp"))
         assert stored < 2 * (stored - WEIGHT.nbytes)  # the overhead of the format exceeds the data
 
     def test_outline_of_a_generation_contains_meta_tensors(self, tmp_path: Path) -> None:
-        weight = outline_of(written(tmp_path))["state_dict"]["a/b%"]
+        weight = outline_of(write_sharded_checkpoint(tmp_path))["state_dict"]["a/b%"]
 
         assert (weight.device.type, tuple(weight.shape)) == ("meta", (7, 5))
 
     def test_metadata_is_loaded_without_the_shards(self, tmp_path: Path) -> None:
-        written(tmp_path)
+        write_sharded_checkpoint(tmp_path)
         for path in (tmp_path / "generation_1").glob("*.distcp"):
             path.unlink()
         loaded = read_generation(tmp_path / "generation_1", map_location="meta")
 
-        assert loaded.keys() == checkpoint().keys()
+        assert loaded.keys() == build_checkpoint().keys()
         assert loaded["state_dict"]["a/b%"].device.type == "meta"
 
     def test_manifest_contains_the_run_and_the_world_size(self, tmp_path: Path) -> None:
-        written(tmp_path, 4)
+        write_sharded_checkpoint(tmp_path, 4)
         manifest = read_manifest(tmp_path / "generation_4")
 
         assert (manifest["generation"], manifest["run"], manifest["processes"]) == (4, "a-run", 1)
@@ -83,8 +83,8 @@ class TestGeneration:
 
     def test_every_dtype_is_preserved(self, tmp_path: Path) -> None:
         dtypes = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
-        tensors = {str(dtype): layout().spread(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
-        write_generation(tmp_path, {**checkpoint(), "state_dict": tensors}, 1, Ranks())
+        tensors = {str(dtype): build_layout().spread(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
+        write_generation(tmp_path, {**build_checkpoint(), "state_dict": tensors}, 1, Ranks())
         loaded = read_checkpoint(tmp_path / "generation_1")["state_dict"]
 
         for dtype in dtypes:
@@ -95,8 +95,8 @@ class TestGeneration:
 class TestCorruption:
     @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
     def test_corruption_of_any_file_is_detected_and_an_older_checkpoint_used(self, tmp_path: Path, name: str) -> None:
-        written(tmp_path, 1, "epoch_1.pth")
-        path = written(tmp_path, 2, "epoch_2.pth")
+        write_sharded_checkpoint(tmp_path, 1, "epoch_1.pth")
+        path = write_sharded_checkpoint(tmp_path, 2, "epoch_2.pth")
         content = bytearray((tmp_path / "generation_2" / name).read_bytes())
         content[len(content) // 2] ^= 1
         (tmp_path / "generation_2" / name).write_bytes(content)
@@ -110,15 +110,15 @@ class TestCorruption:
 
     @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
     def test_missing_file_is_detected(self, tmp_path: Path, name: str) -> None:
-        path = written(tmp_path)
+        path = write_sharded_checkpoint(tmp_path)
         (tmp_path / "generation_1" / name).unlink()
 
         with pytest.raises(CheckpointDamaged, match=name):
             read_checkpoint(path)
 
     def test_exchanged_generations_are_detected(self, tmp_path: Path) -> None:
-        path = written(tmp_path, 1)
-        written(tmp_path, 2, "epoch_2.pth")
+        path = write_sharded_checkpoint(tmp_path, 1)
+        write_sharded_checkpoint(tmp_path, 2, "epoch_2.pth")
         shutil.rmtree(tmp_path / "generation_1")
         (tmp_path / "generation_2").rename(tmp_path / "generation_1")
 
@@ -127,14 +127,14 @@ class TestCorruption:
 
     def test_reference_copied_alone_is_reported_with_the_directory(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
-        copy = shutil.copy(written(tmp_path), tmp_path / "elsewhere")
+        copy = shutil.copy(write_sharded_checkpoint(tmp_path), tmp_path / "elsewhere")
         shutil.copy(tmp_path / "epoch_1.pth.json", tmp_path / "elsewhere")
 
         with pytest.raises(CheckpointError, match=r"its tensors are in generation_1, which does not exist\. Copy"):
             read_checkpoint(copy)
 
     def test_reference_outside_the_directory_is_rejected(self, tmp_path: Path) -> None:
-        written(tmp_path / "other")
+        write_sharded_checkpoint(tmp_path / "other")
         pointer = {"generation": {"directory": "../other/generation_1", "manifest": ""}}
         write_checkpoint(tmp_path / "x" / "epoch_1.pth", pointer, 1)
 
@@ -144,7 +144,7 @@ class TestCorruption:
 
 class TestFailedSave:
     def test_failed_save_leaves_no_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        written(tmp_path)
+        write_sharded_checkpoint(tmp_path)
         before = sorted(tmp_path.rglob("*"))
 
         def raise_disk_full(*_: Any, **__: Any) -> None:
@@ -159,20 +159,20 @@ class TestFailedSave:
             with monkeypatch.context() as patch:
                 patch.setattr(target, raise_disk_full)
                 with pytest.raises(CheckpointError, match="could not be written: .*No space left"):
-                    write_generation(tmp_path, checkpoint(), 2, Ranks())
+                    write_generation(tmp_path, build_checkpoint(), 2, Ranks())
             assert sorted(tmp_path.rglob("*")) == before
 
     def test_failure_in_torch_is_a_checkpoint_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
 
         with pytest.raises(CheckpointError, match="could not be written: .*NotADirectoryError"):
-            write_generation(tmp_path / "file", checkpoint(), 1, Ranks())
+            write_generation(tmp_path / "file", build_checkpoint(), 1, Ranks())
 
     def test_existing_generation_is_not_replaced(self, tmp_path: Path) -> None:
-        written(tmp_path)
+        write_sharded_checkpoint(tmp_path)
 
         with pytest.raises(CheckpointError, match="generation_1 could not be written: .*not empty"):
-            write_generation(tmp_path, checkpoint(WEIGHT + 1), 1, Ranks())
+            write_generation(tmp_path, build_checkpoint(WEIGHT + 1), 1, Ranks())
         verify_generation(tmp_path / "generation_1")
         assert torch.equal(read_checkpoint(tmp_path / "epoch_1.pth")["state_dict"]["a/b%"], WEIGHT)
 
@@ -193,7 +193,7 @@ def test_generation_is_fsynced_before_it_is_renamed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", traced_fsync)
     monkeypatch.setattr(os, "rename", traced_rename)
-    write_generation(tmp_path, checkpoint(), 1, Ranks())
+    write_generation(tmp_path, build_checkpoint(), 1, Ranks())
 
     renamed = trace.index(("rename", str(tmp_path / "generation_1")))
     before = {Path(path).name for operation, path in trace[:renamed] if operation == "flush"}
@@ -206,11 +206,11 @@ def test_generation_is_fsynced_before_it_is_renamed(tmp_path: Path, monkeypatch:
 @pytest.mark.timeout(300)  # about 40 processes, sequentially
 def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path) -> None:
     original, folder = tmp_path / "original", tmp_path / "folder"
-    files.link(written(original), original / "last.pth")
+    files.link(write_sharded_checkpoint(original), original / "last.pth")
     differences: set[float] = set()
 
     def save_again() -> None:
-        path = written(folder, 2, "epoch_2.pth", weight=WEIGHT + 1)
+        path = write_sharded_checkpoint(folder, 2, "epoch_2.pth", weight=WEIGHT + 1)
         files.link(path, folder / "last.pth")
         files.remove(folder / "epoch_1.pth")
         sweep(folder, "a-run")
@@ -232,7 +232,8 @@ def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path
 
 
 def test_temporary_directory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    shutil.copytree(written(tmp_path).parent / "generation_1", tmp_path / files.temporary_name("a-run"))
+    generation = write_sharded_checkpoint(tmp_path).parent / "generation_1"
+    shutil.copytree(generation, tmp_path / files.temporary_name("a-run"))
     (tmp_path / f".tmp-a-run-{'0' * 32}").symlink_to(tmp_path / "generation_1")
     files.remove_leftovers(tmp_path, "a-run")
 

@@ -16,12 +16,12 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookbus.checkpoints.sharded import read_generation
 from hookbus.errors import CheckpointDamaged
-from tests.spread import one_process, written
+from tests.spread import single_process_group, write_sharded_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with one_process(tmp_path_factory.mktemp("group")):
+    with single_process_group(tmp_path_factory.mktemp("group")):
         yield
 
 
@@ -32,7 +32,7 @@ class Malicious:
 
 def test_loading_metadata_executes_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    written(tmp_path)
+    write_sharded_checkpoint(tmp_path)
     (tmp_path / "generation_1/.metadata").write_bytes(pickle.dumps(Malicious()))
 
     with pytest.raises(CheckpointDamaged, match=r"posix\.mkdir, and loading that would execute code"):
@@ -42,7 +42,7 @@ def test_loading_metadata_executes_no_code(tmp_path: Path, monkeypatch: pytest.M
 
 def test_loading_non_tensor_items_executes_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    written(tmp_path)
+    write_sharded_checkpoint(tmp_path)
     evil: dict[str, Any] = {"state_dict/a%2Fb%25": Malicious()}
     save(evil, storage_writer=FileSystemWriter(tmp_path / "evil"))
     shutil.copytree(tmp_path / "evil", tmp_path / "generation_1", dirs_exist_ok=True)
@@ -53,7 +53,7 @@ def test_loading_non_tensor_items_executes_no_code(tmp_path: Path, monkeypatch: 
 
 
 def test_file_outside_the_directory_is_rejected(tmp_path: Path) -> None:
-    written(tmp_path)
+    write_sharded_checkpoint(tmp_path)
     path = tmp_path / "generation_1/.metadata"
     metadata = pickle.loads(path.read_bytes())
     for index, info in metadata.storage_data.items():

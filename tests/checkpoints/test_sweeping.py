@@ -9,20 +9,20 @@ import pytest
 
 from hookbus.checkpoints import files
 from hookbus.checkpoints.sweeping import sweep
-from tests.spread import one_process, written
+from tests.spread import single_process_group, write_sharded_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with one_process(tmp_path_factory.mktemp("group")):
+    with single_process_group(tmp_path_factory.mktemp("group")):
         yield
 
 
 def test_unreferenced_generations_are_removed(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
-        written(tmp_path, generation, "last.pth")
+        write_sharded_checkpoint(tmp_path, generation, "last.pth")
     files.link(tmp_path / "last.pth", tmp_path / "best.pth")
-    written(tmp_path, 4, "last.pth")
+    write_sharded_checkpoint(tmp_path, 4, "last.pth")
     sweep(tmp_path, "a-run")
 
     assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_3", "generation_4"]
@@ -30,8 +30,8 @@ def test_unreferenced_generations_are_removed(tmp_path: Path) -> None:
 
 
 def test_generations_of_other_runs_and_without_a_manifest_are_kept(tmp_path: Path) -> None:
-    written(tmp_path, 1, run="other")
-    written(tmp_path, 2, "epoch_2.pth")
+    write_sharded_checkpoint(tmp_path, 1, run="other")
+    write_sharded_checkpoint(tmp_path, 2, "epoch_2.pth")
     (tmp_path / "generation_2/manifest.json").write_text("{}")
     for path in tmp_path.glob("*.pth"):
         files.remove(path)
@@ -42,7 +42,7 @@ def test_generations_of_other_runs_and_without_a_manifest_are_kept(tmp_path: Pat
 
 def test_reference_counts_without_a_sidecar_but_not_if_corrupted(tmp_path: Path) -> None:
     for generation in (1, 2):
-        written(tmp_path, generation, f"epoch_{generation}.pth")
+        write_sharded_checkpoint(tmp_path, generation, f"epoch_{generation}.pth")
         (tmp_path / f"epoch_{generation}.pth.json").unlink()
     (tmp_path / "epoch_2.pth").write_bytes(b"")
     sweep(tmp_path, "a-run")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 WORLD_SIZE = 3
 
 SAMPLE_COUNTS = [0, 1, WORLD_SIZE - 1, WORLD_SIZE, WORLD_SIZE + 1, 5, 7, 11, 13, 29]
-"""No sample, one, the world size and its neighbors, and primes, which leave a remainder on every world size."""
+"""Sample counts: none, one, around the world size, and primes that leave an uneven last round of batches."""
 
 
 def run_single_process(script: str) -> Any:

@@ -15,7 +15,7 @@ from hookbus.model.fsdp2 import check_mesh, gathered, spread_model, take_main_bu
 from hookbus.model.layouts import is_spread, layout_of, whole
 from hookbus.model.weights import Weights
 from hookbus.ranks import Ranks
-from tests.spread import one_process
+from tests.spread import single_process_group
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ class Block(nn.Sequential):
 
 @pytest.fixture(autouse=True)
 def process_group(tmp_path: Path) -> Iterator[None]:
-    with one_process(tmp_path):
+    with single_process_group(tmp_path):
         yield
 
 
