@@ -133,8 +133,13 @@ def _run(
         )
         for command in commands
     ]
-    # terminate() and not kill(): on SIGTERM torchrun terminates its workers, on SIGKILL they are orphaned.
-    watchdog = threading.Timer(time_limit, lambda: [process.terminate() for process in processes])
+
+    def terminate_all() -> None:
+        # terminate() and not kill(): on SIGTERM torchrun terminates its workers, on SIGKILL they are orphaned.
+        for process in processes:
+            process.terminate()
+
+    watchdog = threading.Timer(time_limit, terminate_all)
     watchdog.start()
     try:
         outputs = [process.communicate(timeout=time_limit + 10)[0] for process in processes]

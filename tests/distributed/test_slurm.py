@@ -41,7 +41,7 @@ SIGNAL_HOOK = """
 
 
     class TimeLimitHook(Hook):
-        '''Send the signal of a SLURM time limit to torchrun, as `--signal=B:USR1` does.'''
+        '''Send the signal of a SLURM time limit to torchrun, as `--signal=USR1@180` does.'''
 
         def after_train_iter(self, run):
             if os.environ["RANK"] == "0" and run.iters_done == 3 and not os.path.exists("scontrol.log"):
