@@ -1,4 +1,4 @@
-"""A process that dies at a chosen file operation: what then lies on the disk is what a kill leaves there."""
+"""A process that is killed at a specified file operation, as a test of the files that a kill leaves."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from typing import Any
 OPERATIONS = ("fsync", "replace", "rename", "link", "unlink", "open")
 
 
-def deaths(task: Callable[[], object], prepare: Callable[[], object], *, most: int = 200) -> int:
-    """Let a process die before each file operation of a task and in the middle of each write, one after the other.
+def kill_at_each_operation(task: Callable[[], object], prepare: Callable[[], object], *, limit: int = 200) -> int:
+    """Kill a process before each file operation of a task, and during each write, one after the other.
 
     Args:
-        task: what the process does.
-        prepare: called before each process is started; and once more in the end, when the last one has not died.
-        most: a guard against a task that never gets to its end.
+        task: Function that the process executes.
+        prepare: Function that is called before each process starts, and once after the last one, which completes the
+            task. It can check the files that the previous process left.
+        limit: Maximum number of operations, as a guard against a task that does not end.
 
-    Yields through `prepare`, so what a death has left is looked at there. Returns how many deaths there were.
+    Returns:
+        Number of killed processes.
     """
     for number in count():
         prepare()
-        if not dies(task, number):
+        if not is_killed_at(task, number):
             prepare()
             return number
-        assert number < most, "the task does not end"
+        assert number < limit, "the task does not end"
     raise AssertionError
 
 
-def dies(task: Callable[[], object], at: int) -> bool:
-    """Whether a child that does the task is killed before its file operation number `at`, counted from 0."""
-    status = in_child(lambda: _mortal(task, at))
+def is_killed_at(task: Callable[[], object], at: int) -> bool:
+    """Return whether a child that executes a task is killed before its file operation number `at`, from 0."""
+    status = run_in_fork(lambda: _run_and_kill(task, at))
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL
         return True
@@ -44,10 +46,10 @@ def dies(task: Callable[[], object], at: int) -> bool:
     return False
 
 
-def in_child(task: Callable[[], object]) -> int:
-    """Do something in a forked process; the wait status."""
+def run_in_fork(task: Callable[[], object]) -> int:
+    """Execute a function in a forked process, and return its wait status."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which the child does not use
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads, which the child does not use
         child = os.fork()
     if child == 0:
         try:
@@ -57,58 +59,61 @@ def in_child(task: Callable[[], object]) -> int:
             traceback.print_exc()
             sys.stderr.flush()
         finally:
-            os._exit(1)  # even where nothing can be printed
+            os._exit(1)  # also if printing fails
     return os.waitpid(child, 0)[1]
 
 
-def _mortal(task: Callable[[], object], at: int) -> None:
+def _run_and_kill(task: Callable[[], object], at: int) -> None:
+    """Execute a task whose process is killed before a file operation."""
     done = iter(range(at))
 
-    def live() -> None:
+    def count_operation() -> None:
         if next(done, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for name in OPERATIONS:
-        setattr(os, name, _after(live, getattr(os, name)))
+        setattr(os, name, _count_before(count_operation, getattr(os, name)))
     real_open = builtins.open
 
-    def mortal_open(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def counting_open(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if "w" not in mode:
             return real_open(path, mode, *args, **kwargs)
-        live()
-        return _MortalFile(real_open(path, mode, *args, **kwargs), live)
+        count_operation()
+        return _HalfWrittenFile(real_open(path, mode, *args, **kwargs), count_operation)
 
-    builtins.open = mortal_open  # type: ignore[assignment]
+    builtins.open = counting_open  # type: ignore[assignment]
     task()
 
 
-def _after(live: Callable[[], None], operation: Callable[..., Any]) -> Callable[..., Any]:
-    def mortal(*args: Any, **kwargs: Any) -> Any:
-        live()
+def _count_before(count_operation: Callable[[], None], operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation that calls a function first."""
+
+    def counting_operation(*args: Any, **kwargs: Any) -> Any:
+        count_operation()
         return operation(*args, **kwargs)
 
-    return mortal
+    return counting_operation
 
 
-class _MortalFile:
-    """A file of whose writes half is on the disk when the process dies."""
+class _HalfWrittenFile:
+    """File of which half of a write is on the disk when the process is killed."""
 
-    def __init__(self, file: Any, live: Callable[[], None]) -> None:
-        self._file, self._live = file, live
+    def __init__(self, file: Any, count_operation: Callable[[], None]) -> None:
+        self._file, self._count_operation = file, count_operation
 
     def write(self, data: Any) -> int:
         data = bytes(data)
         self._file.write(data[: len(data) // 2])
         self._file.flush()
-        self._live()
+        self._count_operation()
         self._file.write(data[len(data) // 2 :])
         return len(data)
 
-    def __enter__(self) -> _MortalFile:
+    def __enter__(self) -> _HalfWrittenFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live()
+        self._count_operation()
         self._file.close()
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""A training with the hooks that everybody uses, interrupted at a chosen place.
+"""A training with the standard hooks, interrupted at a specified position.
 
     python -m tests.interrupting CASE DIRECTORY [stop]
 
-trains, or goes on, in a process of its own, and prints what is left behind.
+trains or resumes in a separate process, and prints the results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_ema import EMAHook
 from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, read_jsonl
-from tests.dying import in_child
+from tests.dying import run_in_fork
 from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, net, pairs
 
 AVERAGES: dict[str, dict[str, Any] | None] = {
@@ -39,46 +39,48 @@ AVERAGES: dict[str, dict[str, Any] | None] = {
     "overlapped EMA": {"momentum": 0.9, "overlap": True},
 }
 STOPPING: dict[str, dict[str, Any] | None] = {
-    # validations come after iterations 3, 6, 9, 12 and 15
+    # validations are executed after iterations 3, 6, 9, 12 and 15
     "no early stopping": None,
     "one validation before its stop": {"baseline": 0.0, "patience": 3},
-    "just before its stop, with weights to bring back": {"patience": 2, "min_delta": 0.2},
-    "with the best file to bring back": {"patience": 3, "min_delta": 0.2, "restore_best_weights": "file"},
+    "just before its stop, with weights to restore": {"patience": 2, "min_delta": 0.2},
+    "with the best file to restore": {"patience": 3, "min_delta": 0.2, "restore_best_weights": "file"},
 }
 SAVING: tuple[bool | str, ...] = (False, True, "overlap")
-PLACES = {  # where a training is stopped: at which point, after how many iterations
+POSITIONS = {  # position of a stop: the point and the number of iterations
     "before the first step": ("before_epoch", 0),
-    "at a last batch, amid an accumulation": ("after_train_iter", 5),
+    "at a last batch, within an accumulation": ("after_train_iter", 5),
     "at a validation": ("after_train_iter", 6),
-    "amid an accumulation": ("after_train_iter", 7),
+    "within an accumulation": ("after_train_iter", 7),
     "between two validations": ("after_train_iter", 8),
     "at the end of an epoch": ("after_epoch", 5),
 }
 ENDS = ("a stop", *(f"a kill before renaming number {number} of its save" for number in (1, 2, 4)))
 CHOICES: tuple[Sequence[Any], ...] = (
-    tuple(AVERAGES), tuple(STOPPING), SAVING, tuple(PLACES), ENDS, tuple(OPTIMIZERS), tuple(SCHEDULES), (0, 2)
+    tuple(AVERAGES), tuple(STOPPING), SAVING, tuple(POSITIONS), ENDS, tuple(OPTIMIZERS), tuple(SCHEDULES), (0, 2)
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
+    """Combination of settings, and the position and type of the interruption."""
+
     averages: str = "no EMA"
     stopping: str = "no early stopping"
     saving: bool | str = False
-    place: str = "between two validations"
+    position: str = "between two validations"
     end: str = "a stop"
     optimizer: str = "SGD"
     schedule: str = "step"
     workers: int = 0
 
     def __str__(self) -> str:
-        saving = {False: "saved at once", True: "saved behind", "overlap": "copied behind"}[self.saving]
+        saving = {False: "synchronous save", True: "async save", "overlap": "overlapped save"}[self.saving]
         training = f"{self.optimizer}, per {self.schedule}, {self.workers} workers"
-        return f"{self.averages}, {self.stopping}, {saving}, {self.end} {self.place}, {training}"
+        return f"{self.averages}, {self.stopping}, {saving}, {self.end} {self.position}, {training}"
 
 
-class Stops(Hook):
-    """Asks for the end of the run at a point, after so many iterations."""
+class StopAt(Hook):
+    """Hook that requests the end of the run at a point, after N iterations."""
 
     def __init__(self, point: str, iteration: int) -> None:
         super().__init__()
@@ -98,8 +100,8 @@ class Stops(Hook):
             run.request_stop("for now")
 
 
-class Dies(Hook):
-    """Kills the process in the middle of the save after an iteration: before a renaming."""
+class KillAtSave(Hook):
+    """Hook that kills the process during the save after an iteration, before one of its renames."""
 
     def __init__(self, iteration: int, renaming: int) -> None:
         super().__init__()
@@ -119,7 +121,7 @@ class Dies(Hook):
 
 
 def train(case: Case, directory: Path, *more: Hook) -> Run:
-    """Train, or go on, in a directory."""
+    """Train or resume in a directory."""
     torch.manual_seed(0)
     model = nn.Sequential(*net(), nn.BatchNorm1d(2))
     optimizer = OPTIMIZERS[case.optimizer](model.parameters())
@@ -135,7 +137,7 @@ def train(case: Case, directory: Path, *more: Hook) -> Run:
         epochs=3,
         accumulate=2,
         seed=5,
-        hooks=[*hooks_of(case), *more],
+        hooks=[*build_hooks(case), *more],
         default_hooks=False,
         device="cpu",
         work_dir=directory,
@@ -143,7 +145,8 @@ def train(case: Case, directory: Path, *more: Hook) -> Run:
     ).fit()
 
 
-def hooks_of(case: Case) -> list[Hook]:
+def build_hooks(case: Case) -> list[Hook]:
+    """Return the hooks of a case."""
     averages, stopping = AVERAGES[case.averages], STOPPING[case.stopping]
     return [
         CheckpointHook(interval=1, by_epoch=False, best_metric="val/loss", async_save=case.saving),
@@ -155,19 +158,19 @@ def hooks_of(case: Case) -> list[Hook]:
 
 
 def interrupt(case: Case, directory: Path) -> None:
-    """Train up to the place of the case, and end there as it says."""
-    point, iteration = PLACES[case.place]
+    """Train up to the position of the case, and end as the case specifies."""
+    point, iteration = POSITIONS[case.position]
     if case.end == "a stop":
-        train(case, directory, Stops(point, iteration))
+        train(case, directory, StopAt(point, iteration))
         return
-    dies = Dies(max(iteration, 1), int(case.end.split()[5]))
-    assert os.WIFSIGNALED(in_child(lambda: train(case, directory, dies)))
+    kill = KillAtSave(max(iteration, 1), int(case.end.split()[5]))
+    assert os.WIFSIGNALED(run_in_fork(lambda: train(case, directory, kill)))
 
 
-def left_behind(directory: Path, run: Run) -> dict[str, Any]:
-    """Everything that a training leaves, in a form that can be compared."""
+def get_results(directory: Path, run: Run) -> dict[str, Any]:
+    """Return the results of a training in a comparable form."""
     assert run.model is not None
-    files = {path.name: contents(path) for path in sorted((directory / "checkpoints").glob("*.pth"))}
+    files = {path.name: hash_checkpoint(path) for path in sorted((directory / "checkpoints").glob("*.pth"))}
     status = json.loads((directory / "status.json").read_text())
     log = read_jsonl(directory / "logs" / "metrics.jsonl")
     return {
@@ -178,10 +181,11 @@ def left_behind(directory: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def contents(path: Path) -> Mapping[str, str]:
-    """Hashes of the parts of a checkpoint, without times, ids, places and how often it saved."""
+def hash_checkpoint(path: Path) -> Mapping[str, str]:
+    """Return hashes of the parts of a checkpoint, without times, IDs, paths and the number of saves."""
     checkpoint = read_checkpoint(path)
-    loop, states = checkpoint["loop"], {name: each["state"] for name, each in checkpoint["hooks"].items()}
+    # Times, IDs and paths differ between equal runs.
+    loop, states = checkpoint["loop"], {name: hook_state["state"] for name, hook_state in checkpoint["hooks"].items()}
     loop["clock"] = {name: value for name, value in loop["clock"].items() if "second" not in name}
     loop["best"] = {name: {**best, "path": Path(best["path"]).name} for name, best in loop["best"].items()}
     parts = {
@@ -193,13 +197,13 @@ def contents(path: Path) -> Mapping[str, str]:
     return {name: fingerprint(part) for name, part in parts.items()}
 
 
-def covering(choices: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Few combinations in which every two values of any two choices come together at least once."""
+def pairwise_combinations(choices: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Return few combinations that contain every pair of values of any two choices at least once."""
     columns = range(len(choices))
     missing = {
         ((a, x), (b, y)): None for a, b in combinations(columns, 2) for x, y in product(choices[a], choices[b])
     }  # a dict keeps its order: the same cases in every process
-    found = []
+    rows = []
     while missing:
         fixed = dict(next(iter(missing)))
         for column in columns:
@@ -208,13 +212,13 @@ def covering(choices: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         row = [(column, fixed[column]) for column in columns]
         for pair in combinations(row, 2):
             missing.pop(pair, None)
-        found.append(tuple(fixed[column] for column in columns))
-    return found
+        rows.append(tuple(fixed[column] for column in columns))
+    return rows
 
 
 def _gain(missing: Mapping[Any, None], fixed: Mapping[int, Any], column: int, value: Any) -> int:
-    """How many pairs that are missing a value of a column makes with those that are fixed."""
-    return sum(tuple(sorted([(column, value), each], key=lambda pair: pair[0])) in missing for each in fixed.items())
+    """Return the number of missing pairs of a value of a column with the fixed values."""
+    return sum(tuple(sorted([(column, value), item], key=lambda pair: pair[0])) in missing for item in fixed.items())
 
 
 if __name__ == "__main__":
@@ -222,4 +226,4 @@ if __name__ == "__main__":
     if sys.argv[3:] == ["stop"]:
         interrupt(case, directory)
     else:
-        sys.stdout.write(json.dumps(left_behind(directory, train(case, directory))))
+        sys.stdout.write(json.dumps(get_results(directory, train(case, directory))))
