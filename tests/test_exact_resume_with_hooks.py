@@ -19,8 +19,8 @@ from tests.toys import OPTIMIZERS, SCHEDULES
 
 PAIRS = [Case(*choices) for choices in pairwise_combinations(CHOICES)]
 EVERY = [
-    Case(averages, stopping, False, place, "a stop", *training)
-    for averages, stopping, place, *training in product(
+    Case(averages, stopping, False, position, "a stop", *training)
+    for averages, stopping, position, *training in product(
         ("no EMA", "EMA with warm-up and buffers"),
         ("no early stopping", "one validation before its stop"),
         POSITIONS,

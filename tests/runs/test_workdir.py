@@ -22,7 +22,7 @@ from hookbus.checkpoints.files import commit, temporary_name
 from hookbus.checkpoints.generations import seal
 from hookbus.errors import WorkDirError
 from hookbus.runs.workdir import STATUS, WorkDir, claim, hold, read_status, see
-from tests.dying import in_child
+from tests.dying import run_in_fork
 
 
 @pytest.fixture(autouse=True)
@@ -344,7 +344,7 @@ class TestLock:
 
     def test_forked_child_cannot_release_the_lock_of_its_parent(self, tmp_path: Path) -> None:
         work_dir = claim(tmp_path)
-        assert in_child(work_dir.release) == 0
+        assert run_in_fork(work_dir.release) == 0
 
         with pytest.raises(WorkDirError, match="in use by an active run"):
             claim(tmp_path, resume=True)

@@ -20,7 +20,7 @@ from hookbus.state import read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 from hookbus_checkpoint.saving import tensors_in
-from tests.dying import in_child
+from tests.dying import run_in_fork
 
 Scores = {1: 0.5, 2: 0.9, 3: 0.95}
 
@@ -61,7 +61,7 @@ class TestNoSpaceLeft:
                 train(tmp_path, hook, FileSizeLimit(limit))
             (tmp_path / "message").write_text(str(error.value))
 
-        assert in_child(fill) == 0
+        assert run_in_fork(fill) == 0
         assert names(tmp_path) == {"epoch_1.pth", "best_accuracy.pth", "last.pth"}
         assert {verify(path).generation for path in (tmp_path / "checkpoints").glob("*.pth")} == {1}
         message = (tmp_path / "message").read_text()
@@ -83,7 +83,7 @@ class TestNoSpaceLeft:
             assert messages[0].endswith("Training continues.")
             assert run.outcome == "finished"
 
-        assert in_child(fill) == 0
+        assert run_in_fork(fill) == 0
         assert names(tmp_path) == {"epoch_3.pth", "best_accuracy.pth", "last.pth"}
         stored = read_checkpoint(tmp_path / "checkpoints/best_accuracy.pth")
         assert (stored["meta"]["epoch"], stored["loop"]["best"]["val/accuracy"]["value"]) == (3, 0.95)
