@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import print_table, report
 from hookbus import Hook, Trainer
-from hookbus.ranks import join
+from hookbus.ranks import get_collectives
 
 Batch = tuple[Tensor, Tensor]
 BATCHES = 50
@@ -80,7 +80,7 @@ def with_trainer(timed: Timed, hook: Hook, **options: Any) -> None:
 def measure(blocks: int) -> None:
     """Measure in one rank of the process group."""
     torch.set_num_threads(1)
-    ranks = join()
+    ranks = get_collectives()
     ways: dict[str, Any] = {
         "hand-written loop": hand_written,
         "hand-written loop, again": hand_written,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
-    from hookbus._imports import import_path as import_path
-    from hookbus._imports import imported as imported
+    from hookbus._imports import import_string as import_string
+    from hookbus._imports import resolve_import as resolve_import
     from hookbus.bus import HookBus as HookBus
     from hookbus.config import RunConfig as RunConfig
     from hookbus.config import load_config as load_config

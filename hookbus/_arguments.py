@@ -10,15 +10,26 @@ import os
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 
-from hookbus._imports import nearest
+from hookbus._imports import suggest_if_close
 from hookbus.errors import ConfigError
 
-__all__ = ["batches", "function", "instance", "one_of", "path", "refuse", "seed", "settings", "truth", "with_method"]
+__all__ = [
+    "check_loader",
+    "check_callable",
+    "check_is_instance",
+    "check_choice",
+    "check_path",
+    "raise_config_error",
+    "check_seed",
+    "check_mapping",
+    "check_bool",
+    "check_has_method",
+]
 
-LARGEST_SEED = 2**63
+SEED_LIMIT = 2**63
 
 
-def refuse(problems: Iterable[str]) -> None:
+def raise_config_error(problems: Iterable[str]) -> None:
     """Raise the collected error messages, if any.
 
     Raises:
@@ -29,38 +40,38 @@ def refuse(problems: Iterable[str]) -> None:
         raise ConfigError(messages)
 
 
-def truth(name: str, value: object) -> str:
+def check_bool(name: str, value: object) -> str:
     """Check that a value is a bool."""
     # Truthiness is not enough: the string "no" is true.
     return "" if isinstance(value, bool) else f"{name}: should be True or False, got {value!r}."
 
 
-def one_of(name: str, value: object, known: Iterable[str]) -> str:
+def check_choice(name: str, value: object, known: Iterable[str]) -> str:
     """Check that a value is one of the accepted choices."""
     choices = list(known)
     if value in choices:
         return ""
-    return f"{name}: should be one of {', '.join(choices)}, got {value!r}.{nearest(str(value), choices)}"
+    return f"{name}: should be one of {', '.join(choices)}, got {value!r}.{suggest_if_close(str(value), choices)}"
 
 
-def seed(name: str, value: object) -> str:
+def check_seed(name: str, value: object) -> str:
     """Check that a value is an integer in the range that torch and NumPy accept as a seed, [0, 2**63)."""
-    is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < LARGEST_SEED
+    is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < SEED_LIMIT
     return "" if value is None or is_number else f"{name}: should be an integer from 0 to 2**63 - 1, got {value!r}."
 
 
-def function(name: str, value: object, example: str) -> str:
+def check_callable(name: str, value: object, example: str) -> str:
     """Check that a value is callable."""
     return "" if value is None or callable(value) else f"{name}: should be callable, got {value!r}. Pass {example}."
 
 
-def with_method(name: str, value: object, method: str) -> str:
+def check_has_method(name: str, value: object, method: str) -> str:
     """Check that a value has a method."""
     is_valid = value is None or callable(getattr(value, method, None))
     return "" if is_valid else f"{name}: should have a method {method}(), got {value!r}."
 
 
-def instance(name: str, value: object) -> str:
+def check_is_instance(name: str, value: object) -> str:
     """Check that a value is not a class."""
     # A class is callable as well: the loop would create an instance of it instead of calling the function.
     if not isinstance(value, type):
@@ -68,10 +79,10 @@ def instance(name: str, value: object) -> str:
     return f"{name}: should be an instance, got the class {value.__name__}. Pass {value.__name__}(...)."
 
 
-def batches(name: str, value: object) -> str:
+def check_loader(name: str, value: object) -> str:
     """Check that a value is a data loader or a mapping of names to data loaders."""
     if isinstance(value, Mapping):
-        return " ".join(filter(None, (batches(f"{name}.{key}", loader) for key, loader in value.items())))
+        return " ".join(filter(None, (check_loader(f"{name}.{key}", loader) for key, loader in value.items())))
     is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
     if value is None or (is_iterable and not isinstance(value, (str, bytes))):
         return ""
@@ -80,12 +91,12 @@ def batches(name: str, value: object) -> str:
     )
 
 
-def path(name: str, value: object) -> str:
+def check_path(name: str, value: object) -> str:
     """Check that a value is a path."""
     return "" if value is None or isinstance(value, (str, os.PathLike)) else f"{name}: should be a path, got {value!r}."
 
 
-def settings(name: str, value: object) -> str:
+def check_mapping(name: str, value: object) -> str:
     """Check that a value is a configuration: a mapping or a pydantic model."""
     is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
     return "" if is_valid else f"{name}: should be a mapping of names to values, such as vars(args), got {value!r}."

@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hookbus.errors import RankError, first_line
+from hookbus.errors import RankError, format_error_first_line
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["FailureBoard"]
+__all__ = ["ErrorStore"]
 
 FAILED = "hookbus/failed"
 """Prefix of the store key of the first error."""
 
 
-class FailureBoard:
+class ErrorStore:
     """Errors of ranks in a store.
 
     Args:
@@ -29,11 +29,11 @@ class FailureBoard:
         self._store, self._rank, self._attempt = store, rank, attempt
         self._key = f"{FAILED}/{attempt}"
 
-    def cleared(self) -> FailureBoard:
+    def next_attempt(self) -> ErrorStore:
         """Return an empty store for the run after a failed one. Called on every rank."""
-        return FailureBoard(self._store, self._rank, self._attempt + 1)
+        return ErrorStore(self._store, self._rank, self._attempt + 1)
 
-    def announce(self, error: BaseException) -> None:
+    def publish(self, error: BaseException) -> None:
         """Publish the error of this rank, unless another rank has published one.
 
         Args:
@@ -42,22 +42,22 @@ class FailureBoard:
         if self._store is not None and not isinstance(error, RankError):
             with suppress(RuntimeError):  # the process of the store may have ended
                 # Atomic: the first error wins, later ones are consequences.
-                self._store.compare_set(self._key, "", f"rank {self._rank} failed: {first_line(error)}")
+                self._store.compare_set(self._key, "", f"rank {self._rank} failed: {format_error_first_line(error)}")
 
-    def explained(self, error: BaseException) -> BaseException:
+    def translate(self, error: BaseException) -> BaseException:
         """Return an error that names the failed rank if an error is torch's about a lost connection.
 
         Args:
             error: Raised exception; any other exception is returned unchanged.
         """
-        if not _is_of_torch(error):
+        if not _is_communication_error(error):
             return error
-        reason = self._word_of_others() or "another rank exited without reporting an error, or timed out"
+        reason = self._remote_error() or "another rank exited without reporting an error, or timed out"
         translated = RankError(f"rank {self._rank} ends because of another rank: {reason}")
-        translated.add_note(f"torch: {first_line(error)}")
+        translated.add_note(f"torch: {format_error_first_line(error)}")
         return translated
 
-    def _word_of_others(self) -> str:
+    def _remote_error(self) -> str:
         """Return the published error; "" if there is none."""
         with suppress(RuntimeError):
             if self._store is not None and self._store.check([self._key]):
@@ -65,7 +65,7 @@ class FailureBoard:
         return ""
 
 
-def _is_of_torch(error: BaseException) -> bool:
+def _is_communication_error(error: BaseException) -> bool:
     """Return whether an error is one of communication between ranks."""
     import torch.distributed as dist
 

@@ -9,19 +9,19 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from hookbus import distributed
-from hookbus.errors import CheckpointError, RankError, RequestError, first_line
+from hookbus.errors import CheckpointError, RankError, RequestError, format_error_first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-__all__ = ["Op", "Ranks"]
+__all__ = ["Op", "Collectives"]
 
 T = TypeVar("T")
 Op = Literal["sum", "max", "min"]
 
 
-class Ranks:
+class Collectives:
     """Single-process implementation: every collective returns its input.
 
     Attributes:
@@ -39,7 +39,7 @@ class Ranks:
         """Whether this process has rank 0, which writes files and prints."""
         return self.rank == 0
 
-    def gather(self, name: str, value: T) -> list[T]:
+    def all_gather(self, name: str, value: T) -> list[T]:
         """Gather the values of all ranks on every rank.
 
         Args:
@@ -57,7 +57,7 @@ class Ranks:
         self._enter(name, "gather")
         return self._gather(name, value)
 
-    def reduce(self, name: str, tensor: Tensor, op: Op = "sum") -> Tensor:
+    def all_reduce(self, name: str, tensor: Tensor, op: Op = "sum") -> Tensor:
         """Reduce the tensors of all ranks elementwise.
 
         Args:
@@ -69,8 +69,8 @@ class Ranks:
             A new tensor, equal on every rank.
 
         Raises:
-            RankError: As in `gather`.
-            RequestError: As in `gather`.
+            RankError: As in `all_gather`.
+            RequestError: As in `all_gather`.
         """
         # Shape and dtype are part of the description: a mismatch between ranks would corrupt the result silently.
         self._enter(name, f"reduce by {op} a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}")
@@ -84,8 +84,8 @@ class Ranks:
             value: Value of this rank; that of rank 0 must be picklable.
 
         Raises:
-            RankError: As in `gather`.
-            RequestError: As in `gather`.
+            RankError: As in `all_gather`.
+            RequestError: As in `all_gather`.
         """
         self._enter(name, "broadcast")
         return self._broadcast(name, value)
@@ -97,13 +97,13 @@ class Ranks:
             name: Name of the call for error messages; equal on every rank.
 
         Raises:
-            RankError: As in `gather`.
-            RequestError: As in `gather`.
+            RankError: As in `all_gather`.
+            RequestError: As in `all_gather`.
         """
         self._enter(name, "barrier")
         self._barrier(name)
 
-    def everywhere(self, name: str, work: Callable[[], T]) -> list[T]:
+    def call_on_all(self, name: str, work: Callable[[], T]) -> list[T]:
         """Call a function on every rank and gather the results. An error on one rank is raised on all ranks.
 
         Args:
@@ -124,14 +124,14 @@ class Ranks:
             result = work()
         except Exception as error:
             failure = error  # raised after the gather, which every rank must reach
-        gathered = self.gather(name, (result, None if failure is None else self._for_others(name, failure)))
+        gathered = self.all_gather(name, (result, None if failure is None else self._portable_error(name, failure)))
         # The own error first: it has the traceback.
         failures = [error for error in (failure, *(other for _, other in gathered)) if error is not None]
         if failures:
             raise failures[0]
         return [value for value, _ in gathered]  # type: ignore[misc]
 
-    def by_main(self, name: str, work: Callable[[], T]) -> T:
+    def call_on_main(self, name: str, work: Callable[[], T]) -> T:
         """Call a function on rank 0 and broadcast its result or error.
 
         Args:
@@ -146,9 +146,9 @@ class Ranks:
             CheckpointError: As in `everywhere`, on the other ranks.
             RankError: As in `everywhere`, on the other ranks.
         """
-        return self.everywhere(name, lambda: work() if self.is_main else None)[0]  # type: ignore[return-value]
+        return self.call_on_all(name, lambda: work() if self.is_main else None)[0]  # type: ignore[return-value]
 
-    def apart(self) -> Ranks:
+    def new_group(self) -> Collectives:
         """Return collectives with a process group of their own, for calls on another thread. A collective call.
 
         They remain usable after a failure of this object, until `close`.
@@ -159,7 +159,7 @@ class Ranks:
         """Destroy the process group of an object returned by `apart`. Not a collective call."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def propagate_errors(self) -> Iterator[None]:
         """Context manager that propagates the failure of a rank, so that ranks blocked on it fail as well.
 
         Raises:
@@ -172,18 +172,18 @@ class Ranks:
 
     def _enter(self, name: str, operation: str) -> None:
         """Check a collective call before it is executed."""
-        hook = _of_main_rank_alone(sys._getframe(2))
+        hook = _main_only_hook(sys._getframe(2))
         if hook is not None:
             raise RequestError(
                 f"{hook} runs on rank 0 only and made the collective call {name!r} ({operation}), so the other ranks "
                 'never join the call. Run the hook on every rank: ranks = "all".'
             )
 
-    def _for_others(self, name: str, error: Exception) -> CheckpointError | RankError:
+    def _portable_error(self, name: str, error: Exception) -> CheckpointError | RankError:
         """Return an error that another rank can unpickle and raise."""
         # The original exception may not be picklable.
         error_type = CheckpointError if isinstance(error, CheckpointError) else RankError
-        return error_type(f"rank {self.rank} failed in {name!r}: {first_line(error)}")
+        return error_type(f"rank {self.rank} failed in {name!r}: {format_error_first_line(error)}")
 
     def _gather(self, name: str, value: T) -> list[T]:
         return [value]
@@ -198,7 +198,7 @@ class Ranks:
         pass
 
 
-def _of_main_rank_alone(frame: FrameType | None) -> str | None:
+def _main_only_hook(frame: FrameType | None) -> str | None:
     """Return the hook that runs on rank 0 only and whose method is in the call stack; None if there is none."""
     # By the call stack and not by the current listener: the call may be made between two events.
     while frame is not None:

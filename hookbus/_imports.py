@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-from hookbus.errors import ConfigError, did_you_mean, in_one_line
+from hookbus.errors import ConfigError, suggest_names, format_error
 
-__all__ = ["cause_of", "import_path", "imported", "nearest", "see_library"]
+__all__ = ["describe_error", "import_string", "resolve_import", "suggest_if_close", "require_library"]
 
 
-def import_path(path: str) -> Any:
+def import_string(path: str) -> Any:
     """Import the object that an import string refers to. The current directory is searched as well.
 
     Args:
@@ -33,15 +33,17 @@ def import_path(path: str) -> Any:
     try:
         target: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a script may call sys.exit at import time
-        raise ImportError(f"{path!r} cannot be imported: {cause_of(error)}.") from error
+        raise ImportError(f"{path!r} cannot be imported: {describe_error(error)}.") from error
     for part in name.split("."):
         if not hasattr(target, part):
-            raise ImportError(f"{path!r} cannot be imported: {module} has no {name!r}.{nearest(part, dir(target))}")
+            raise ImportError(
+                f"{path!r} cannot be imported: {module} has no {name!r}.{suggest_if_close(part, dir(target))}"
+            )
         target = getattr(target, part)
     return target
 
 
-def imported(value: object) -> Any:
+def resolve_import(value: object) -> Any:
     """Resolve an import string; return any other value unchanged.
 
     Validator of settings that accept either an object or its import string.
@@ -58,14 +60,14 @@ def imported(value: object) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return import_path(value)
+        return import_string(value)
     except ImportError as error:
         raise ValueError(str(error)) from None
 
 
-def cause_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error on one line, with the file and line that raised it unless that is an installed package."""
-    text = in_one_line(error).rstrip(": .!")
+    text = format_error(error).rstrip(": .!")
     frames = traceback.extract_tb(error.__traceback__)
     # The messages of these two errors already name the module or the line.
     if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or _is_installed(frames[-1].filename):
@@ -73,9 +75,9 @@ def cause_of(error: BaseException) -> str:
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the hint of `did_you_mean` if there is a close match, else "". Intended for long lists of names."""
-    hint = did_you_mean(name, known)
+def suggest_if_close(name: str, known: Iterable[str]) -> str:
+    """Return the hint of `suggest_names` if there is a close match, else "". Intended for long lists of names."""
+    hint = suggest_names(name, known)
     return hint if hint.startswith(" Did you mean") else ""
 
 
@@ -85,7 +87,7 @@ def _is_installed(filename: str) -> bool:
     return any(filename.startswith(path) for path in sysconfig.get_paths().values())
 
 
-def see_library(hook: str, library: str, install: str) -> None:
+def require_library(hook: str, library: str, install: str) -> None:
     """Raise if a module that a hook requires cannot be imported.
 
     Args:
@@ -100,5 +102,7 @@ def see_library(hook: str, library: str, install: str) -> None:
         importlib.import_module(library)
     except Exception as error:
         raise ConfigError(
-            [f"{hook}: the required module {library} cannot be imported: {cause_of(error)}. Run: pip install {install}"]
+            [
+                f"{hook}: the required module {library} cannot be imported: {describe_error(error)}. Run: pip install {install}"
+            ]
         ) from error

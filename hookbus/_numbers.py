@@ -7,7 +7,7 @@ from hookbus.errors import ConfigError
 __all__ = ["check_count"]
 
 
-def check_count(value: object, where: str, *, least: int = 1) -> None:
+def check_count(value: object, where: str, *, minimum: int = 1) -> None:
     """Raise unless a value is an integer that is large enough.
 
     Args:
@@ -19,5 +19,5 @@ def check_count(value: object, where: str, *, least: int = 1) -> None:
         ConfigError: If the value is invalid.
     """
     # `bool` is a subclass of `int`.
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError([f"{where}: expected an integer >= {least}, got {value!r}."])
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError([f"{where}: expected an integer >= {minimum}, got {value!r}."])

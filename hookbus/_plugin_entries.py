@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hookbus._packages import normalized
+from hookbus._packages import normalize_name
 
-__all__ = ["BLOCK_VARIABLE", "Offer", "blocked_names", "listed_names"]
+__all__ = ["BLOCK_VARIABLE", "PluginEntry", "blocked_names", "short_names"]
 
 BLOCK_VARIABLE = "HOOKBUS_BLOCK"
 """Environment variable with the comma-separated names of blocked plugins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PluginEntry:
     """An entry point of an installed package.
 
     Attributes:
@@ -52,7 +52,7 @@ class Offer:
     def matches(self, name: str) -> bool:
         """Return whether a name refers to the entry. The package part of `package/name` is normalized."""
         package, slash, rest = name.strip().rpartition("/")
-        return (f"{normalized(package)}/{rest}" if slash else rest) in self.names
+        return (f"{normalize_name(package)}/{rest}" if slash else rest) in self.names
 
 
 def blocked_names() -> list[str]:
@@ -60,7 +60,7 @@ def blocked_names() -> list[str]:
     return [name.strip() for name in os.environ.get(BLOCK_VARIABLE, "").split(",") if name.strip()]
 
 
-def listed_names(entries: Iterable[Offer]) -> dict[Offer, str]:
+def short_names(entries: Iterable[PluginEntry]) -> dict[PluginEntry, str]:
     """Return the name of each entry: its short name, or the full name if multiple packages publish the short name.
 
     Args:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hookbus._imports import nearest
-from hookbus._packages import unreadable
-from hookbus.errors import did_you_mean
+from hookbus._imports import suggest_if_close
+from hookbus._packages import broken_distributions
+from hookbus.errors import suggest_names
 
-__all__ = ["PUBLISHED", "explain_missing", "package_publishing"]
+__all__ = ["PUBLISHED_HOOKS", "explain_missing", "get_publishing_package"]
 
-PUBLISHED = {
+PUBLISHED_HOOKS = {
     "hookbus-checkpoint": {"checkpoint": "CheckpointHook", "preemption": "PreemptionHook"},
     "hookbus-early-stopping": {"early_stopping": "EarlyStoppingHook"},
     "hookbus-ema": {"ema": "EMAHook"},
@@ -62,13 +62,15 @@ PUBLISHED = {
 """Packages of the hookbus project and their hooks, so that messages can name the package of a missing hook."""
 
 
-def package_publishing(name: str) -> str | None:
+def get_publishing_package(name: str) -> str | None:
     """Return the package of the hookbus project that publishes a hook, installed or not, or None.
 
     Args:
         name: Name of the entry point or of the hook class.
     """
-    return next((package for package, hooks in PUBLISHED.items() if name in hooks or name in hooks.values()), None)
+    return next(
+        (package for package, hooks in PUBLISHED_HOOKS.items() if name in hooks or name in hooks.values()), None
+    )
 
 
 def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
@@ -82,13 +84,15 @@ def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
     Returns:
         The message, with the package to install or the closest match.
     """
-    package = package_publishing(name) if kind == "hook" else None
+    package = get_publishing_package(name) if kind == "hook" else None
     if package is not None:
         return f"The hook {name!r} is not installed. Run: pip install {package}"
-    published = [alias for hooks in PUBLISHED.values() for pair in hooks.items() for alias in pair]
-    hint = nearest(name, installed) or (nearest(name, published) if kind == "hook" else "")
-    flaws = "".join(f" The entry points of {package} cannot be read: {flaw}." for package, flaw in unreadable().items())
+    published = [alias for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for alias in pair]
+    hint = suggest_if_close(name, installed) or (suggest_if_close(name, published) if kind == "hook" else "")
+    flaws = "".join(
+        f" The entry points of {package} cannot be read: {flaw}." for package, flaw in broken_distributions().items()
+    )
     return (
-        f"No installed package publishes the {kind} {name!r}.{hint or did_you_mean(name, installed)}{flaws} "
+        f"No installed package publishes the {kind} {name!r}.{hint or suggest_names(name, installed)}{flaws} "
         f"Run pip install for the package that publishes it, or refer to your own class as my_module:{name}."
     )

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookbus.dispatch.compiling import Listener
 
-__all__ = ["LINES", "asking", "failed", "handling", "nested"]
+__all__ = ["LISTENER_LINES", "current_listener", "failing_listener", "in_event", "in_nested_event"]
 
-LINES = "__hookbus_lines__"
+LISTENER_LINES = "__hookbus_lines__"
 """Global variable of a generated function that maps line numbers to the listeners called there."""
 
 
-def failed(error: BaseException) -> Listener | None:
+def failing_listener(error: BaseException) -> Listener | None:
     """Return the listener that raised an exception, from the generated function that handles the exception.
 
     Returns:
@@ -29,40 +29,40 @@ def failed(error: BaseException) -> Listener | None:
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
         # The first generated frame is that of the handling function; deeper ones belong to events within the listener.
-        lines = trace.tb_frame.f_globals.get(LINES)
+        lines = trace.tb_frame.f_globals.get(LISTENER_LINES)
         if lines is not None:
             return lines.get(trace.tb_lineno)  # type: ignore[no-any-return]
         trace = trace.tb_next
     return None
 
 
-def asking() -> Listener | None:
+def current_listener() -> Listener | None:
     """Return the innermost listener that is running, None if there is none."""
-    return next(_running(), None)
+    return next(_iter_listeners(), None)
 
 
-def nested(run: object) -> bool:
+def in_nested_event(run: object) -> bool:
     """Return whether an event of a run is in progress within another event of the run."""
-    return _events(run) > 1
+    return _count_events(run) > 1
 
 
-def handling(run: object) -> bool:
+def in_event(run: object) -> bool:
     """Return whether an event of a run is in progress."""
-    return _events(run) > 0
+    return _count_events(run) > 0
 
 
-def _events(run: object) -> int:
-    return sum(LINES in frame.f_globals and frame.f_globals["run"] is run for frame in _frames())
+def _count_events(run: object) -> int:
+    return sum(LISTENER_LINES in frame.f_globals and frame.f_globals["run"] is run for frame in _iter_frames())
 
 
-def _running() -> Iterator[Listener]:
-    for frame in _frames():
-        lines = frame.f_globals.get(LINES)
+def _iter_listeners() -> Iterator[Listener]:
+    for frame in _iter_frames():
+        lines = frame.f_globals.get(LISTENER_LINES)
         if lines is not None and frame.f_lineno in lines:
             yield lines[frame.f_lineno]
 
 
-def _frames() -> Iterator[FrameType]:
+def _iter_frames() -> Iterator[FrameType]:
     # `inspect.stack()` reads source files and is too slow for requests within iterations.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

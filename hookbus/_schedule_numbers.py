@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, get_args
 
 from hookbus._numbers import check_count
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus.errors import ConfigError, suggest_names
 from hookbus.points import Unit
 
-__all__ = ["FieldConfig", "check_number", "checked_unit", "field_value"]
+__all__ = ["FieldConfig", "check_number", "parse_unit", "resolve_number"]
 
 
 class FieldConfig(Protocol):
@@ -22,8 +22,8 @@ class FieldConfig(Protocol):
     model_fields: ClassVar[Mapping[str, Any]]
 
 
-def field_value(
-    config: FieldConfig | None, value: Any, schedule: object, *, least: int = 1, optional: bool = False
+def resolve_number(
+    config: FieldConfig | None, value: Any, schedule: object, *, minimum: int = 1, optional: bool = False
 ) -> Any:
     """Return a number of a schedule, or the value of the config field that it names.
 
@@ -43,16 +43,16 @@ def field_value(
         raise ConfigError([f"{schedule!r}: no config contains the field {value!r}. Use a number, or a hookbus.Hook."])
     fields = type(config).model_fields
     if value not in fields:
-        suggestion = did_you_mean(value, fields)
+        suggestion = suggest_names(value, fields)
         raise ConfigError([f"{schedule!r}: {type(config).__name__} has no field {value!r}.{suggestion}"])
     number = getattr(config, value)
     if isinstance(number, str):  # `check_number` would accept it as the name of a field
         raise ConfigError([f"{schedule!r}: invalid field {value!r}, expected a number, got {number!r}."])
-    check_number(number, f"{schedule!r}, {value}={number!r}", least=least, optional=optional)
+    check_number(number, f"{schedule!r}, {value}={number!r}", minimum=minimum, optional=optional)
     return number
 
 
-def check_number(value: object, where: str, *, least: int = 1, optional: bool = False) -> None:
+def check_number(value: object, where: str, *, minimum: int = 1, optional: bool = False) -> None:
     """Raise unless a value is an integer, the name of a config field, or None if it is optional.
 
     Args:
@@ -66,15 +66,15 @@ def check_number(value: object, where: str, *, least: int = 1, optional: bool = 
     """
     if isinstance(value, str) or (optional and value is None):
         return
-    check_count(value, where, least=least)
+    check_count(value, where, minimum=minimum)
 
 
-def checked_unit(unit: Unit | None) -> Unit | None:
+def parse_unit(unit: Unit | None) -> Unit | None:
     """Return a unit; None is the unit of the point.
 
     Raises:
         ConfigError: If the unit is unknown.
     """
     if unit is not None and unit not in get_args(Unit):
-        raise ConfigError([f"unknown unit {unit!r}.{did_you_mean(str(unit), get_args(Unit))}"])
+        raise ConfigError([f"unknown unit {unit!r}.{suggest_names(str(unit), get_args(Unit))}"])
     return unit

@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus.errors import ConfigError, suggest_names
 from hookbus.when import Schedule, between, every, last, once
 
-__all__ = ["parse"]
+__all__ = ["parse_schedule"]
 
-_HOW = "Use every(50), between(1, 1000), once(12) or last, combined by &, | and ~."
+_HINT = "Use every(50), between(1, 1000), once(12) or last, combined by &, | and ~."
 
 
-def parse(text: str) -> Schedule:
+def parse_schedule(text: str) -> Schedule:
     """Parse a schedule of a run file, such as `every(100) & between(1, 1000)`.
 
     Raises:
@@ -25,39 +25,41 @@ def parse(text: str) -> Schedule:
         # The parser warns about some invalid texts (SyntaxWarning), which are reported as errors below.
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(text.strip(), mode="eval")
-        return _from_node(tree.body)
+        return _parse_node(tree.body)
     # `ast.parse` raises RecursionError or MemoryError for deeply nested text.
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError([f"invalid schedule, got {text!r}: {_reason(error).rstrip('.')}. {_HOW}"]) from None
+        raise ConfigError([f"invalid schedule, got {text!r}: {_get_message(error).rstrip('.')}. {_HINT}"]) from None
 
 
-def _reason(error: Exception) -> str:
+def _get_message(error: Exception) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
-def _from_node(node: ast.expr) -> Schedule:
+def _parse_node(node: ast.expr) -> Schedule:
     match node:
         case ast.BinOp(left, ast.BitAnd(), right):
-            return _from_node(left) & _from_node(right)
+            return _parse_node(left) & _parse_node(right)
         case ast.BinOp(left, ast.BitOr(), right):
-            return _from_node(left) | _from_node(right)
+            return _parse_node(left) | _parse_node(right)
         case ast.UnaryOp(ast.Invert(), operand):
-            return ~_from_node(operand)
+            return ~_parse_node(operand)
         case ast.Name("last"):
             return last
         case ast.Call(ast.Name(name), args, keywords):
-            return _called(name, [_literal(a) for a in args], {k.arg or "**": _literal(k.value) for k in keywords})
+            return _build_call(
+                name, [_parse_literal(a) for a in args], {k.arg or "**": _parse_literal(k.value) for k in keywords}
+            )
     raise TypeError(f"unsupported expression {ast.unparse(node)}")
 
 
-def _called(name: str, args: list[Any], keywords: dict[str, Any]) -> Schedule:
+def _build_call(name: str, args: list[Any], keywords: dict[str, Any]) -> Schedule:
     functions: dict[str, Callable[..., Schedule]] = {"every": every, "between": between, "once": once, "last": last}
     if name not in functions:
-        raise TypeError(f"unknown function {name}.{did_you_mean(name, functions)}")
+        raise TypeError(f"unknown function {name}.{suggest_names(name, functions)}")
     return functions[name](*args, **keywords)
 
 
-def _literal(node: ast.expr) -> int | str | None:
+def _parse_literal(node: ast.expr) -> int | str | None:
     if isinstance(node, ast.Constant) and type(node.value) in (int, str, type(None)):
         return node.value  # type: ignore[return-value]
     raise TypeError(f"expected an integer or a string, got {ast.unparse(node)}")

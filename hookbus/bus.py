@@ -10,21 +10,21 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from hookbus.dispatch.actions import actionspec, step_of
+from hookbus.dispatch.actions import actionspec, as_step
 from hookbus.dispatch.brackets import wrap_emitter
-from hookbus.dispatch.checks import listed
-from hookbus.dispatch.elsewhere import named_elsewhere
-from hookbus.dispatch.points import fill_for, finally_for, first_for, names_for
+from hookbus.dispatch.checks import as_hook_list
+from hookbus.dispatch.elsewhere import find_framework_alias
+from hookbus.dispatch.points import default_arguments, epilogue, prologue, namespace
 from hookbus.dispatch.table import Order
-from hookbus.errors import PointError, did_you_mean
+from hookbus.errors import PointError, suggest_names
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 from hookbus.run import Run
 from hookbus.runs.run_bus import RunBus
 
-__all__ = ["REACH_ALL", "ActionSpecs", "HookBus"]
+__all__ = ["NON_ABORTING", "ActionSpecs", "HookBus"]
 
-REACH_ALL = frozenset({"on_exception", "after_run", "cleanup"})
+NON_ABORTING = frozenset({"on_exception", "after_run", "cleanup"})
 """Points that call every listener even if one of them fails. The exceptions are raised together afterwards."""
 
 
@@ -70,17 +70,17 @@ class HookBus(RunBus):
             order=order,
             points=POINTS,
             actions=ActionSpecs,
-            prologue=first_for,
-            epilogue=finally_for,
-            default_arguments=fill_for,
-            namespace=names_for,
-            counter_view=PointMoment,
-            reach_all=REACH_ALL,
+            prologue=prologue,
+            epilogue=epilogue,
+            default_arguments=default_arguments,
+            namespace=namespace,
+            counter_view=PointCounters,
+            reach_all=NON_ABORTING,
             emitter_wrapper=wrap_emitter,
-            find_alias=named_elsewhere,
+            find_alias=find_framework_alias,
         )
         self.current = Run(self)
-        for hook in listed(hooks):
+        for hook in as_hook_list(hooks):
             self.register(hook)
 
     @classmethod
@@ -93,7 +93,7 @@ class HookBus(RunBus):
         from hookbus.config import load_config  # circular: the config module imports this one
 
         config = load_config(path)
-        return cls(config.checked_hooks(), order=config.order)
+        return cls(config.build_valid_hooks(), order=config.order)
 
     # -- actions -----------------------------------------------------------------------------
 
@@ -111,9 +111,9 @@ class HookBus(RunBus):
             PointError: If the action does not exist or `step` takes other arguments.
         """
         if name not in self.actions:
-            raise PointError(f"Unknown action {name!r}.{did_you_mean(name, self.actions)}")
-        self.table.steps[name] = step_of(step)
-        self.changed()
+            raise PointError(f"Unknown action {name!r}.{suggest_names(name, self.actions)}")
+        self.table.steps[name] = as_step(step)
+        self.invalidate()
         # Looked up per call, because registration recompiles the action.
         return lambda batch: self.calls.get(name)(self.current, batch)
 
@@ -123,8 +123,8 @@ class HookBus(RunBus):
         """Return a context manager for a run of a custom loop.
 
         Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
-        `hookbus.session.custom_run` for the options.
+        `hookbus.session.run_context` for the options.
         """
-        from hookbus.session import custom_run  # imports torch
+        from hookbus.session import run_context  # imports torch
 
-        return custom_run(self, **options)
+        return run_context(self, **options)

@@ -20,10 +20,10 @@ import typer
 from rich.markup import escape
 
 import hookbus
-from hookbus.commands.console import complain, console, errors, print_json, reported
-from hookbus.commands.layout import show_paragraph
-from hookbus.commands.tables import show_hooks, show_metrics, show_order, show_points, show_reports
-from hookbus.distributed import is_one_of_several, leave
+from hookbus.commands.console import print_error, output_console, error_console, print_json, handle_errors
+from hookbus.commands.layout import print_paragraph
+from hookbus.commands.tables import print_hooks, print_metrics, print_order, print_points, print_hook_health
+from hookbus.distributed import is_distributed, exit_process
 from hookbus.errors import ConfigError, HookbusError
 
 if TYPE_CHECKING:
@@ -63,20 +63,20 @@ def train(
     profile: Annotated[bool, typer.Option("--profile", help="Print a profile of time and memory at the end.")] = False,
 ) -> None:
     """Train a model from a run file."""
-    with reported():
+    with handle_errors():
         if resume and overwrite:
             raise ConfigError(
                 ["--resume continues the run that --overwrite removes. Pass only one of the two options."]
             )
-        trainer = _trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
+        trainer = _build_trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
         if profile:
-            from hookbus.runfile.builder import PROFILING, add_missing
+            from hookbus.runfile.builder import PROFILING_HOOKS, register_defaults
 
-            add_missing(trainer.bus, PROFILING)
-        from hookbus.commands.summary import say_summary
+            register_defaults(trainer.bus, PROFILING_HOOKS)
+        from hookbus.commands.summary import print_summary
         from hookbus.runs.ending import EXIT_CODES
 
-        print_summary = partial(say_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
+        print_summary = partial(print_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
         try:
             run = trainer.fit()
         except KeyboardInterrupt:
@@ -97,52 +97,52 @@ def test(
 
     If the dataset has no test split, the validation split is used.
     """
-    with reported():
-        from hookbus.assembly.start_files import load_as_judged
+    with handle_errors():
+        from hookbus.assembly.start_files import load_for_test
 
-        trainer = _trainer(file, [*(overrides or ()), "resume=never"])
+        trainer = _build_trainer(file, [*(overrides or ()), "resume=never"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
-        load_as_judged(trainer, checkpoint or _newest(trainer))
+        load_for_test(trainer, checkpoint or _newest_checkpoint(trainer))
         if json_:
-            trainer.register_service("console", errors())  # standard output contains only the JSON document
+            trainer.register_service("console", error_console())  # standard output contains only the JSON document
         metrics = trainer.test()
         if json_:
             about = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
             print_json({**about, "metrics": dict(metrics)})
         else:
-            show_metrics(str(trainer.load_from), trainer.load_weights, metrics)
+            print_metrics(str(trainer.load_from), trainer.load_weights, metrics)
 
 
 @app.command()
 def hooks(json_: Json = False) -> None:
     """List the installed hooks without importing them."""
-    with reported():
-        from hookbus._plugin_entries import listed_names
-        from hookbus.discovery import offers
+    with handle_errors():
+        from hookbus._plugin_entries import short_names
+        from hookbus.discovery import list_entries
         from hookbus.runfile.blocking import warn_of_unknown_blocks
 
         warn_of_unknown_blocks()
         rows = [
             {"name": name, "class": o.class_name, "package": o.package, "version": o.version, "blocked": o.blocked}
-            for o, name in listed_names(offers()).items()
+            for o, name in short_names(list_entries()).items()
         ]
         if json_:
             print_json(rows)
         else:
-            show_hooks(rows)
+            print_hooks(rows)
 
 
 @app.command()
 def points(json_: Json = False) -> None:
     """List the points of a run and their arguments without importing plugins."""
-    with reported():
+    with handle_errors():
         from hookbus._packages import POINTS_GROUP
-        from hookbus.discovery import offers
+        from hookbus.discovery import list_entries
         from hookbus.lifecycle import POINTS
-        from hookbus.points import ALIASES
+        from hookbus.points import POINT_ALIASES
 
-        aliases = {name: [alias for alias, point in ALIASES.items() if point == name] for name in POINTS}
-        more = {offer.name: f"{offer.package} {offer.version}" for offer in offers(POINTS_GROUP)}
+        aliases = {name: [alias for alias, point in POINT_ALIASES.items() if point == name] for name in POINTS}
+        more = {offer.name: f"{offer.package} {offer.version}" for offer in list_entries(POINTS_GROUP)}
         if json_:
             own = {
                 p.name: {"args": ["run", *p.args], "unit": p.unit, "aliases": aliases[p.name], "doc": p.doc}
@@ -150,46 +150,46 @@ def points(json_: Json = False) -> None:
             }
             print_json({**own, **{name: {"package": package} for name, package in more.items()}})
         else:
-            show_points(POINTS.values(), aliases, more)
+            print_points(POINTS.values(), aliases, more)
 
 
 @app.command()
 def explain(file: File, overrides: Overrides = None, json_: Json = False) -> None:
     """Show the order of the hooks at each point, and the reason for it."""
-    with reported():
+    with handle_errors():
         from hookbus.bus import HookBus
         from hookbus.config import load_config
         from hookbus.runfile.builder import get_default_hooks
-        from hookbus.runfile.defaults import with_defaults
+        from hookbus.runfile.defaults import merge_defaults
 
         config = load_config(file, overrides or ())
-        hooks = config.checked_hooks()
-        bus = HookBus(with_defaults(hooks, get_default_hooks()) if config.default_hooks else hooks, order=config.order)
+        hooks = config.build_valid_hooks()
+        bus = HookBus(merge_defaults(hooks, get_default_hooks()) if config.default_hooks else hooks, order=config.order)
         explanation = bus.explain()
         if json_:
             print_json(asdict(explanation))
         else:
-            show_order(explanation)
+            print_order(explanation)
 
 
 @app.command()
 def check(file: File, overrides: Overrides = None) -> None:
     """Validate a run file without training and report all errors."""
-    with reported():
-        for line in _trainer(file, overrides).check():
-            show_paragraph(line, 0, 4)
-        console().print(f"[green]ok[/]  {escape(str(file))}", soft_wrap=True)
+    with handle_errors():
+        for line in _build_trainer(file, overrides).check():
+            print_paragraph(line, 0, 4)
+        output_console().print(f"[green]ok[/]  {escape(str(file))}", soft_wrap=True)
 
 
 @app.command()
 def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None) -> None:
     """Print the JSON schema of run files, for editors."""
-    with reported():
+    with handle_errors():
         from hookbus.commands.schema import json_schema
 
         document, problems = json_schema()
         for problem in problems:
-            complain(problem)
+            print_error(problem)
         if output is None:
             print_json(document)
         else:
@@ -202,21 +202,23 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
                     f"{output} cannot be written: {error.strerror}. Pass another file to --output."
                 ) from None
             first = f"# yaml-language-server: $schema={output}"
-            console().print(escape(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True)
+            output_console().print(
+                escape(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True
+            )
 
 
 @app.command()
 def doctor(json_: Json = False) -> None:
     """Import each installed hook and report the broken ones."""
-    with reported():
-        from hookbus.commands.doctor import examine
+    with handle_errors():
+        from hookbus.commands.doctor import check_installed_hooks
 
-        with console().status("importing every installed hook"):
-            reports = list(examine())
+        with output_console().status("importing every installed hook"):
+            reports = list(check_installed_hooks())
         if json_:
             print_json([{"name": r.name, "package": r.package, "ok": r.ok, "problem": r.problem} for r in reports])
         else:
-            show_reports(reports)
+            print_hook_health(reports)
         raise typer.Exit(0 if all(report.ok for report in reports) else 1)
 
 
@@ -230,11 +232,11 @@ def consolidate(
     ] = None,
 ) -> None:
     """Merge the checkpoint of a distributed run into one file."""
-    with reported():
+    with handle_errors():
         from hookbus.commands.consolidate import consolidate as merge
 
         written = merge(directory, output)
-        console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
+        output_console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -252,9 +254,9 @@ def main() -> NoReturn:
     try:
         app(standalone_mode=True)
     except SystemExit as end:
-        if is_one_of_several() and isinstance(end.code, int):
+        if is_distributed() and isinstance(end.code, int):
             # A thread that is blocked in a collective call could crash the interpreter during its shutdown.
-            leave(end.code)
+            exit_process(end.code)
         raise
     sys.exit()
 
@@ -262,19 +264,19 @@ def main() -> NoReturn:
 # -- helpers ---------------------------------------------------------------------------------------
 
 
-def _trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = False) -> Trainer:
+def _build_trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = False) -> Trainer:
     from hookbus.assembly.assemble import trainer_from_file
     from hookbus.loop import Trainer
 
     return trainer_from_file(Trainer, file, overrides or (), overwrite=overwrite)
 
 
-def _newest(trainer: Trainer) -> Path:
-    from hookbus.assembly.start_files import checkpoints_directory
-    from hookbus.checkpoints.files import newest_first
+def _newest_checkpoint(trainer: Trainer) -> Path:
+    from hookbus.assembly.start_files import get_checkpoint_directory
+    from hookbus.checkpoints.files import list_newest_first
 
-    directory = checkpoints_directory(trainer)
-    checkpoints = [] if directory is None else newest_first(directory)
+    directory = get_checkpoint_directory(trainer)
+    checkpoints = [] if directory is None else list_newest_first(directory)
     if not checkpoints:
         raise HookbusError(f"{directory} contains no checkpoint to test. Train first, or pass --checkpoint.")
     return checkpoints[0]

@@ -40,19 +40,19 @@ class Clock:
     """
 
     __slots__ = (
-        "_begun",
+        "_iter_open",
         "_iter_at_last_step",
         "_seconds",
         "_steps_at_last_iter",
-        "_ticking_since",
-        "agreed_seconds",
+        "_started_at",
+        "synced_seconds",
         "batch",
         "batch_samples",
         "counts_iterations",
         "counts_seconds",
         "epoch",
         "epoch_complete",
-        "epoch_cut",
+        "epoch_truncated",
         "epoch_first_iter",
         "epoch_first_sample",
         "epoch_first_second",
@@ -76,7 +76,7 @@ class Clock:
     )
 
     # Keys of the checkpoint format: a new name breaks existing checkpoints.
-    SAVED = (
+    STATE_FIELDS = (
         "epochs_done",
         "iters_done",
         "steps_done",
@@ -97,28 +97,28 @@ class Clock:
     def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
         self.epochs_done = self.iters_done = self.steps_done = self.samples_done = 0
         self.epoch = self.iter = self.batch = self.batch_samples = 0
-        self.stepped = self.epoch_complete = self.epoch_cut = self.epoch_open = False
+        self.stepped = self.epoch_complete = self.epoch_truncated = self.epoch_open = False
         self.limit_reached = False
         self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = self.epoch_first_second = 0
         self.steps_before = self.seconds_before = self.seconds_seen = self.epoch_seconds_before = 0
         self.counts_seconds = False
-        self.agreed_seconds: int | None = None
+        self.synced_seconds: int | None = None
         self.max_epochs: int | None = None
         self.max_iters: int | None = None
         self.epoch_length: int | None = None
         self.counts_iterations = True
         self.timer = timer
         self._seconds = 0.0
-        self._ticking_since: float | None = None
+        self._started_at: float | None = None
         self._steps_at_last_iter = self._iter_at_last_step = 0
-        self._begun = False
+        self._iter_open = False
 
     # -- updated by the bus ----------------------------------------------------------------------
 
     def begin_epoch(self) -> None:
         """Start an epoch, or continue the epoch that a resumed run left open."""
         self.epoch = self.epochs_done
-        self.epoch_complete = self.epoch_cut = False
+        self.epoch_complete = self.epoch_truncated = False
         if not self.epoch_open:
             self.epoch_open = True
             self.epoch_first_iter = self.iters_done
@@ -128,7 +128,7 @@ class Clock:
 
     def end_epoch(self) -> None:
         """End the epoch and count it unless it was truncated. Idempotent."""
-        if self.epoch_open and not self.epoch_cut:
+        if self.epoch_open and not self.epoch_truncated:
             self.epoch_open = False
             self.epoch_complete = True
             self.epochs_done = self.epoch + 1
@@ -139,18 +139,18 @@ class Clock:
         self.batch = done - self.epoch_first_iter
         self.stepped = False
         self.batch_samples = batch_size(batch)
-        self._begun = True
+        self._iter_open = True
         if self.counts_seconds:
-            self._look_at_time()
+            self._update_seconds()
 
     def end_iter(self, batch: Any) -> None:
         """Complete an iteration."""
         # A custom loop may emit `after_train_iter` only, or pass the batch only there.
-        if not self._begun:
+        if not self._iter_open:
             self.begin_iter(batch)
         elif not self.batch_samples:
             self.batch_samples = batch_size(batch)
-        self._begun = False
+        self._iter_open = False
         self.iters_done = done = self.iter + 1
         self.samples_done += self.batch_samples
         # Compared with the count after the last iteration, because a loop may step the optimizer between iterations.
@@ -163,20 +163,20 @@ class Clock:
             self._iter_at_last_step = done
         if done == self.max_iters:
             self.limit_reached = True
-            self.cut_epoch()
+            self.truncate_epoch()
 
-    def cut_epoch(self) -> None:
+    def truncate_epoch(self) -> None:
         """Mark the epoch as truncated, because the run ends after this iteration, unless this is its last batch."""
-        self.epoch_cut = self.epoch_open and self.epoch_iter + 1 != self.epoch_length
+        self.epoch_truncated = self.epoch_open and self.epoch_iter + 1 != self.epoch_length
 
-    def see_batch(self, batch_idx: int | None, *, opening: bool) -> None:
+    def set_batch(self, batch_idx: int | None, *, opening: bool) -> None:
         """Set the index of a validation or test batch at its start or end."""
         if batch_idx is not None:
             self.batch = batch_idx
         # Without an index, count once per batch, whether the loop emits both points or only `after_*_iter`.
-        elif opening or not self._begun:
+        elif opening or not self._iter_open:
             self.batch += 1
-        self._begun = opening
+        self._iter_open = opening
 
     def count_step(self) -> None:
         """Count an optimizer step."""
@@ -189,34 +189,34 @@ class Clock:
             self.counts_seconds = True
             self.seconds_before = self.seconds_seen = self.whole_seconds
 
-    def _look_at_time(self) -> None:
+    def _update_seconds(self) -> None:
         self.seconds_before, self.seconds_seen = self.seconds_seen, self.whole_seconds
 
     def start(self) -> None:
         """Start the training timer."""
-        if self._ticking_since is None:
-            self._ticking_since = self.timer()
+        if self._started_at is None:
+            self._started_at = self.timer()
 
     def stop(self) -> None:
         """Pause the training timer."""
         self._seconds = self.seconds
-        self._ticking_since = None
+        self._started_at = None
 
     # -- read by schedules and hooks -------------------------------------------------------------
 
     @property
     def seconds(self) -> float:
         """Training time in seconds, including the time before a resume."""
-        running = 0.0 if self._ticking_since is None else self.timer() - self._ticking_since
+        running = 0.0 if self._started_at is None else self.timer() - self._started_at
         return self._seconds + running
 
     @property
     def whole_seconds(self) -> int:
         """Training time in whole seconds as used by schedules, equal on all ranks."""
-        return int(self.seconds) if self.agreed_seconds is None else self.agreed_seconds
+        return int(self.seconds) if self.synced_seconds is None else self.synced_seconds
 
     @property
-    def at_limit(self) -> bool:
+    def is_at_limit(self) -> bool:
         """Whether the run has reached its limit."""
         return self.limit_reached or (self.max_epochs is not None and self.epochs_done >= self.max_epochs)
 
@@ -228,14 +228,14 @@ class Clock:
     @property
     def mid_iteration(self) -> bool:
         """Whether an iteration, or a batch of a validation, was begun and has not ended."""
-        return self._begun
+        return self._iter_open
 
     @property
     def epoch_iter(self) -> int:
         """Index, from 0, of the iteration within its epoch."""
         return self.iter - self.epoch_first_iter
 
-    def number(self, unit: Unit) -> int:
+    def current(self, unit: Unit) -> int:
         """Return the current or last number of a unit, from 1."""
         match unit:
             case "iter":
@@ -272,12 +272,12 @@ class Clock:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts and the training time as built-in Python types."""
-        counts = {name: getattr(self, name) for name in self.SAVED}
+        counts = {name: getattr(self, name) for name in self.STATE_FIELDS}
         return {**counts, "iter_at_last_step": self._iter_at_last_step, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        for name in self.SAVED:
+        for name in self.STATE_FIELDS:
             setattr(self, name, state[name])
         self._seconds = state["seconds"]
         self.epoch, self.iter = self.epochs_done, max(self.iters_done - 1, 0)
@@ -285,7 +285,7 @@ class Clock:
         self._steps_at_last_iter = self.steps_done
         self._iter_at_last_step = state["iter_at_last_step"]
         # Not restored: the limits of the resumed run may be higher than those of the run that wrote the checkpoint.
-        self.epoch_complete = self.epoch_cut = self.limit_reached = False
+        self.epoch_complete = self.epoch_truncated = self.limit_reached = False
 
 
 def batch_size(batch: Any) -> int:

@@ -11,14 +11,21 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
-from hookbus._published import package_publishing
-from hookbus._validation_errors import AS_A_WHOLE, missing
+from hookbus._published import get_publishing_package
+from hookbus._validation_errors import ALL_SETTINGS, missing_key_message
 from hookbus.bus import HookBus
-from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
+from hookbus.errors import ConfigError, PluginError, PluginNotFoundError, RegistrationError
 from hookbus.hook import Hook
 from hookbus.runfile import yaml as _yaml
 from hookbus.runfile.builder import build_hook
-from hookbus.runfile.mistakes import document_of, hook_entries, in_order, in_yaml_words, sentences, settle_spelling
+from hookbus.runfile.mistakes import (
+    load_document,
+    hook_entries,
+    sort_by_location,
+    to_yaml_terms,
+    format_errors,
+    resolve_aliases,
+)
 from hookbus.runfile.overrides import apply_overrides
 from hookbus.runfile.sections import (
     Component,
@@ -32,9 +39,9 @@ from hookbus.runfile.sections import (
 from hookbus.runfile.yaml import Document, Path
 from hookbus.runs.workdir import checked_resume
 
-__all__ = ["RunConfig", "load_config", "read_config"]
+__all__ = ["RunConfig", "load_config", "parse_config"]
 
-HOOK_PROBLEM = re.compile(r"\w+: ([^\s:]+): (.*)", re.DOTALL)
+HOOK_MESSAGE_PATTERN = re.compile(r"\w+: ([^\s:]+): (.*)", re.DOTALL)
 """Pattern of a hook's message about a setting: `EMAHook: momentum: ...`."""
 
 
@@ -74,31 +81,31 @@ class RunConfig(Section):
     hooks: list[dict[str, Any]] = Field(default=[], description="Hooks: a list, or a mapping of names to settings.")
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
-    _places: list[Path] = PrivateAttr(default_factory=list)
-    _broken: frozenset[str] = PrivateAttr(default=frozenset())
+    _paths: list[Path] = PrivateAttr(default_factory=list)
+    _invalid_sections: frozenset[str] = PrivateAttr(default=frozenset())
 
     @field_validator("model", "dataset", "optimizer", "scheduler", mode="before")
     @classmethod
-    def _not_a_type_alone(cls, value: object) -> object:
+    def _reject_bare_type(cls, value: object) -> object:
         if isinstance(value, str):
             raise ValueError(f"should be a mapping, such as {{type: {value}}}, got {value!r}.")
         return value
 
     @field_validator("metrics", mode="before")
     @classmethod
-    def _not_one_alone(cls, value: object) -> object:
+    def _reject_bare_name(cls, value: object) -> object:
         if isinstance(value, str):
             raise ValueError(f"should be a list, such as [{value}], or a mapping, got {value!r}.")
         return value
 
     @field_validator("resume", mode="before")
     @classmethod
-    def _auto_never_or_a_file(cls, value: object) -> object:
+    def _validate_resume(cls, value: object) -> object:
         return checked_resume(value)
 
     @field_validator("hooks", mode="before")
     @classmethod
-    def _list_or_mapping(cls, value: object) -> object:
+    def _validate_hooks(cls, value: object) -> object:
         if not isinstance(value, (list, Mapping)):
             shown = value if isinstance(value, str) else "logger"
             raise ValueError(
@@ -109,7 +116,7 @@ class RunConfig(Section):
 
     @field_validator("load_from", mode="before")
     @classmethod
-    def _path_alone(cls, value: object) -> object:
+    def _expand_path(cls, value: object) -> object:
         if not isinstance(value, (str, Mapping, NoneType)):
             raise ValueError(f"should be a path, or a mapping with path and weights, got {value!r}.")
         return {"path": value} if isinstance(value, str) else value
@@ -125,9 +132,9 @@ class RunConfig(Section):
         Raises:
             ConfigError: If a hook is unknown or a setting is invalid. All errors are listed.
         """
-        return [hook for hook, _ in self._built()]
+        return [hook for hook, _ in self._build()]
 
-    def checked_hooks(self) -> list[Any]:
+    def build_valid_hooks(self) -> list[Any]:
         """Build the hooks and validate that a bus accepts them.
 
         Returns:
@@ -136,12 +143,12 @@ class RunConfig(Section):
         Raises:
             ConfigError: If a hook is unknown, a setting is invalid, or a bus would reject the hook.
         """
-        built, bus, problems = self._built(), HookBus(), []
+        built, bus, problems = self._build(), HookBus(), []
         for hook, path in built:
             try:
                 bus.register(hook)
             except RegistrationError as error:
-                problems.append(self.problem(path, str(error)))
+                problems.append(self.format_problem(path, str(error)))
         # The caller registers the hooks on its own bus.
         for hook in bus.hooks.values():
             bus.unregister(hook)
@@ -149,7 +156,7 @@ class RunConfig(Section):
             raise ConfigError(problems)
         return [hook for hook, _ in built]
 
-    def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
+    def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
         """Return a message with the location of a path in the run file.
 
         Args:
@@ -157,15 +164,15 @@ class RunConfig(Section):
             message: The message.
             at_key: Report the location of the key instead of the location of the value.
         """
-        return self._document.problem(path, message, at_key=at_key)
+        return self._document.format_problem(path, message, at_key=at_key)
 
-    def lacks(self, section: str) -> bool:
+    def is_missing(self, section: str) -> bool:
         """Return whether the file does not contain a section. A section with errors counts as present."""
-        return getattr(self, section) is None and section not in self._broken
+        return getattr(self, section) is None and section not in self._invalid_sections
 
-    def in_order(self, problems: Iterable[str]) -> list[str]:
+    def sort_problems(self, problems: Iterable[str]) -> list[str]:
         """Return messages in the order of the file, without duplicates."""
-        return in_order(self._document, problems)
+        return sort_by_location(self._document, problems)
 
     def to_yaml(self) -> str:
         """Serialize the resolved configuration as a run file: overrides applied, every default of the core included.
@@ -175,57 +182,57 @@ class RunConfig(Section):
         """
         return _yaml.dump(self.model_dump())
 
-    def _built(self) -> list[tuple[Any, Path]]:
+    def _build(self) -> list[tuple[Any, Path]]:
         """Return the hooks with their paths in the file."""
         built: list[tuple[Any, Path]] = []
         problems: list[str] = []
-        for settings, path in zip(self.hooks, self._hook_places(), strict=True):
+        for settings, path in zip(self.hooks, self._hook_paths(), strict=True):
             try:
-                built += [(hook, path) for hook in _hook_of(settings)]
+                built += [(hook, path) for hook in _build_entry(settings)]
             except ConfigError as error:
                 #
                 problems += [message for text in error.problems for message in self._hook_problem(path, text)]
             except PluginError as error:
                 problems.append(self._type_problem(path, str(error)))
-        problems += self._names_taken(built)
+        problems += self._duplicate_names(built)
         if problems:
-            raise ConfigError(self.in_order(problems))
+            raise ConfigError(self.sort_problems(problems))
         return built
 
-    def _names_taken(self, built: list[tuple[Any, Path]]) -> list[str]:
+    def _duplicate_names(self, built: list[tuple[Any, Path]]) -> list[str]:
         """Return a message for each hook whose instance name is already used."""
         problems, names = [], set()
         for hook, path in built:
             if not isinstance(hook, Hook) or not hook.config.enabled:
                 continue
             if hook.name in names:
-                problems.append(self.problem(path, f"duplicate hook name {hook.name!r}. Set a unique name."))
+                problems.append(self.format_problem(path, f"duplicate hook name {hook.name!r}. Set a unique name."))
             names.add(hook.name)
         return problems
 
-    def _hook_places(self) -> list[Path]:
-        return self._places or [("hooks", i) for i in range(len(self.hooks))]
+    def _hook_paths(self) -> list[Path]:
+        return self._paths or [("hooks", i) for i in range(len(self.hooks))]
 
     def _type_problem(self, path: Path, problem: str) -> str:
         """Return a message about the type of a hook."""
         # The type may also be the key of a mapping of hooks, or the item of a list.
         type_path = (*path, "type")
-        is_written = type_path in self._document.values
-        return self.problem(type_path if is_written else path, problem, at_key=not is_written)
+        is_written = type_path in self._document.value_locations
+        return self.format_problem(type_path if is_written else path, problem, at_key=not is_written)
 
     def _hook_problem(self, path: Path, problem: str) -> list[str]:
         """Add the location in the file to a message of a hook. Empty for values that could not be parsed."""
-        match = HOOK_PROBLEM.fullmatch(problem)
+        match = HOOK_MESSAGE_PATTERN.fullmatch(problem)
         if match is None:
-            return [self.problem(path, problem)]
+            return [self.format_problem(path, problem)]
         keys = tuple(int(part) if part.isdigit() else part for part in match[1].split("."))
-        if keys == (AS_A_WHOLE,) and (*path, *keys) not in self._document.keys:
-            return [self.problem(path, in_yaml_words(match[2]))]
+        if keys == (ALL_SETTINGS,) and (*path, *keys) not in self._document.key_locations:
+            return [self.format_problem(path, to_yaml_terms(match[2]))]
         # The parser has already reported this value.
-        if self._document.is_refused((*path, *keys)):
+        if self._document.is_invalid((*path, *keys)):
             return []
-        message = in_yaml_words(match[2])
-        return [self.problem((*path, *keys), message, at_key=message.startswith("unknown key"))]
+        message = to_yaml_terms(match[2])
+        return [self.format_problem((*path, *keys), message, at_key=message.startswith("unknown key"))]
 
 
 def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
@@ -241,13 +248,13 @@ def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: I
     Raises:
         ConfigError: If the file is invalid. The error lists all problems with file, line and column.
     """
-    config, problems = read_config(source, overrides)
+    config, problems = parse_config(source, overrides)
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def read_config(
+def parse_config(
     source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()
 ) -> tuple[RunConfig, list[str]]:
     """Parse a run file without raising on validation errors, so that callers can report further errors.
@@ -262,38 +269,38 @@ def read_config(
     Raises:
         ConfigError: If there is no file, no valid YAML, or no mapping at the top level.
     """
-    document = document_of(source)
+    document = load_document(source)
     if isinstance(document.data, Mapping):
-        settle_spelling(document)
+        resolve_aliases(document)
         document.problems += apply_overrides(document, overrides)
     elif not document.problems:
-        document.problems.append(document.problem((), "a run file should be a mapping of keys to values."))
+        document.problems.append(document.format_problem((), "a run file should be a mapping of keys to values."))
     if not isinstance(document.data, Mapping):
         raise ConfigError(document.problems)
-    config, problems = _validated(document)
+    config, problems = _validate(document)
     try:
         config.build_hooks()
     except ConfigError as error:
         problems += error.problems
-    return config, in_order(document, [*document.problems, *problems])
+    return config, sort_by_location(document, [*document.problems, *problems])
 
 
 # -- helpers ---------------------------------------------------------------------------------------
 
 
-def _validated(document: Document) -> tuple[RunConfig, list[str]]:
+def _validate(document: Document) -> tuple[RunConfig, list[str]]:
     """Validate the data of a document; invalid sections and hooks are dropped so that the rest can be validated."""
     data = dict(document.data)
     entries = hook_entries(document)
     if entries is not None:
         data["hooks"] = [entry for entry, _ in entries]
     problems: list[str] = []
-    broken = {path[0] for path in document.refused if path}
+    broken = {path[0] for path in document.invalid_paths if path}
     try:
         # JSON mode: strict validation then accepts exactly the types that YAML can represent.
         config = RunConfig.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        problems = sentences(RunConfig, document, data, entries, error)
+        problems = format_errors(RunConfig, document, data, entries, error)
         locations = [details["loc"] for details in error.errors()]
         invalid = {loc[1] for loc in locations if loc[0] == "hooks" and len(loc) > 1}
         broken |= {loc[0] for loc in locations}
@@ -301,12 +308,12 @@ def _validated(document: Document) -> tuple[RunConfig, list[str]]:
         sound = {key: value for key, value in data.items() if key not in broken}
         hooks = {"hooks": [entry for entry, _ in entries]}
         config = RunConfig.model_validate_json(json.dumps({**sound, **hooks}))
-    config._document, config._places = document, [path for _, path in entries or []]
-    config._broken = frozenset(map(str, broken))
+    config._document, config._paths = document, [path for _, path in entries or []]
+    config._invalid_sections = frozenset(map(str, broken))
     return config, problems
 
 
-def _as_an_entry(settings: Mapping[str, Any]) -> str:
+def _list_entry_hint(settings: Mapping[str, Any]) -> str:
     """Return a hint for an entry such as `- logger: {interval: 5}`, or "" for entries of another form."""
     if len(settings) != 1:
         return ""
@@ -316,17 +323,17 @@ def _as_an_entry(settings: Mapping[str, Any]) -> str:
     return f" In a list, write {{{', '.join(['type: ' + str(name), *(f'{key}: ...' for key in inner or ())])}}}."
 
 
-def _hook_of(settings: Mapping[str, Any]) -> list[Any]:
+def _build_entry(settings: Mapping[str, Any]) -> list[Any]:
     """Build the hook of an entry. Returns an empty list for a disabled hook whose package is not installed."""
     type_name = settings.get("type")
     if type_name is None:
-        raise ConfigError([f"hook: type: {missing('type', settings)}{_as_an_entry(settings)}"])
+        raise ConfigError([f"hook: type: {missing_key_message('type', settings)}{_list_entry_hint(settings)}"])
     if not isinstance(type_name, str):
         raise ConfigError([f"hook: type: should be a name, got {type_name!r}."])
     try:
         return [build_hook(settings)]
-    except PluginNotFound:
+    except PluginNotFoundError:
         # A run file with `enabled: false` must work without the package.
-        if settings.get("enabled") is False and package_publishing(type_name) is not None:
+        if settings.get("enabled") is False and get_publishing_package(type_name) is not None:
             return []
         raise

@@ -14,16 +14,16 @@ import os
 from typing import Any
 
 import hookbus
-from hookbus._imports import cause_of
-from hookbus._packages import HOOKS_GROUP, entry_points, normalized, parts_of
-from hookbus._plugin_entries import BLOCK_VARIABLE, Offer
+from hookbus._imports import describe_error
+from hookbus._packages import HOOKS_GROUP, entry_points, normalize_name, split_entry_point
+from hookbus._plugin_entries import BLOCK_VARIABLE, PluginEntry
 from hookbus._published import explain_missing
-from hookbus.errors import PluginClash, PluginError, PluginImportError, PluginNotFound, PluginVersionError
+from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError, PluginVersionError
 
-__all__ = ["check_version", "find", "load", "offers"]
+__all__ = ["check_version", "find_entry", "load_entry", "list_entries"]
 
 
-def offers(group: str = HOOKS_GROUP) -> list[Offer]:
+def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
     """Return the entry points of installed packages in a group, sorted by name. Nothing is imported.
 
     Args:
@@ -36,11 +36,15 @@ def offers(group: str = HOOKS_GROUP) -> list[Offer]:
     entries = set()
     for entry in entry_points(group):
         if entry.dist is not None:
-            entries.add(Offer(entry.name, parts_of(entry)[1], normalized(entry.dist.name), entry.dist.version, entry))
+            entries.add(
+                PluginEntry(
+                    entry.name, split_entry_point(entry)[1], normalize_name(entry.dist.name), entry.dist.version, entry
+                )
+            )
     return sorted(entries, key=lambda offer: (offer.name, offer.package))
 
 
-def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:
+def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> PluginEntry:
     """Return the entry of a name.
 
     Args:
@@ -56,23 +60,25 @@ def find(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Offer:
         PluginClash: If multiple packages publish the name.
         PluginError: If `HOOKBUS_BLOCK` blocks the name.
     """
-    installed = offers(group)
+    installed = list_entries(group)
     matching = [offer for offer in installed if offer.matches(name)]
     free = [offer for offer in matching if not offer.blocked]
     if not matching:
         aliases = [alias for offer in installed for alias in (offer.name, offer.class_name)]
-        raise PluginNotFound(explain_missing(name, kind, aliases))
+        raise PluginNotFoundError(explain_missing(name, kind, aliases))
     if not free:
         raise PluginError(f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}.")
     # Two entry points of one package may be aliases of the same class.
     if len({(offer.package, offer.entry.value) for offer in free}) > 1:
         packages = " and ".join(f"{offer.package} {offer.version}" for offer in free)
         choices = " or ".join(repr(offer.full_name) for offer in free)
-        raise PluginClash(f"The {kind} {name!r} is published by {packages}. Use one of the full names: {choices}.")
+        raise PluginConflictError(
+            f"The {kind} {name!r} is published by {packages}. Use one of the full names: {choices}."
+        )
     return free[0]
 
 
-def check_version(offer: Offer) -> None:
+def check_version(offer: PluginEntry) -> None:
     """Raise if the package of an entry does not accept the running version of hookbus.
 
     Args:
@@ -90,7 +96,7 @@ def check_version(offer: Offer) -> None:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue
-        if normalized(requirement.name) != "hookbus" or (requirement.marker and not requirement.marker.evaluate()):
+        if normalize_name(requirement.name) != "hookbus" or (requirement.marker and not requirement.marker.evaluate()):
             continue
         if not requirement.specifier.contains(hookbus.__version__, prereleases=True):
             raise PluginVersionError(
@@ -99,7 +105,7 @@ def check_version(offer: Offer) -> None:
             )
 
 
-def load(offer: Offer) -> Any:
+def load_entry(offer: PluginEntry) -> Any:
     """Import the object that an entry refers to, after checking the required hookbus version.
 
     Args:
@@ -120,5 +126,5 @@ def load(offer: Offer) -> Any:
     except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         raise PluginImportError(
             f"{offer.package} {offer.version} publishes {offer.name!r}, but {offer.entry.value} cannot be imported: "
-            f"{cause_of(error)}. Repair or remove the package (`hookbus doctor` lists all broken packages)."
+            f"{describe_error(error)}. Repair or remove the package (`hookbus doctor` lists all broken packages)."
         ) from error

@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "is_main",
-    "is_one_of_several",
-    "leave",
+    "is_distributed",
+    "exit_process",
     "local_device",
     "rank",
-    "rest",
-    "said_by_main",
-    "start_group",
+    "drain_threads",
+    "reported_by_main",
+    "init_process_group",
     "world_size",
 ]
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that are required to initialize a process group."""
 
-MEETING = "hookbus/meeting"
+RENDEZVOUS = "hookbus/meeting"
 """Store key under which rank 0 publishes the prefix of the current process group."""
 
 SAID = "hookbus/said"
 """Prefix of the store keys of messages that rank 0 has reported."""
 
-WORD_LIMIT = 10.0
+MAX_MESSAGE_LENGTH = 10.0
 """Time in seconds that other ranks wait for rank 0 to report a message."""
 
 THREADS = Path("/proc/self/task")
@@ -52,7 +52,7 @@ THREADS = Path("/proc/self/task")
 GLOO_THREAD = "pt_gloo_runloop"
 """Name of the worker threads of a gloo group."""
 
-PATIENCE = 5.0
+TIMEOUT_S = 5.0
 """Time in seconds to wait for these threads at exit; a thread may be blocked on a process that has died."""
 
 
@@ -73,7 +73,7 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def is_one_of_several() -> bool:
+def is_distributed() -> bool:
     """Return whether this process is one of multiple processes, with or without an initialized process group."""
     # `WORLD_SIZE` alone is not sufficient: without an address there is no process group to join.
     is_initialized = _group() is not None
@@ -88,12 +88,12 @@ def local_device(device: torch.device) -> torch.device:
     """
     import torch
 
-    if device.type == "cpu" or device.index is not None or not is_one_of_several():
+    if device.type == "cpu" or device.index is not None or not is_distributed():
         return device
     return torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def start_group(device: torch.device | str | None = None) -> Store:
+def init_process_group(device: torch.device | str | None = None) -> Store:
     """Initialize the process group of the processes that torchrun has started; it is destroyed at exit.
 
     Args:
@@ -117,7 +117,7 @@ def start_group(device: torch.device | str | None = None) -> Store:
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
         shared, number, size = next(rendezvous("env://"))
-        store = PrefixStore(_meeting(shared, number, size), shared)
+        store = PrefixStore(_rendezvous_key(shared, number, size), shared)
         dist.init_process_group(backend, store=store, rank=number, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise RankError(
@@ -128,7 +128,7 @@ def start_group(device: torch.device | str | None = None) -> Store:
     return store
 
 
-def _meeting(store: Store, number: int, size: int) -> str:
+def _rendezvous_key(store: Store, number: int, size: int) -> str:
     """Return a store prefix that the running processes share and that no terminated process has used.
 
     torchrun keeps its store, with the addresses of terminated processes, when it restarts processes. Rank 0 therefore
@@ -137,7 +137,7 @@ def _meeting(store: Store, number: int, size: int) -> str:
     """
     own = uuid.uuid4().hex
     if number == 0:
-        store.set(MEETING, own)
+        store.set(RENDEZVOUS, own)
         for other in range(1, size):
             store.set(f"{own}/{store.get(f'{own}/{other}').decode()}", "")
         return own
@@ -145,22 +145,22 @@ def _meeting(store: Store, number: int, size: int) -> str:
     # A prefix without acknowledgment may be that of a terminated rank 0: read it again until rank 0 replies.
     while not (prefix and store.check([f"{prefix}/{own}"])):
         time.sleep(0.02)
-        prefix = store.get(MEETING).decode()
+        prefix = store.get(RENDEZVOUS).decode()
         store.set(f"{prefix}/{number}", own)
     return prefix
 
 
-def said_by_main(message: str) -> bool:
+def reported_by_main(message: str) -> bool:
     """Return whether rank 0 reports the same message, so that this rank can omit it.
 
     Avoids one report per rank of an error that all ranks have, such as an invalid configuration. Rank 0 publishes a
-    hash of its message in torchrun's store, and the other ranks wait for it for up to `WORD_LIMIT` seconds. Without
+    hash of its message in torchrun's store, and the other ranks wait for it for up to `MAX_MESSAGE_LENGTH` seconds. Without
     that store, every rank reports its own messages.
 
     Args:
         message: Message of this process.
     """
-    if not is_one_of_several() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if not is_distributed() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False
     from torch.distributed.rendezvous import rendezvous
 
@@ -170,7 +170,7 @@ def said_by_main(message: str) -> bool:
         if is_main():
             store.set(key, "")
             return False
-        end = time.monotonic() + WORD_LIMIT
+        end = time.monotonic() + MAX_MESSAGE_LENGTH
         while time.monotonic() < end:
             if store.check([key]):
                 return True
@@ -178,14 +178,14 @@ def said_by_main(message: str) -> bool:
     return False
 
 
-def rest() -> None:
+def drain_threads() -> None:
     """Block until the worker threads of torch.distributed are idle. Called at exit, before finalization.
 
     A thread releases its Python objects shortly after its work is done and needs the interpreter to do so. In Python
     before 3.14, a thread that requests the interpreter during finalization aborts the process ("terminate called
     without an active exception"), and torchrun reports a failure.
     """
-    end, before = time.monotonic() + PATIENCE, None
+    end, before = time.monotonic() + TIMEOUT_S, None
     while time.monotonic() < end:
         now = _threads_asleep()
         if now is not None and now == before:
@@ -194,7 +194,7 @@ def rest() -> None:
         time.sleep(0.01)  # releases the interpreter to these threads
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """Run the exit handlers and end this process, one of multiple processes, without finalizing the interpreter.
 
     After a failed run, a worker thread may still be blocked on another process and wake up during finalization, see

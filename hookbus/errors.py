@@ -32,20 +32,20 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "CheckpointDamaged",
+    "CheckpointCorruptedError",
     "CheckpointError",
     "ConfigError",
     "HookError",
-    "HookFailure",
+    "HookStopIterationError",
     "HookWarning",
     "HookbusError",
     "LoopError",
     "MetricError",
     "OrderError",
-    "PluginClash",
+    "PluginConflictError",
     "PluginError",
     "PluginImportError",
-    "PluginNotFound",
+    "PluginNotFoundError",
     "PluginVersionError",
     "PointError",
     "RankError",
@@ -53,10 +53,10 @@ __all__ = [
     "RequestError",
     "ServiceError",
     "WorkDirError",
-    "did_you_mean",
-    "first_line",
-    "in_one_line",
-    "note_besides",
+    "suggest_names",
+    "format_error_first_line",
+    "format_error",
+    "add_failure_notes",
 ]
 
 
@@ -80,7 +80,7 @@ class OrderError(HookError):
     """The before=/after= constraints of some listeners form a cycle."""
 
 
-class HookFailure(HookError, RuntimeError):
+class HookStopIterationError(HookError, RuntimeError):
     """A hook raised StopIteration. The original exception is the `__cause__`."""
 
 
@@ -88,11 +88,11 @@ class PluginError(HookbusError):
     """An error in an installed plugin package."""
 
 
-class PluginNotFound(PluginError):
+class PluginNotFoundError(PluginError):
     """No installed package publishes the requested name."""
 
 
-class PluginClash(PluginError):
+class PluginConflictError(PluginError):
     """Two installed packages publish the same name."""
 
 
@@ -150,7 +150,7 @@ class CheckpointError(HookbusError):
     """A checkpoint that cannot be written, found or loaded."""
 
 
-class CheckpointDamaged(CheckpointError):
+class CheckpointCorruptedError(CheckpointError):
     """A corrupted checkpoint: the checksum does not match."""
 
 
@@ -158,7 +158,7 @@ class HookWarning(UserWarning):
     """Warning category of errors that are reported without ending the run."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def suggest_names(name: str, known: Iterable[str]) -> str:
     """Return the hint that ends a message about an unknown name.
 
     Close matches have a `difflib` ratio of at least 0.6; at most three are listed.
@@ -179,36 +179,36 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return ""
 
 
-def in_one_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the type and the message of an error on one line: "ValueError: no such layer"."""
-    return _with_kind(error, " ".join(_text_of(error).split()))
+    return _prefix_type(error, " ".join(_get_message(error).split()))
 
 
-def first_line(error: BaseException) -> str:
+def format_error_first_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     # torch appends a multi-line C++ stack trace to its messages.
-    return _with_kind(error, next(iter(_text_of(error).strip().splitlines()), ""))
+    return _prefix_type(error, next(iter(_get_message(error).strip().splitlines()), ""))
 
 
-def _text_of(error: BaseException) -> str:
+def _get_message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as broken:  # a broken `__str__` must not replace the error that is reported
         return f"(message not available: __str__ raised {type(broken).__name__})"
 
 
-def _with_kind(error: BaseException, text: str) -> str:
+def _prefix_type(error: BaseException, text: str) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def note_besides(error: BaseException, failures: Iterable[BaseException]) -> None:
+def add_failure_notes(error: BaseException, failures: Iterable[BaseException]) -> None:
     """Add a note to an error for each additional failure, including the notes of that failure.
 
     Exception groups are flattened.
     """
     for failure in failures:
         if isinstance(failure, BaseExceptionGroup):
-            note_besides(error, failure.exceptions)
+            add_failure_notes(error, failure.exceptions)
             continue
         notes = "; ".join(getattr(failure, "__notes__", []))
-        error.add_note(f"also raised: {in_one_line(failure)}" + (f" ({notes})" if notes else ""))
+        error.add_note(f"also raised: {format_error(failure)}" + (f" ({notes})" if notes else ""))

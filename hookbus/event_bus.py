@@ -17,15 +17,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 from hookbus import _packages
 from hookbus.dispatch.actions import action_arguments
 from hookbus.dispatch.checks import AliasLookup, is_configured
-from hookbus.dispatch.emitting import Emitter, firing, write_emitter
+from hookbus.dispatch.emitting import Emitter, bind_point, compile_emitter
 from hookbus.dispatch.explain import Explanation, explain
 from hookbus.dispatch.listeners import check_priority
-from hookbus.dispatch.manager import Manager, spec_class
+from hookbus.dispatch.manager import BusPluginManager, generate_spec_class
 from hookbus.dispatch.members import FunctionPlugin
-from hookbus.dispatch.table import Calls, EventRun, Order, Statements, Table, Wrap
-from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, did_you_mean
+from hookbus.dispatch.table import DispatchTable, EventRun, Order, Statements, EventTable, Wrap
+from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 from hookbus.markers import IMPL_ATTRIBUTE, hookimpl
-from hookbus.points import ALIASES, Point, Unit, check_point, describe, point_of
+from hookbus.points import POINT_ALIASES, Point, Unit, check_point, parse_points, parse_point
 from hookbus.when import CounterView, Schedule
 
 __all__ = ["EventBus"]
@@ -83,11 +83,11 @@ class EventBus:
         # Reentrant, because registration and compilation acquire the lock inside of each other.
         self.lock = RLock()
         self.actions: Mapping[str, tuple[str, ...]] = action_arguments(actions)
-        self.pm = Manager(self, find_alias)
-        self.table = Table(
+        self.pm = BusPluginManager(self, find_alias)
+        self.table = EventTable(
             order,
             self.pm.members.implementations,
-            self.changed,
+            self.invalidate,
             prologue=prologue,
             epilogue=epilogue,
             default_arguments=default_arguments,
@@ -96,7 +96,7 @@ class EventBus:
             reach_all=reach_all,
             actions=actions,
         )
-        self.calls = Calls(lambda name: self.table.compile(name, self.current), self.lock)
+        self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
         self.pm.add_hookspecs(actions)
         self._add(points)
 
@@ -135,14 +135,14 @@ class EventBus:
         if isinstance(args, str):  # also a sequence of names, of one letter each
             raise PointError(f"{point}: invalid `args`, got {args!r}. Pass args=({args!r},).")
         types = ("Any",) * len(args)
-        new = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else point_of(point)
+        new = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else parse_point(point)
         existing = self.points.get(new.name)
         if existing is None:
             self._declare(new)
         # A spec method may be declared by multiple modules, before or after its package is discovered.
         elif isinstance(point, str) or existing != new:
             raise PointError(f"{new.name!r}: the point is already declared. Choose another name.")
-        return firing(self.emit, new)
+        return bind_point(self.emit, new)
 
     def declare_from(self, spec: type) -> None:
         """Declare the points of a spec class like `Lifecycle`. Points that are already declared are skipped.
@@ -150,29 +150,29 @@ class EventBus:
         Raises:
             PointError: If a name is reserved, a method takes `*args` or `**kwargs`, or a unit is unknown.
         """
-        for name, point in describe(spec).items():
+        for name, point in parse_points(spec).items():
             if name not in self.points:
                 self._declare(point)
 
-    def find_points(self, names: Collection[str], module: str = "") -> bool:
+    def discover_points(self, names: Collection[str], module: str = "") -> bool:
         """Declare the points that installed packages publish under the given names, or in the package of `module`.
 
         Returns:
             Whether any point was declared.
         """
         before = len(self.points)
-        for spec in _packages.point_specs(names, module):
+        for spec in _packages.load_point_specs(names, module):
             self.declare_from(spec)
         return len(self.points) > before
 
     def _declare(self, point: Point) -> None:
-        check_point(point, {*ALIASES, *self.actions, *vars(Calls)})
+        check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable)})
         self._add({point.name: point})
 
     def _add(self, points: Mapping[str, Point]) -> None:
-        self.pm.add_hookspecs(spec_class(points))
+        self.pm.add_hookspecs(generate_spec_class(points))
         self.table.points.update(points)
-        self.calls.forget(points)
+        self.calls.invalidate(points)
 
     # -- registration ------------------------------------------------------------------------
 
@@ -192,12 +192,12 @@ class EventBus:
         """
         if is_configured(hook) and not hook.config.enabled:
             return hook
-        name = name or self.name_of(hook)
+        name = name or self.default_name(hook)
         if priority is not None:
             check_priority(priority, hook, name)
         if self.pm.register(hook, name) and priority is not None:
-            self.table.given[name] = priority
-            self.changed()
+            self.table.priority_overrides[name] = priority
+            self.invalidate()
         return hook
 
     def unregister(self, hook: object) -> object:
@@ -215,9 +215,9 @@ class EventBus:
         Raises:
             HookError: If the hook is not registered.
         """
-        names = self.pm.members.names_of(hook)
+        names = self.pm.members.find_names(hook)
         if not names:
-            known = did_you_mean(hook, self.hooks) if isinstance(hook, str) else ""
+            known = suggest_names(hook, self.hooks) if isinstance(hook, str) else ""
             raise HookError(f"unregister: {hook!r} is not registered.{known}")
         removed = [self.pm.unregister(name=name) for name in names]
         return removed[0] if isinstance(hook, str) else hook
@@ -248,11 +248,11 @@ class EventBus:
                 f"bus.on: invalid point name, got {point!r}. Pass the name of a point such as 'after_train_iter'."
             )
         mark = hookimpl(when=when, priority=priority, before=before, after=after, specname=point)
-        target = ALIASES.get(point, point)
+        target = POINT_ALIASES.get(point, point)
 
         def register(function: F) -> F:
             if target not in self.points:
-                self.find_points({target})
+                self.discover_points({target})
             if not isinstance(function, (FunctionType, MethodType)):
                 raise RegistrationError(
                     f"bus.on({point!r}): expected a function, got {function!r}. Pass a function that calls it."
@@ -260,7 +260,7 @@ class EventBus:
             # `mark` stores the options on a throwaway lambda: the function may be registered at multiple points, with
             # different options at each.
             plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
-            self.register(plugin, name or self.pm.members.free_name(function, target))
+            self.register(plugin, name or self.pm.members.unique_name(function, target))
             return function
 
         return register
@@ -270,18 +270,18 @@ class EventBus:
         """Registered plugins by instance name, in registration order."""
         return {name: member.plugin for name, member in self.pm.members.items()}
 
-    def name_of(self, hook: object) -> str:
+    def default_name(self, hook: object) -> str:
         """Return the default instance name of a hook."""
         if is_configured(hook):
             return hook.name
         return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Invalidate the compiled functions after a change of plugins, schedules or the clock."""
         with self.lock:
-            self.calls.forget([*self.points, *self.table.steps])
+            self.calls.invalidate([*self.points, *self.table.steps])
             self._emitters.clear()
-        self.current.members_changed()
+        self.current.on_hooks_changed()
 
     # -- emission ----------------------------------------------------------------------------
 
@@ -332,13 +332,13 @@ class EventBus:
             raise PointError(
                 f"bus.emit: invalid point name, got {name!r}. Pass the name of a point such as 'after_train_iter'."
             )
-        point = ALIASES.get(name, name)
-        if point not in self.points and not (self.find_points({point}) and point in self.points):
+        point = POINT_ALIASES.get(name, name)
+        if point not in self.points and not (self.discover_points({point}) and point in self.points):
             raise PointError(
-                f"Unknown point {name!r}.{did_you_mean(name, self.points)} Declare custom points with bus.declare."
+                f"Unknown point {name!r}.{suggest_names(name, self.points)} Declare custom points with bus.declare."
             )
         with self.lock:
-            emitter = write_emitter(self.points[point], self.calls.get(point))
+            emitter = compile_emitter(self.points[point], self.calls.get(point))
             emitter = self._emitter_wrapper(self.points[point], emitter, self.current)
             self._emitters[name] = emitter
         return emitter
@@ -354,20 +354,20 @@ class EventBus:
         return explain(self.table, self.current)
 
     @contextmanager
-    def wrapped(self, wrap: Wrap) -> Iterator[None]:
+    def wrap_listeners(self, wrap: Wrap) -> Iterator[None]:
         """Replace the function of each listener by `wrap(listener)` inside the context.
 
         Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
         """
         outer = self.table.wrap
-        self.table.wrap = wrap if outer is None else _around(wrap, outer)
-        self.changed()
+        self.table.wrap = wrap if outer is None else _compose_wrappers(wrap, outer)
+        self.invalidate()
         try:
             yield
         finally:
             self.table.wrap = outer
-            self.changed()
+            self.invalidate()
 
 
-def _around(outer: Wrap, inner: Wrap) -> Wrap:
+def _compose_wrappers(outer: Wrap, inner: Wrap) -> Wrap:
     return lambda listener: outer(replace(listener, call=inner(listener)))

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
-from hookbus._packages import entry_point_of
-from hookbus._schedule_text import parse
-from hookbus._validation_errors import problems_of
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus._packages import get_entry_point_name
+from hookbus._schedule_text import parse_schedule
+from hookbus._validation_errors import format_validation_error
+from hookbus.errors import ConfigError, suggest_names
 from hookbus.lifecycle import POINTS
 from hookbus.markers import IMPL_ATTRIBUTE
-from hookbus.points import ALIASES
-from hookbus.rules import Rule
+from hookbus.points import POINT_ALIASES
+from hookbus.rules import Direction
 from hookbus.when import Schedule
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validated"]
+__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config"]
 
 OnError = Literal["raise", "warn", "disable"]
 
@@ -58,7 +58,7 @@ class HookConfig(BaseModel):
     instance_key: ClassVar[str] = "name"
     """Key that contains the instance name; override it if the hook uses `name` for another setting."""
 
-    no_frequency: ClassVar[str] = ""
+    frequency_error: ClassVar[str] = ""
     """Error message of a hook that does not support `frequency`; `{value}` is replaced by the invalid value."""
 
     name: str | None = Field(
@@ -80,7 +80,7 @@ class HookConfig(BaseModel):
     )
 
     @cached_property
-    def given_as_json(self) -> str:
+    def set_fields_json(self) -> str:
         """Explicitly set fields as JSON. Values without a JSON representation are converted by `str`."""
         return json.dumps(self.model_dump(exclude_unset=True), default=str)
 
@@ -92,35 +92,35 @@ class HookConfig(BaseModel):
 
     @field_validator("priority", mode="before")
     @classmethod
-    def _level(cls, value: object) -> object:
+    def _parse_priority(cls, value: object) -> object:
         if isinstance(value, str):
             if value not in Priority.__members__:
-                raise ValueError(f"unknown priority level, got {value!r}.{did_you_mean(value, Priority.__members__)}")
+                raise ValueError(f"unknown priority level, got {value!r}.{suggest_names(value, Priority.__members__)}")
             return int(Priority[value])
         # Strict validation of `int` rejects members of an IntEnum.
         return int(value) if isinstance(value, Priority) else value
 
     @field_validator("frequency")
     @classmethod
-    def _means_something(cls, value: int | None) -> int | None:
-        if cls.no_frequency and value not in (None, 1):
-            raise ValueError(cls.no_frequency.format(value=value))
+    def _validate_frequency(cls, value: int | None) -> int | None:
+        if cls.frequency_error and value not in (None, 1):
+            raise ValueError(cls.frequency_error.format(value=value))
         return value
 
     @field_serializer("when")
-    def _as_text(self, value: Schedule | None) -> str | None:
+    def _serialize_schedule(self, value: Schedule | None) -> str | None:
         return None if value is None else repr(value)
 
     @field_validator("when", mode="before")
     @classmethod
-    def _schedule(cls, value: object) -> object:
+    def _parse_schedule(cls, value: object) -> object:
         if value is None or isinstance(value, Schedule):
             return value
         if not isinstance(value, str):
             interval = value if isinstance(value, int) else 50
             raise ValueError(f"expected a schedule as a string, got {value!r}. Set every({interval!r}) or similar.")
         try:
-            return parse(value)
+            return parse_schedule(value)
         except ConfigError as error:
             raise ValueError(str(error)) from None
 
@@ -154,7 +154,7 @@ class Hook:
     schedules_validation: ClassVar[bool] = False
     makes_requests: ClassVar[bool] = True
     skips_iterations: ClassVar[bool] = False
-    needs_work_dir: ClassVar[bool] = False
+    requires_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 
     _hookbus_configured: ClassVar[bool] = True  # implements `dispatch.checks.ConfiguredPlugin`
@@ -168,20 +168,20 @@ class Hook:
         Raises:
             ConfigError: If a setting is unknown or invalid. The message lists all invalid settings.
         """
-        self._config = validated(self.Config, config, settings, type(self).__name__)
+        self._config = validate_config(self.Config, config, settings, type(self).__name__)
 
     @property
     def config(self) -> Any:
         """Validated settings. Defaults if a subclass does not call `super().__init__()`."""
         if self._config is None:
-            self._config = validated(self.Config, None, {}, type(self).__name__)
+            self._config = validate_config(self.Config, None, {}, type(self).__name__)
         return self._config
 
     @property
     def name(self) -> str:
         """Instance name: the configured name, the entry point, or the class name in snake case."""
         cls = type(self)
-        return self._name or self.config.instance_name or entry_point_of(cls) or snake_case(cls.__name__)
+        return self._name or self.config.instance_name or get_entry_point_name(cls) or snake_case(cls.__name__)
 
     @property
     def run(self) -> Run:
@@ -195,26 +195,26 @@ class Hook:
         return self._run
 
     @property
-    def keeps_best_of(self) -> Mapping[str, Rule | None]:
+    def best_metrics(self) -> Mapping[str, Direction | None]:
         """Metrics whose best checkpoint to keep, mapped to their direction. None infers the direction from the name."""
         return {}
 
     @property
-    def needs_metrics(self) -> Collection[str]:
-        """Metrics that this hook reads from the results of every validation. Default: those of `keeps_best_of`.
+    def required_metrics(self) -> Collection[str]:
+        """Metrics that this hook reads from the results of every validation. Default: those of `best_metrics`.
 
         Names may have any form that `run.metrics` accepts: `val/accuracy`, `val_accuracy`, `accuracy`. `hookbus check`
         compares them with the metrics of a validation and reports unknown names before training starts.
         """
-        return tuple(self.keeps_best_of)
+        return tuple(self.best_metrics)
 
     @property
-    def gives_metrics(self) -> Collection[str] | None:
+    def provided_metrics(self) -> Collection[str] | None:
         """Metrics that this hook adds to the results of validations, for example by `run.log`. None allows any name."""
         return ()
 
     @property
-    def validates_with(self) -> Callable[[Run], Mapping[str, Any] | None] | None:
+    def validation_fn(self) -> Callable[[Run], Mapping[str, Any] | None] | None:
         """Function that runs the validations, or None (default) to use the validation of the run."""
         return None
 
@@ -257,21 +257,21 @@ class Hook:
 
     def every_n_epochs(self, run: Run, n: int) -> bool:
         """Return whether the number of the current epoch, from 1, is a multiple of `n`."""
-        return n > 0 and run.clock.number("epoch") % n == 0
+        return n > 0 and run.clock.current("epoch") % n == 0
 
     def every_n_iters(self, run: Run, n: int) -> bool:
         """Return whether the number of the current iteration, from 1, is a multiple of `n`."""
-        return n > 0 and run.clock.number("iter") % n == 0
+        return n > 0 and run.clock.current("iter") % n == 0
 
     every_n_train_iters = every_n_iters
 
     def is_last_epoch(self, run: Run) -> bool:
         """Return whether the current epoch is the last of the run; False if the limit is unknown."""
-        return run.clock.number("epoch") == run.clock.limit("epoch")
+        return run.clock.current("epoch") == run.clock.limit("epoch")
 
     def is_last_iter(self, run: Run) -> bool:
         """Return whether the current iteration is the last of the run; False if the limit is unknown."""
-        return run.clock.number("iter") == run.clock.limit("iter")
+        return run.clock.current("iter") == run.clock.limit("iter")
 
     def get_triggered_stages(self) -> list[str]:
         """Return the names of the points at which this hook listens, in the order of a run."""
@@ -279,7 +279,7 @@ class Hook:
         methods = {name: inspect.getattr_static(type(self), name) for name in dir(type(self))}
         marks = {name: getattr(method, IMPL_ATTRIBUTE, {}) for name, method in methods.items() if callable(method)}
         targets = {mark.get("specname") or name for name, mark in marks.items()}
-        return [name for name in POINTS if name in {ALIASES.get(target, target) for target in targets}]
+        return [name for name in POINTS if name in {POINT_ALIASES.get(target, target) for target in targets}]
 
     def __repr__(self) -> str:
         settings = self.config.model_dump(exclude_unset=True)
@@ -290,7 +290,7 @@ BaseHook = Hook
 """Alias of `Hook`."""
 
 
-def validated(
+def validate_config(
     model: type[HookConfig], config: Mapping[str, Any] | HookConfig | None, settings: Mapping[str, Any], owner: str
 ) -> HookConfig:
     """Validate settings against a config model. The mapping is not modified.
@@ -325,7 +325,7 @@ def validated(
     try:
         return model.model_validate(data) if text is None else model.model_validate_json(text)
     except ValidationError as error:
-        problems = problems_of(error, model, data)
+        problems = format_validation_error(error, model, data)
         raise ConfigError(f"{owner}: {setting}: {message}" for setting, message in problems) from None
 
 

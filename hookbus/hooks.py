@@ -8,16 +8,16 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    from hookbus.discovery import find, load
+    from hookbus.discovery import find_entry, load_entry
     from hookbus.errors import PluginError
 
     try:
-        return load(find(name))
+        return load_entry(find_entry(name))
     except PluginError as error:  # Python replaces an AttributeError by "cannot import name" and drops its message
         raise ImportError(str(error), name=name) from error
 
 
 def __dir__() -> list[str]:
-    from hookbus.discovery import offers
+    from hookbus.discovery import list_entries
 
-    return sorted({offer.class_name for offer in offers()})
+    return sorted({offer.class_name for offer in list_entries()})

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus.points import Point, describe, per
+from hookbus.points import Point, parse_points, counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,54 +44,54 @@ class Lifecycle:
 
     def before_train(self, model: nn.Module) -> None:
         """Start of training, or of its continuation after a resume."""
-    @per("epoch")
+    @counted("epoch")
     def before_epoch(self, epoch: int, model: nn.Module) -> None:
         """Start of an epoch, which includes training and validation."""
-    @per("epoch")
+    @counted("epoch")
     def before_train_epoch(self, epoch: int, model: nn.Module) -> None:
         """Start of the training part of an epoch."""
-    @per("iter")
+    @counted("iter")
     def before_train_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module) -> None:
         """Start of an iteration: the micro-batch is loaded, the forward pass not yet started."""
-    @per("iter")
+    @counted("iter")
     def after_forward(self, step: int, batch_idx: int, batch: Any, outputs: Any, loss: Any) -> None:
         """End of the forward pass, with the loss computed, before the backward pass."""
-    @per("iter")
+    @counted("iter")
     def after_backward(self, step: int, batch_idx: int, batch: Any, outputs: Any, loss: Any) -> None:
         """End of the backward pass, with the gradients accumulated (scaled if a gradient scaler is used)."""
-    @per("step")
+    @counted("step")
     def before_optimizer_step(self, step: int, optimizer: Optimizer) -> None:
         """Start of an optimizer step. Not emitted if the optimizer step is skipped."""
-    @per("step")
+    @counted("step")
     def after_optimizer_step(self, step: int, optimizer: Optimizer) -> None:
         """End of an optimizer step; `step` includes this optimizer step."""
-    @per("iter")
+    @counted("iter")
     def after_train_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any,
                          loss: Any) -> None:
         """End of an iteration. Gradients are still available; they are zeroed at the start of the next iteration."""
-    @per("epoch")
+    @counted("epoch")
     def after_train_epoch(self, epoch: int, model: nn.Module, metrics: Metrics) -> None:
         """End of the training part of an epoch; `metrics` contains its means, `train/...`."""
 
     def before_val(self, model: nn.Module) -> None:
         """Start of a validation. Averaged weights, if any, are already applied."""
-    @per("epoch")
+    @counted("epoch")
     def before_val_epoch(self, epoch: int, model: nn.Module, dataloader_name: str) -> None:
         """Start of a validation loader; `dataloader_name` is its name if there are multiple loaders."""
-    @per("batch")
+    @counted("batch")
     def before_val_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, dataloader_name: str) -> None:
         """Start of a validation batch, before the forward pass."""
-    @per("batch")
+    @counted("batch")
     def after_val_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any, loss: Any,
                        dataloader_name: str) -> None:
         """End of a validation batch."""
-    @per("epoch")
+    @counted("epoch")
     def after_val_epoch(self, epoch: int, model: nn.Module, metrics: Metrics, dataloader_name: str) -> None:
         """End of a validation loader; `metrics` contains its results, `val/...`, read-only."""
     def after_val(self, model: nn.Module, metrics: Metrics) -> None:
         """End of the validation; `metrics` contains the results of all loaders."""
 
-    @per("epoch")
+    @counted("epoch")
     def after_epoch(self, epoch: int, model: nn.Module, metrics: Metrics) -> None:
         """End of an epoch, validation included. Saves requested during the epoch are written after this point."""
     def after_train(self, model: nn.Module, metrics: Metrics) -> None:
@@ -99,17 +99,17 @@ class Lifecycle:
 
     def before_test(self, model: nn.Module) -> None:
         """Start of a test."""
-    @per("epoch")
+    @counted("epoch")
     def before_test_epoch(self, epoch: int, model: nn.Module, dataloader_name: str) -> None:
         """Start of a test loader; `dataloader_name` is its name if there are multiple loaders."""
-    @per("batch")
+    @counted("batch")
     def before_test_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, dataloader_name: str) -> None:
         """Start of a test batch, before the forward pass."""
-    @per("batch")
+    @counted("batch")
     def after_test_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any, loss: Any,
                         dataloader_name: str) -> None:
         """End of a test batch."""
-    @per("epoch")
+    @counted("epoch")
     def after_test_epoch(self, epoch: int, model: nn.Module, metrics: Metrics, dataloader_name: str) -> None:
         """End of a test loader; `metrics` contains its results, `test/...`, read-only."""
     def after_test(self, model: nn.Module, metrics: Metrics) -> None:
@@ -143,5 +143,5 @@ class Lifecycle:
         """Release of threads, files and handles; always the last point. May be emitted more than once."""
 
 
-POINTS: Mapping[str, Point] = describe(Lifecycle)
+POINTS: Mapping[str, Point] = parse_points(Lifecycle)
 """Points that hookbus declares, by name."""

@@ -16,15 +16,15 @@ Hooks decide when to validate, save, stop and log. The loop only processes their
 
 from __future__ import annotations
 
-from hookbus.assembly.arguments import limit_of
+from hookbus.assembly.arguments import validate_limit
 from hookbus.assembly.checking import check_ready
 from hookbus.assembly.setup import TrainerSetup
-from hookbus.assembly.start_files import load_given_weights
+from hookbus.assembly.start_files import load_initial_weights
 from hookbus.hook import Hook
 from hookbus.metrics import Metrics
 from hookbus.run import Run
-from hookbus.runs.interrupts import graceful_interrupts
-from hookbus.training.batches import move
+from hookbus.runs.interrupts import handle_interrupts
+from hookbus.training.batches import move_to_device
 
 __all__ = ["Trainer"]
 
@@ -47,12 +47,12 @@ class Trainer(TrainerSetup):
             KeyboardInterrupt: On Ctrl-C, after a last checkpoint if a checkpoint hook is registered.
         """
         if epochs is not None or iterations is not None:
-            self.epochs, self.iterations = limit_of("epochs", epochs), limit_of("iterations", iterations)
+            self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
         check_ready(self)
-        with self.runs.living("train") as run, graceful_interrupts(run):
-            load_given_weights(self, run)
+        with self.runs.run_scope("train") as run, handle_interrupts(run):
+            load_initial_weights(self, run)
             self._train(run)
-        # `graceful_interrupts` has converted the first Ctrl-C to a stop request, so the exception is raised again here.
+        # `handle_interrupts` has converted the first Ctrl-C to a stop request, so the exception is raised again here.
         if run.outcome == "interrupted":
             raise KeyboardInterrupt
         return run
@@ -63,18 +63,18 @@ class Trainer(TrainerSetup):
         fire = self.bus.fire
         if self.validate_first:
             run.request_validation("before training")
-        self.scheduler.say_if_it_never_comes(run)
+        self.scheduler.warn_if_never_stepped(run)
         fire("before_train")
         for _ in run.epochs():
             fire("before_epoch")
             fire("before_train_epoch")
             self._train_epoch(run)
-            if self._wants_validation():
+            if self._validates_by_default():
                 run.request_validation("end of the epoch")
             fire("after_train_epoch")
             self.scheduler.after_epoch(run)
             fire("after_epoch")
-        self._say_what_is_left(run)
+        self._warn_pending_gradients(run)
         fire("after_train")
 
     def _train_epoch(self, run: Run) -> None:
@@ -83,19 +83,19 @@ class Trainer(TrainerSetup):
         calls, moves = self.bus.calls, self.device.type != "cpu"
         for batch_idx, batch in run.batches(self.train_loader):
             if moves:
-                batch = move(batch, self.device)
+                batch = move_to_device(batch, self.device)
             calls.before_train_iter(batch_idx=batch_idx, batch=batch)
             outputs = None if run.should_skip_iter else calls.train_step(run, batch)
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
             del batch, outputs  # release the batch and the graph before the next forward pass allocates its memory
 
-    def _wants_validation(self) -> bool:
+    def _validates_by_default(self) -> bool:
         """Return whether to validate at the end of each epoch: the default unless a hook schedules validations."""
         return self.val_loader is not None and not any(
             isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values()
         )
 
-    def _say_what_is_left(self, run: Run) -> None:
+    def _warn_pending_gradients(self, run: Run) -> None:
         """Warn if the last micro-batches did not trigger an optimizer step."""
         if run.accumulated and not run.stops:
             run.logger.warning(
@@ -114,8 +114,8 @@ class Trainer(TrainerSetup):
         Raises:
             RequestError: If there is no `val_loader`.
         """
-        with self.runs.living("val") as run:
-            load_given_weights(self, run)
+        with self.runs.run_scope("val") as run:
+            load_initial_weights(self, run)
             return run.validate()
 
     def test(self) -> Metrics:
@@ -127,6 +127,6 @@ class Trainer(TrainerSetup):
         Raises:
             RequestError: If there is no `test_loader`.
         """
-        with self.runs.living("test") as run:
-            load_given_weights(self, run)
-            return run.validations.make("test", sanity=False)
+        with self.runs.run_scope("test") as run:
+            load_initial_weights(self, run)
+            return run.validations.execute("test", sanity=False)

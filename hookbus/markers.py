@@ -81,7 +81,7 @@ def hookimpl(
         marked = _pluggy_impl(specname=specname, tryfirst=tryfirst, trylast=trylast, wrapper=wrapper)(listener)
         options = getattr(marked, IMPL_ATTRIBUTE)
         # pluggy ignores unknown keys of its options dict, so that one attribute stores both.
-        options.update(when=when, priority=priority, before=_names(before), after=_names(after))
+        options.update(when=when, priority=priority, before=_to_names(before), after=_to_names(after))
         return marked
 
     return mark if function is None else mark(function)
@@ -106,7 +106,7 @@ def hookspec(function: F | None = None, *, unit: Unit | None = None) -> F | Call
     return mark if function is None else mark(function)
 
 
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+def _to_names(names: str | Iterable[str]) -> tuple[str, ...]:
     result = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (names,)
     if not all(isinstance(name, str) for name in result):
         raise RegistrationError(f"hookimpl: invalid `before` or `after`, got {result!r}. Pass names of hooks.")

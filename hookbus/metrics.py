@@ -14,14 +14,25 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookbus._imports import nearest
+from hookbus._imports import suggest_if_close
 from hookbus.errors import MetricError
-from hookbus.windows import CHUNK, Column, Part, Window, column_of, exact_sum, means_of, to_float, to_host, wide
+from hookbus.windows import (
+    CHUNK_SIZE,
+    MetricBuffer,
+    WindowPart,
+    Window,
+    make_buffer,
+    exact_sum,
+    compute_means,
+    to_float,
+    to_floats,
+    to_widest_float,
+)
 
 if TYPE_CHECKING:
-    from hookbus.ranks import Ranks
+    from hookbus.ranks import Collectives
 
-__all__ = ["Evaluation", "MetricStore", "Metrics", "Window", "is_scalar", "resolve", "to_float"]
+__all__ = ["EvaluationMeans", "MetricStore", "Metrics", "Window", "is_scalar", "resolve_metric_name", "to_float"]
 
 
 class Metrics(Mapping[str, float]):
@@ -38,10 +49,10 @@ class Metrics(Mapping[str, float]):
         self.nonfinite = {name: count for name, count in (nonfinite or {}).items() if count}
 
     def __getitem__(self, name: str) -> float:
-        return self._values[resolve(name, self._values)]
+        return self._values[resolve_metric_name(name, self._values)]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and len(_matches(name, self._values)) == 1
+        return isinstance(name, str) and len(_find_matches(name, self._values)) == 1
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -57,7 +68,7 @@ class Metrics(Mapping[str, float]):
         return Metrics({**self._values, **other}, nonfinite)
 
 
-def resolve(name: str, names: Iterable[str]) -> str:
+def resolve_metric_name(name: str, names: Iterable[str]) -> str:
     """Return the full name of a metric: `val/accuracy` for `val/accuracy`, `val_accuracy` or `accuracy`.
 
     Args:
@@ -68,18 +79,18 @@ def resolve(name: str, names: Iterable[str]) -> str:
         MetricError: If the name is unknown or ambiguous; the message lists the candidates.
     """
     known = list(names)
-    matches = _matches(name, known)
+    matches = _find_matches(name, known)
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise MetricError(f"Ambiguous metric {name!r}: {' or '.join(sorted(matches))}. Use the full name.")
     if not known:
         raise MetricError(f"Unknown metric {name!r}. No metrics have been logged yet.")
-    hint = nearest(name, (full.rpartition("/")[2] for full in known)) or nearest(name, known)
+    hint = suggest_if_close(name, (full.rpartition("/")[2] for full in known)) or suggest_if_close(name, known)
     raise MetricError(f"Unknown metric {name!r}.{hint} Available: {', '.join(sorted(known))}.")
 
 
-def _matches(name: str, names: Iterable[str]) -> list[str]:
+def _find_matches(name: str, names: Iterable[str]) -> list[str]:
     known = list(names)
     if name in known:
         return [name]
@@ -90,7 +101,7 @@ def _matches(name: str, names: Iterable[str]) -> list[str]:
     return exact or [full for full in known if full.partition("/")[2] == name or full.rpartition("/")[2] == name]
 
 
-class Evaluation:
+class EvaluationMeans:
     """Means over a validation or test, weighted by the number of samples.
 
     Attributes:
@@ -111,19 +122,22 @@ class Evaluation:
             weight: Number of samples. Default: number of samples of the current batch.
         """
         weight = self.weight if weight is None else weight
-        value = wide(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
+        value = to_widest_float(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
         total = self._totals.setdefault(name, [0.0, 0])
         total[0] = total[0] + value * weight
         total[1] += weight
 
-    def results(self, ranks: Ranks) -> dict[str, float]:
+    def results(self, ranks: Collectives) -> dict[str, float]:
         """Return the means by name, over the samples of all ranks. A collective call; one copy from each device."""
-        sums = to_host([total for total, _ in self._totals.values()])
+        sums = to_floats([total for total, _ in self._totals.values()])
         weights = [weight for _, weight in self._totals.values()]
         own = dict(zip(self._totals, zip(sums, weights, strict=True), strict=True))
         # Ranks may have logged different metrics, so the names of all ranks are merged, those of rank 0 first.
-        totals = ranks.gather("validation means", own)
-        return {name: _mean([total[name] for total in totals if name in total]) for name in ChainMap(*reversed(totals))}
+        totals = ranks.all_gather("validation means", own)
+        return {
+            name: _weighted_mean([total[name] for total in totals if name in total])
+            for name in ChainMap(*reversed(totals))
+        }
 
 
 class MetricStore:
@@ -138,13 +152,13 @@ class MetricStore:
 
     def __init__(self) -> None:
         self.results = Metrics()
-        self.watched = False
-        self._unread: Any = None
+        self.has_reader = False
+        self._pending_loss: Any = None
         self.row = 0
-        self._columns: dict[str, Column] = {}
-        self._by_logged_name: dict[str, Column] = {}
+        self._buffers: dict[str, MetricBuffer] = {}
+        self._buffer_by_logged_name: dict[str, MetricBuffer] = {}
         self._windows: dict[str, Window] = {}
-        self._evaluation: Evaluation | None = None
+        self._evaluation: EvaluationMeans | None = None
         self.epoch = self.window("epoch")
 
     def window(self, name: str) -> Window:
@@ -154,16 +168,16 @@ class MetricStore:
         checkpoint.
         """
         # The store creates the window "epoch" itself; every other window has a reader.
-        self.watched = self.watched or name != "epoch"
-        return self._open(name)
+        self.has_reader = self.has_reader or name != "epoch"
+        return self._get_or_create_window(name)
 
     def means(self, window: Window) -> Metrics:
         """Return the mean of each metric of a window and the number of its nonfinite values. Syncs with the device."""
-        return self.means_of([window])[0]
+        return self.means_of_windows([window])[0]
 
-    def means_of(self, windows: Iterable[Window]) -> list[Metrics]:
+    def means_of_windows(self, windows: Iterable[Window]) -> list[Metrics]:
         """Return the means of multiple windows, with one device synchronization for all."""
-        return [Metrics(*means) for means in means_of(windows)]
+        return [Metrics(*means) for means in compute_means(windows)]
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Log values of the current iteration or validation batch. Does not synchronize with the device.
@@ -176,13 +190,13 @@ class MetricStore:
         """
         for name, value in values.items():
             if not is_scalar(value):
-                raise MetricError(_not_single(name, value))
+                raise MetricError(_not_a_number_message(name, value))
             if self._evaluation is None:
-                self._put(name, value)
+                self._append(name, value)
             else:
                 self._evaluation.add(name, value)
 
-    def note(self, outputs: Any, loss: Any) -> None:
+    def log_outputs(self, outputs: Any, loss: Any) -> None:
         """Log the return value of a step: the loss and every number in the outputs.
 
         Args:
@@ -195,11 +209,11 @@ class MetricStore:
         is_dict = isinstance(outputs, dict)
         output_loss = outputs.get("loss") if is_dict else outputs
         # Without a reader, a reference to the loss is stored; copying it would launch a kernel in each iteration.
-        if not self.watched and self._evaluation is None:
+        if not self.has_reader and self._evaluation is None:
             output_loss = output_loss if loss is None else loss
-            self._unread = output_loss.detach() if getattr(output_loss, "requires_grad", False) else output_loss
+            self._pending_loss = output_loss.detach() if getattr(output_loss, "requires_grad", False) else output_loss
             return
-        put = self._put if self._evaluation is None else self._evaluation.add
+        put = self._append if self._evaluation is None else self._evaluation.add
         if loss is not None:
             self.log({"loss": loss})
         elif output_loss is not None and is_scalar(output_loss):
@@ -210,81 +224,83 @@ class MetricStore:
 
     def latest(self) -> Metrics:
         """Return the latest value of each metric, including validation results. Synchronizes with the device."""
-        self._read_last()
-        values = to_host([column.last() for column in self._columns.values()])
-        return Metrics(dict(zip(self._columns, values, strict=True))) | self.results
+        self._log_pending_loss()
+        values = to_floats([column.last() for column in self._buffers.values()])
+        return Metrics(dict(zip(self._buffers, values, strict=True))) | self.results
 
-    def evaluate(self, evaluation: Evaluation | None) -> None:
+    def set_evaluation(self, evaluation: EvaluationMeans | None) -> None:
         """Direct logged values to an evaluation; None for the buffers of training."""
         self._evaluation = evaluation
 
     def state_dict(self) -> dict[str, Any]:
         """Return buffers, windows and results, as built-in Python types and tensors."""
-        self._read_last()
+        self._log_pending_loss()
         columns = {
             name: {"values": column.values(), "count": column.count, "open": column.row == self.row}
-            for name, column in self._columns.items()
+            for name, column in self._buffers.items()
         }
         windows = {name: window.state_dict() for name, window in sorted(self._windows.items())}
         return {"columns": columns, "windows": windows, "results": dict(self.results)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, including windows that have not been requested yet."""
-        self.results, self._unread = Metrics(state["results"]), None
-        self._columns.clear()
-        self._by_logged_name.clear()
+        self.results, self._pending_loss = Metrics(state["results"]), None
+        self._buffers.clear()
+        self._buffer_by_logged_name.clear()
         for name, column in state["columns"].items():
             row = self.row if column["open"] else -1
-            self._columns[name] = column_of(name, column["values"], column["count"], row)
+            self._buffers[name] = make_buffer(name, column["values"], column["count"], row)
         for window in self._windows.values():
             window.reset()
         for name, part in state["windows"].items():
-            self._open(name).load_state_dict(part)
+            self._get_or_create_window(name).load_state_dict(part)
 
-    def _open(self, name: str) -> Window:
+    def _get_or_create_window(self, name: str) -> Window:
         if name not in self._windows:
-            self._windows[name] = Window(name, self._columns)
+            self._windows[name] = Window(name, self._buffers)
         return self._windows[name]
 
-    def _read_last(self) -> None:
+    def _log_pending_loss(self) -> None:
         """Log the loss of which only a reference was stored."""
-        loss, self._unread = self._unread, None
+        loss, self._pending_loss = self._pending_loss, None
         if loss is not None and is_scalar(loss):
-            self._put("loss", loss)
+            self._append("loss", loss)
 
-    def _put(self, name: str, value: Any) -> None:
-        column = self._by_logged_name.get(name)
+    def _append(self, name: str, value: Any) -> None:
+        column = self._buffer_by_logged_name.get(name)
         if column is None or (column.device is None and hasattr(value, "detach")):
-            column = self._column(name, value)
+            column = self._get_buffer(name, value)
         # A second value in the same iteration replaces the first. A full buffer is summed before it is overwritten.
         if column.row == self.row:
             column.count -= 1
             for window in self._windows.values():
-                window.value_is_replaced(column)
-        elif column.count % CHUNK == 0 and column.count:
+                window.replace_last(column)
+        elif column.count % CHUNK_SIZE == 0 and column.count:
             # Windows that were reset together share a part, whose sum is computed once.
-            summed = functools.cache(Part.summed)
+            summed = functools.cache(WindowPart.total)
             for window in self._windows.values():
-                window.chunk_is_full(column, summed)
+                window.flush_chunk(column, summed)
         column.row = self.row
-        column.put(value)
+        column.append(value)
 
-    def _column(self, name: str, value: Any) -> Column:
+    def _get_buffer(self, name: str, value: Any) -> MetricBuffer:
         """Return the buffer of a metric; if values now arrive from another device, move it to that device."""
         full = name if "/" in name else f"train/{name}"
-        old = self._columns.get(full)
+        old = self._buffers.get(full)
         if old is None:
-            column = column_of(full, [], 0, -1, like=value)
-        elif old.suits(value):
+            column = make_buffer(full, [], 0, -1, like=value)
+        elif old.accepts(value):
             column = old
         else:
-            column = column_of(full, old.values(), old.count, old.row, like=value)
-            self._by_logged_name = {key: cached for key, cached in self._by_logged_name.items() if cached is not old}
-        self._columns[full] = self._by_logged_name[name] = column
+            column = make_buffer(full, old.values(), old.count, old.row, like=value)
+            self._buffer_by_logged_name = {
+                key: cached for key, cached in self._buffer_by_logged_name.items() if cached is not old
+            }
+        self._buffers[full] = self._buffer_by_logged_name[name] = column
         return column
 
 
-def _mean(totals: Sequence[tuple[float, float]]) -> float:
+def _weighted_mean(totals: Sequence[tuple[float, float]]) -> float:
     """Return the mean of (sum, weight) pairs, NaN if the total weight is 0."""
     weight = sum(weight for _, weight in totals)
     return exact_sum([total for total, _ in totals]) / weight if weight else math.nan
@@ -301,7 +317,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) if dimensions is None else dimensions == 0
 
 
-def _not_single(name: str, value: Any) -> str:
+def _not_a_number_message(name: str, value: Any) -> str:
     shape = getattr(value, "shape", None)
     description = f"a {type(value).__name__}" if shape is None else f"a value of shape {tuple(shape)}"
     return (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hookbus.clock import Clock
 from hookbus.points import Point, Unit
 
-__all__ = ["PointMoment"]
+__all__ = ["PointCounters"]
 
 # Points before the optimizer step of their iteration or before the iterations of their epoch. The current number is one
 # more than the number of completed units at these points.
-OPENING = frozenset(
+BEFORE_UPDATE = frozenset(
     {
         "before_train_iter",
         "after_forward",
@@ -20,10 +20,10 @@ OPENING = frozenset(
     }
 )
 
-CLOSING_EPOCH = ("after_train_epoch", "after_epoch")
+AFTER_EPOCH = ("after_train_epoch", "after_epoch")
 
 
-class PointMoment:
+class PointCounters:
     """View of the clock from one point, as used by schedules."""
 
     __slots__ = ("_ahead", "_closes_epoch", "_opens_epoch", "clock", "unit")
@@ -31,11 +31,11 @@ class PointMoment:
     def __init__(self, clock: Clock, point: Point) -> None:
         self.clock = clock
         self.unit: Unit = point.unit or "iter"
-        self._ahead = int(point.name in OPENING)
-        self._closes_epoch = point.name in CLOSING_EPOCH
+        self._ahead = int(point.name in BEFORE_UPDATE)
+        self._closes_epoch = point.name in AFTER_EPOCH
         self._opens_epoch = self._ahead == 1 and self.unit == "epoch"
 
-    def counter(self, unit: Unit) -> tuple[str, int, int] | None:
+    def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
         """Return how to compute the numbers of a unit from an attribute of the clock.
 
         Returns:
@@ -54,41 +54,41 @@ class PointMoment:
                 return "samples_done", 0, int(self.unit == "iter")
         return None
 
-    def counts(self, unit: Unit | None) -> bool:
+    def is_counted(self, unit: Unit | None) -> bool:
         """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
         return (unit or self.unit) != "epoch" or not self._closes_epoch or self.clock.epoch_complete
 
-    def number(self, unit: Unit | None) -> int:
+    def current(self, unit: Unit | None) -> int:
         """Return the current number, from 1; 0 if there is none."""
         unit, clock = unit or self.unit, self.clock
         match unit:
             case "epoch":
-                return clock.epoch + 1 if self.counts(unit) else 0
+                return clock.epoch + 1 if self.is_counted(unit) else 0
             case "iter" if self.unit == "epoch":
                 return clock.iters_done + self._ahead
             case "step" if self._ahead or self.unit == "step":
                 return clock.steps_done + self._ahead
             case "sample":
-                return self._samples()[0] if self.unit == "iter" else clock.samples_done + self._ahead
+                return self._sample_range()[0] if self.unit == "iter" else clock.samples_done + self._ahead
             case "seconds":
-                return self.span(unit)[1] + 1
-        return clock.number(unit)
+                return self.range(unit)[1] + 1
+        return clock.current(unit)
 
-    def span(self, unit: Unit | None) -> tuple[int, int]:
+    def range(self, unit: Unit | None) -> tuple[int, int]:
         """Return the first and last number that this event starts or completes; first > last if there is none."""
         unit, clock = unit or self.unit, self.clock
-        if not self.counts(unit):
+        if not self.is_counted(unit):
             return 1, 0
         if unit == "seconds":
-            return self._seconds()
+            return self._second_range()
         if unit == "step" and self.unit in ("iter", "batch"):
-            return self._updates()
+            return self._step_range()
         if unit == "sample" and self.unit == "iter":
-            return self._samples()
+            return self._sample_range()
         # The end of an epoch completes all iterations, steps and samples of the epoch.
         if self._closes_epoch and unit in ("iter", "step", "sample"):
             return getattr(clock, f"epoch_first_{unit}") + 1, getattr(clock, f"{unit}s_done")
-        number = self.number(unit)
+        number = self.current(unit)
         return number, number
 
     def limit(self, unit: Unit | None) -> int | None:
@@ -106,7 +106,7 @@ class PointMoment:
             return limit
         return min(limit, max(self.clock.epoch_first_iter + length, number) + 1)
 
-    def _updates(self) -> tuple[int, int]:
+    def _step_range(self) -> tuple[int, int]:
         clock = self.clock
         if not self._ahead:
             return (clock.steps_before + 1, clock.steps_done) if clock.stepped else (1, 0)
@@ -114,13 +114,13 @@ class PointMoment:
         first_of_step = clock.iters_since_step == 0
         return (clock.steps_done + 1,) * 2 if first_of_step else (1, 0)
 
-    def _samples(self) -> tuple[int, int]:
+    def _sample_range(self) -> tuple[int, int]:
         clock = self.clock
         if self._ahead:
             return clock.samples_done + 1, clock.samples_done + clock.batch_samples
         return clock.samples_done - clock.batch_samples + 1, clock.samples_done
 
-    def _seconds(self) -> tuple[int, int]:
+    def _second_range(self) -> tuple[int, int]:
         clock = self.clock
         if self._closes_epoch:
             return clock.epoch_first_second + 1, clock.whole_seconds

@@ -13,14 +13,14 @@ from hookbus.errors import ConfigError
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["figure_pixels", "pictures_directory", "pil_image", "pixels_of", "separate"]
+__all__ = ["figure_to_image", "image_directory", "to_pil_image", "to_uint8_image", "unbind_images"]
 
-CHANNELS = (1, 3, 4)
-PLAIN_MODES = {"1", "L", "RGB", "RGBA", "I", "F"}
+CHANNEL_COUNTS = (1, 3, 4)
+INTENSITY_MODES = {"1", "L", "RGB", "RGBA", "I", "F"}
 """PIL modes whose values are intensities, not palette indices or values of another color space."""
 
 
-def pixels_of(image: Any) -> Tensor:
+def to_uint8_image(image: Any) -> Tensor:
     """Convert an image to a uint8 tensor.
 
     Args:
@@ -37,31 +37,31 @@ def pixels_of(image: Any) -> Tensor:
     """
     tensor = _to_tensor(image)
     # PIL images already have the shape (H, W, C).
-    pixels = tensor if hasattr(image, "getbands") else _arranged(tensor)
+    pixels = tensor if hasattr(image, "getbands") else _to_hwc(tensor)
     if not pixels.numel():
         raise ValueError(f"image: expected at least one pixel, got shape {tuple(tensor.shape)}")
-    return _in_bytes(pixels).contiguous()
+    return _to_uint8(pixels).contiguous()
 
 
-def pil_image(pixels: Tensor) -> Any:
+def to_pil_image(pixels: Tensor) -> Any:
     """Convert a uint8 tensor to a PIL image.
 
     Args:
-        pixels: uint8 tensor of shape (H, W, C) on the CPU, as returned by `pixels_of`.
+        pixels: uint8 tensor of shape (H, W, C) on the CPU, as returned by `to_uint8_image`.
     """
     from PIL import Image
 
     return Image.fromarray(pixels.squeeze(2).numpy() if pixels.shape[2] == 1 else pixels.numpy())
 
 
-def separate(images: Any) -> list[Any]:
+def unbind_images(images: Any) -> list[Any]:
     """Split a list or a batch of shape (N, C, H, W) or (N, H, W, C) into images; wrap a single image in a list."""
     if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
         return list(images)
     return [images]
 
 
-def pictures_directory(run: Run, hook: str, setting: str, value: str | None, default: str) -> Path | None:
+def image_directory(run: Run, hook: str, setting: str, value: str | None, default: str) -> Path | None:
     """Return the directory of a hook's images; a directory inside the work directory is claimed for the run.
 
     Args:
@@ -88,11 +88,11 @@ def pictures_directory(run: Run, hook: str, setting: str, value: str | None, def
         )
     if directory is None:
         return None if value is None else folder
-    run.own(Path(directory) / folder)
+    run.register_output(Path(directory) / folder)
     return Path(directory) / folder
 
 
-def figure_pixels(figure: Any) -> Tensor:
+def figure_to_image(figure: Any) -> Tensor:
     """Render a matplotlib figure.
 
     Args:
@@ -126,37 +126,39 @@ def _to_tensor(image: Any) -> Tensor:
 
     try:
         # A copy, since `from_numpy` shares memory with an array that the caller may modify.
-        return torch.from_numpy(_pil_array(image) if hasattr(image, "getbands") else numpy.array(image))
+        return torch.from_numpy(_pil_to_array(image) if hasattr(image, "getbands") else numpy.array(image))
     except (TypeError, ValueError):  # strings, objects, rows of different lengths
         type_name = type(image).__name__
         raise ValueError(f"image: expected a tensor, a NumPy array or a PIL image, got {type_name}") from None
 
 
-def _pil_array(image: Any) -> Any:
+def _pil_to_array(image: Any) -> Any:
     """Convert a PIL image to an array of shape (H, W, C)."""
     import numpy
 
     # PIL clips 16-bit values to 255 when it converts them to 8 bits, so they are scaled here.
     if image.mode.startswith("I;16"):
         return (numpy.array(image) >> 8).astype(numpy.uint8)[..., None]
-    converted = image if image.mode in PLAIN_MODES else image.convert("RGBA" if image.has_transparency_data else "RGB")
+    converted = (
+        image if image.mode in INTENSITY_MODES else image.convert("RGBA" if image.has_transparency_data else "RGB")
+    )
     array = numpy.array(converted)
     return array[..., None] if array.ndim == 2 else array
 
 
-def _arranged(tensor: Tensor) -> Tensor:
+def _to_hwc(tensor: Tensor) -> Tensor:
     """Permute the dimensions to (H, W, C)."""
     shape = tuple(tensor.shape)
     if len(shape) == 2:
         return tensor[..., None]
-    if len(shape) == 3 and shape[0] in CHANNELS:
+    if len(shape) == 3 and shape[0] in CHANNEL_COUNTS:
         return tensor.permute(1, 2, 0)
-    if len(shape) == 3 and shape[2] in CHANNELS:
+    if len(shape) == 3 and shape[2] in CHANNEL_COUNTS:
         return tensor
     raise ValueError(f"image: expected shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, got {shape}")
 
 
-def _in_bytes(tensor: Tensor) -> Tensor:
+def _to_uint8(tensor: Tensor) -> Tensor:
     if tensor.dtype == torch.uint8:
         return tensor
     if tensor.dtype == torch.bool:

@@ -11,14 +11,23 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from hookbus.errors import PointError, did_you_mean
+from hookbus.errors import PointError, suggest_names
 
-__all__ = ["ALIASES", "SPELLINGS", "Point", "Unit", "check_point", "describe", "per", "point_of"]
+__all__ = [
+    "POINT_ALIASES",
+    "ARGUMENT_ALIASES",
+    "Point",
+    "Unit",
+    "check_point",
+    "parse_points",
+    "counted",
+    "parse_point",
+]
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-ALIASES: Mapping[str, str] = {
+POINT_ALIASES: Mapping[str, str] = {
     "before_training": "before_train",
     "after_training": "after_train",
     "before_step": "before_train_iter",
@@ -26,7 +35,7 @@ ALIASES: Mapping[str, str] = {
 }
 """Aliases of points, resolved at registration."""
 
-SPELLINGS: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
+ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
 """Aliases of arguments: a listener may name `run` also `runner`."""
 
 
@@ -59,7 +68,7 @@ class Point:
         return f"{self.name}({', '.join(('run', *self.args))})"
 
 
-def per(unit: Unit) -> Callable[[F], F]:
+def counted(unit: Unit) -> Callable[[F], F]:
     """Mark a point as counted in a unit, so that it supports schedules such as `when=every(n)`."""
 
     def mark(method: F) -> F:
@@ -69,7 +78,7 @@ def per(unit: Unit) -> Callable[[F], F]:
     return mark
 
 
-def describe(spec: type) -> dict[str, Point]:
+def parse_points(spec: type) -> dict[str, Point]:
     """Return the points that a spec class declares: its public methods, in order of definition.
 
     Args:
@@ -82,10 +91,10 @@ def describe(spec: type) -> dict[str, Point]:
         PointError: If a method takes `*args` or `**kwargs`.
     """
     methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
-    return {name: point_of(method) for name, method in methods.items() if not name.startswith("_")}
+    return {name: parse_point(method) for name, method in methods.items() if not name.startswith("_")}
 
 
-def point_of(method: Callable[..., object]) -> Point:
+def parse_point(method: Callable[..., object]) -> Point:
     """Return the point that a method of a spec class declares.
 
     Raises:
@@ -98,13 +107,13 @@ def point_of(method: Callable[..., object]) -> Point:
             f"{name}{inspect.signature(method)}: invalid *args or **kwargs. Name every argument of the point {name}."
         )
     # `run` and the argument aliases exist at every point; a spec class may list them so that it reads like a listener.
-    arguments = [p for p in parameters if p.name not in ("run", *SPELLINGS)]
+    arguments = [p for p in parameters if p.name not in ("run", *ARGUMENT_ALIASES)]
     return Point(
         name=name,
         args=tuple(p.name for p in arguments),
         unit=getattr(method, "unit", None),
         doc=inspect.cleandoc(method.__doc__ or ""),
-        types=tuple(_type_of(p) for p in arguments),
+        types=tuple(_format_type(p) for p in arguments),
     )
 
 
@@ -128,16 +137,16 @@ def check_point(point: Point, taken: Collection[str]) -> None:
         raise PointError(
             f"{point.name!r} is reserved for an alias, an action or an attribute of the bus. Choose another name."
         )
-    reserved = sorted({"run", "self", *SPELLINGS} & set(point.args))
+    reserved = sorted({"run", "self", *ARGUMENT_ALIASES} & set(point.args))
     if reserved:
         raise PointError(f"{point.name}: reserved argument {', '.join(reserved)}. Remove it from the declaration.")
     if len(set(point.args)) < len(point.args):
         raise PointError(f"{point.signature}: duplicate argument.")
     if point.unit is not None and point.unit not in get_args(Unit):
-        raise PointError(f"{point.name}: unknown unit {point.unit!r}.{did_you_mean(point.unit, get_args(Unit))}")
+        raise PointError(f"{point.name}: unknown unit {point.unit!r}.{suggest_names(point.unit, get_args(Unit))}")
 
 
-def _type_of(parameter: inspect.Parameter) -> str:
+def _format_type(parameter: inspect.Parameter) -> str:
     if parameter.annotation is inspect.Parameter.empty:
         return "Any"
     annotation = parameter.annotation

@@ -18,15 +18,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import _gateway, distributed
-from hookbus._failure_board import FailureBoard
-from hookbus._gateway import Op, Ranks
-from hookbus.errors import RankError, first_line
+from hookbus._failure_board import ErrorStore
+from hookbus._gateway import Op, Collectives
+from hookbus.errors import RankError, format_error_first_line
 
 if TYPE_CHECKING:
     from torch import Tensor, device
     from torch.distributed import ProcessGroup
 
-__all__ = ["DEBUG", "Op", "ProcessRanks", "Ranks", "join"]
+__all__ = ["DEBUG", "Op", "ProcessCollectives", "Collectives", "get_collectives"]
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ DEBUG_TIMEOUT = timedelta(seconds=20)
 """Time to wait, with `DEBUG`, for the other ranks to reach the same call."""
 
 
-class ProcessRanks(Ranks):
+class ProcessCollectives(Collectives):
     """Collective communication in distributed training. Creating it is a collective call.
 
     Args:
@@ -48,7 +48,7 @@ class ProcessRanks(Ranks):
         parted: Whether a run has failed, after which no collective call is possible.
     """
 
-    def __init__(self, board: FailureBoard) -> None:
+    def __init__(self, board: ErrorStore) -> None:
         import torch.distributed as dist
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -58,14 +58,14 @@ class ProcessRanks(Ranks):
         self._group: ProcessGroup = dist.new_group(backend="gloo")
         self.group = None
         self._board = board
-        self.parted = False
+        self.is_disconnected = False
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # rank 0 logs for all ranks
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
 
-    def apart(self) -> ProcessRanks:
+    def new_group(self) -> ProcessCollectives:
         """See `Ranks`."""
-        ranks = ProcessRanks(self._board)
+        ranks = ProcessCollectives(self._board)
         ranks.group = ranks._group
         return ranks
 
@@ -78,35 +78,35 @@ class ProcessRanks(Ranks):
             self.group = None
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def propagate_errors(self) -> Iterator[None]:
         """See `Ranks`."""
         try:
             yield
         except BaseException as error:
-            self.parted = True
-            translated = self._board.explained(error)
+            self.is_disconnected = True
+            translated = self._board.translate(error)
             # Published before the group is destroyed, which raises in the other ranks: they then find the cause.
-            self._board.announce(translated)
-            self._hang_up()
+            self._board.publish(translated)
+            self._destroy_group()
             if translated is not error:
                 raise translated from None
             raise
 
-    def again(self) -> ProcessRanks:
+    def reconnect(self) -> ProcessCollectives:
         """Return collective communication for the next run after a failed run. A collective call.
 
         Raises:
             RankError: If another rank does not continue.
         """
         try:
-            return ProcessRanks(self._board.cleared())
+            return ProcessCollectives(self._board.next_attempt())
         except RuntimeError as error:
             raise RankError(
                 f"rank {self.rank}: the previous run failed, and the other ranks did not continue: "
-                f"{first_line(error)}. Catch the error of a failed run on every rank, or on none."
+                f"{format_error_first_line(error)}. Catch the error of a failed run on every rank, or on none."
             ) from error
 
-    def _hang_up(self) -> None:
+    def _destroy_group(self) -> None:
         """Destroy the gloo group, so that ranks blocked on this rank fail instead of hanging."""
         import torch.distributed as dist
 
@@ -116,19 +116,19 @@ class ProcessRanks(Ranks):
 
     def _enter(self, name: str, operation: str) -> None:
         super()._enter(name, operation)
-        if self.parted:
+        if self.is_disconnected:
             raise RankError(
                 f"rank {self.rank}: the collective call {name!r} is not possible, because the run has failed."
             )
         if self._compares:
             # Frame 2 is the caller of the public method that called `_enter`.
-            self._compare(f"{operation}, {name!r}, at {_place(sys._getframe(2))}")
+            self._check_same_call(f"{operation}, {name!r}, at {_place(sys._getframe(2))}")
 
-    def _compare(self, own: str) -> None:
+    def _check_same_call(self, own: str) -> None:
         """Check that every rank is about to execute the same call."""
         import torch.distributed as dist
 
-        with self._talking(own):
+        with self._translate_errors(own):
             # Names the missing ranks after a short timeout; `all_gather_object` would block for that of the group.
             dist.monitored_barrier(self._group, DEBUG_TIMEOUT, wait_all_ranks=True)
         calls = self._gather(own, own)
@@ -137,12 +137,12 @@ class ProcessRanks(Ranks):
             raise RankError(f"Mismatched collective calls across ranks (this would deadlock):\n{shown}")
 
     @contextmanager
-    def _talking(self, name: str) -> Iterator[None]:
+    def _translate_errors(self, name: str) -> Iterator[None]:
         """Translate errors of torch.distributed into the error of the rank that caused them."""
         try:
             yield
         except RuntimeError as error:
-            translated = self._board.explained(error)
+            translated = self._board.translate(error)
             translated.add_note(f"during the collective call {name!r}")
             raise translated from None
 
@@ -150,7 +150,7 @@ class ProcessRanks(Ranks):
         import torch.distributed as dist
 
         gathered: list[Any] = [None] * self.world_size
-        with self._talking(name):
+        with self._translate_errors(name):
             dist.all_gather_object(gathered, value, group=self._group)
         gathered[self.rank] = value  # the original object, not a copy: attributes such as a lock are not pickled
         return gathered
@@ -160,7 +160,7 @@ class ProcessRanks(Ranks):
 
         reduce_op = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op]
         # gloo reduces on the CPU; the world group has a backend for the device of the tensor.
-        with self._talking(name):
+        with self._translate_errors(name):
             dist.all_reduce(tensor, op=reduce_op, group=self._group if tensor.device.type == "cpu" else None)
         return tensor
 
@@ -168,22 +168,22 @@ class ProcessRanks(Ranks):
         import torch.distributed as dist
 
         values: list[Any] = [value if self.is_main else None]
-        with self._talking(name):
+        with self._translate_errors(name):
             dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]  # type: ignore[no-any-return]
 
     def _barrier(self, name: str) -> None:
         import torch.distributed as dist
 
-        with self._talking(name):
+        with self._translate_errors(name):
             dist.barrier(group=self._group)
 
 
-_joined: list[ProcessRanks] = []
+_joined: list[ProcessCollectives] = []
 """Collectives of this process, in a list of at most one item."""
 
 
-def join(device: device | str | None = None) -> Ranks:
+def get_collectives(device: device | str | None = None) -> Collectives:
     """Return the collective communication of this process, and join the process group on the first call.
 
     A process group that the script has initialized is used as it is.
@@ -192,23 +192,23 @@ def join(device: device | str | None = None) -> Ranks:
         device: Device whose tensors are communicated in addition to CPU tensors; None for the CPU only.
 
     Returns:
-        A `ProcessRanks` in distributed training, a `Ranks` otherwise.
+        A `ProcessCollectives` in distributed training, a `Ranks` otherwise.
 
     Raises:
         RankError: If the other processes do not join.
     """
-    if not distributed.is_one_of_several():
-        return Ranks()
+    if not distributed.is_distributed():
+        return Collectives()
     import torch.distributed as dist
 
-    store = None if dist.is_initialized() else distributed.start_group(device)
+    store = None if dist.is_initialized() else distributed.init_process_group(device)
     if not _joined:
-        atexit.register(distributed.rest)
+        atexit.register(distributed.drain_threads)
     # A script may destroy the process group and initialize another one between two runs.
     if not _joined or _joined[0].world is not dist.group.WORLD:
-        _joined[:] = [ProcessRanks(FailureBoard(store, distributed.rank()))]
-    elif _joined[0].parted:
-        _joined[:] = [_joined[0].again()]
+        _joined[:] = [ProcessCollectives(ErrorStore(store, distributed.rank()))]
+    elif _joined[0].is_disconnected:
+        _joined[:] = [_joined[0].reconnect()]
     return _joined[0]
 
 

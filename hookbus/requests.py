@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from hookbus._running import nested
+from hookbus._running import in_nested_event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOUNDARIES",
-    "SETTLING",
-    "Kind",
+    "VALIDATION_POINTS",
+    "RequestKind",
     "Outcome",
     "Queue",
     "Record",
     "Request",
-    "Saver",
+    "CheckpointSaver",
     "deliver_records",
-    "settle",
+    "process_requests",
 ]
 
 T = TypeVar("T")
@@ -42,13 +42,13 @@ BOUNDARIES = frozenset(
 )
 """Points after which all pending requests are processed: records, validations, saves and stops."""
 
-SETTLING = BOUNDARIES | {"before_train", "after_train_epoch"}
+VALIDATION_POINTS = BOUNDARIES | {"before_train", "after_train_epoch"}
 """Points after which validations are processed; saves and stops only at boundaries."""
 
 ENDS_OF_EPOCH = ("after_train_epoch", "after_epoch")
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     """Type of a request. The values are processed in the order of the definition."""
 
     VALIDATE = "validation"
@@ -70,8 +70,8 @@ class Request:
         details: Further arguments of the request, such as the saver.
     """
 
-    kind: Kind
-    by: str
+    kind: RequestKind
+    requested_by: str
     reason: str
     epoch: int
     iteration: int
@@ -79,10 +79,10 @@ class Request:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.by}: {self.reason}" if self.reason else self.by
+        return f"{self.requested_by}: {self.reason}" if self.reason else self.requested_by
 
 
-class Saver(Protocol):
+class CheckpointSaver(Protocol):
     """Protocol of objects that write checkpoints, such as the checkpoint hook."""
 
     def plan(self, run: Run, requests: list[Request]) -> Path | None:
@@ -138,11 +138,11 @@ class Queue:
         """Add a request to the pending requests."""
         self.waiting.append(request)
 
-    def take(self, kind: Kind) -> list[Request]:
+    def take(self, kind: RequestKind) -> list[Request]:
         """Remove and return the pending requests of one type, sorted by the name of the hook."""
         if not self.waiting:
             return []
-        taken = sorted((r for r in self.waiting if r.kind is kind), key=lambda r: r.by)
+        taken = sorted((r for r in self.waiting if r.kind is kind), key=lambda r: r.requested_by)
         if taken:
             for request in taken:  # one by one: the handler of Ctrl-C may add a request at any time
                 self.waiting.remove(request)
@@ -152,52 +152,52 @@ class Queue:
     def drop(self) -> list[Request]:
         """Remove and return all pending requests, for a warning."""
         dropped, self.waiting = self.waiting, []
-        return sorted(dropped, key=lambda r: (r.by, r.kind.value))
+        return sorted(dropped, key=lambda r: (r.requested_by, r.kind.value))
 
 
-def settle(run: Run, point: str) -> None:
+def process_requests(run: Run, point: str) -> None:
     """Process the pending requests, unless the event is nested in another event. Called after events of `SETTLING`.
 
     Args:
         run: Run whose queue is processed.
         point: Point of the event that has just ended.
     """
-    if nested(run):  # processed at the end of the outer event
+    if in_nested_event(run):  # processed at the end of the outer event
         return
     # Reset first: a request that a signal handler adds from here on sets it again.
     queue, run.pending = run.queue, False
-    run.bus.pm.release()
+    run.bus.pm.run_pending_cleanups()
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
-    if run.decisions.reach(point):
+    if run.decisions.sync_at_boundary(point):
         _drop_if_aborted(run)
-        if queue.take(Kind.VALIDATE) and not _is_cut_off(run, point):
+        if queue.take(RequestKind.VALIDATE) and not _epoch_truncated(run, point):
             _validate(run, sanity=point == "before_train")
-            run.decisions.reach(point)  # hooks of one rank may have made requests during the validation
+            run.decisions.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
         if point in BOUNDARIES:
             _save_and_stop(run, queue)
     run.pending = run.pending or bool(queue or run.records)
 
 
-def _is_cut_off(run: Run, point: str) -> bool:
+def _epoch_truncated(run: Run, point: str) -> bool:
     """Return whether this is the end of an epoch that a stop request has truncated.
 
     Its validation is left to the run that resumes and completes the epoch. A stop request in the last iteration
     truncates nothing: the epoch is complete and is validated.
     """
-    return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_cut
+    return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_truncated
 
 
 def _drop_if_aborted(run: Run) -> None:
     """Drop the pending validations and saves of an aborted run, whose weights are corrupted."""
     if run.aborted:
-        for request in [*run.queue.take(Kind.VALIDATE), *run.queue.take(Kind.SAVE)]:
+        for request in [*run.queue.take(RequestKind.VALIDATE), *run.queue.take(RequestKind.SAVE)]:
             run.report_dropped(request)
 
 
 def _save_and_stop(run: Run, queue: Queue) -> None:
     """Process the pending saves and stops."""
     _drop_if_aborted(run)
-    saves = queue.take(Kind.SAVE)
+    saves = queue.take(RequestKind.SAVE)
     # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
     if run.weights.exchanged:
         for request in saves:
@@ -205,9 +205,9 @@ def _save_and_stop(run: Run, queue: Queue) -> None:
     elif saves:
         _save(run, saves)
     # After the saves: a checkpoint is taken before the run or the epoch stops.
-    if queue.take(Kind.STOP_EPOCH):
+    if queue.take(RequestKind.STOP_EPOCH):
         run.leave_epoch()
-    run.agree_to_stop(queue.take(Kind.STOP))
+    run.confirm_stop(queue.take(RequestKind.STOP))
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:
@@ -224,15 +224,15 @@ def deliver_records(run: Run, *, everything: bool) -> None:
     due = []
     for (requester, _), record in sorted(records.items()):
         # The last record at the end of the run would otherwise repeat the step of the previous record.
-        if record.window.recorded_at != step:
-            record.window.recorded_at = step
+        if record.window.last_logged_step != step:
+            record.window.last_logged_step = step
             due.append((requester, record))
     # One transfer from the device for all windows.
-    means = run.metrics.means_of([record.window for _, record in due])
+    means = run.metrics.means_of_windows([record.window for _, record in due])
     for _, record in due:
         record.window.reset()
     for (requester, record), values in zip(due, means, strict=True):
-        _for(run, requester, "the requested record", partial(record.deliver, values, step))
+        _call_for_hook(run, requester, "the requested record", partial(record.deliver, values, step))
 
 
 def _validate(run: Run, *, sanity: bool) -> None:
@@ -248,7 +248,7 @@ def _validate(run: Run, *, sanity: bool) -> None:
 
 def _save(run: Run, saves: list[Request]) -> None:
     """Save one checkpoint per saver for all of its requests."""
-    groups: dict[int, tuple[Saver, list[Request]]] = {}
+    groups: dict[int, tuple[CheckpointSaver, list[Request]]] = {}
     for request in saves:
         saver = request.details["saver"]
         groups.setdefault(id(saver), (saver, []))[1].append(request)
@@ -256,37 +256,39 @@ def _save(run: Run, saves: list[Request]) -> None:
         _save_once(run, saver, requests)
 
 
-def _save_once(run: Run, saver: Saver, requests: list[Request]) -> None:
+def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> None:
     """Save one checkpoint: plan the file, collect the state, emit the checkpoint events and write."""
-    from hookbus.checkpoints.plain import check_plain
-    from hookbus.state import collect
+    from hookbus.checkpoints.plain import validate_plain_data
+    from hookbus.state import build_checkpoint
 
     name = run.bus.pm.get_name(saver) or ""
     best = dict(run.best)  # `plan` updates the best results
     # Planned before the state is collected, which contains the updated state of the saver.
-    path = _for(run, name, "a save", lambda: saver.plan(run, requests))
+    path = _call_for_hook(run, name, "a save", lambda: saver.plan(run, requests))
     if path is None:
         return
-    checkpoint = collect(run)
+    checkpoint = build_checkpoint(run)
     if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
-        check_plain(checkpoint, "checkpoint")  # only if there is a listener, which may have modified the checkpoint
+        validate_plain_data(
+            checkpoint, "checkpoint"
+        )  # only if there is a listener, which may have modified the checkpoint
     if run.aborted:  # by a hook that has inspected the checkpoint
         run.best.clear()
         run.best.update(best)
         return
-    is_best = _for(run, name, "a save", lambda: saver.write(run, checkpoint))
+    is_best = _call_for_hook(run, name, "a save", lambda: saver.write(run, checkpoint))
     if is_best is not None:
         if run.work_dir is not None and run.ranks.is_main:
             run.work_dir.record_checkpoint(path)
         run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
 
 
-def _for(run: Run, name: str, description: str, work: Callable[[], T]) -> T | None:
+def _call_for_hook(run: Run, name: str, description: str, work: Callable[[], T]) -> T | None:
     """Execute requested work under the error policy of the hook, or directly if no hook made the request."""
     plugin, table = run.bus.pm.get_plugin(name), run.bus.table
     if plugin is None:
         return work()
     # Wrapped first: instrumentation also measures work that fails.
-    if table.around_work is not None:
-        work = partial(table.around_work, name, description, work)
-    return table.failures.guarded(work, name, plugin, description, run.clock)
+    if table.work_wrapper is not None:
+        work = partial(table.work_wrapper, name, description, work)
+    return table.failures.call_guarded(work, name, plugin, description, run.clock)

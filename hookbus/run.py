@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus.clock import Clock
-from hookbus.dispatch.brackets import Brackets
+from hookbus.dispatch.brackets import Nesting
 from hookbus.distributed import is_main
 from hookbus.metrics import Metrics, MetricStore, Window
 from hookbus.model.weights import Weights
-from hookbus.ranks import Ranks
-from hookbus.records.secrets import plain_settings
+from hookbus.ranks import Collectives
+from hookbus.records.secrets import to_plain_dict
 from hookbus.requests import Outcome, Queue, Record, Request
-from hookbus.runs.best import Best
-from hookbus.runs.counts import Counts
-from hookbus.runs.decisions import Decisions
+from hookbus.runs.best import BestResult
+from hookbus.runs.counts import ProgressMixin
+from hookbus.runs.decisions import RequestSync
 from hookbus.runs.interrupts import Signals
-from hookbus.runs.request_methods import RequestMethods
+from hookbus.runs.request_methods import RequestMixin
 from hookbus.runs.services import Services
 from hookbus.runs.training_data import TrainingData
 from hookbus.runs.validations import Evaluator, Validations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from hookbus.runs.run_bus import RunBus
     from hookbus.runs.workdir import WorkDir
 
-__all__ = ["Best", "Run"]
+__all__ = ["BestResult", "Run"]
 
 
-class Run(Counts, RequestMethods):
+class Run(ProgressMixin, RequestMixin):
     """State of one run, and the operations that hooks can request from it.
 
     Attributes:
@@ -52,7 +52,7 @@ class Run(Counts, RequestMethods):
         best: Best result of each metric so far, by name.
         ranks: Collective communication between the processes of the run.
         decisions: Synchronization of requests across ranks.
-        training_data: Position in the training data. Hooks modify the data with `training_data.before_reading`.
+        training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
         model, optimizer, scheduler, scaler: Objects of the training; None if the loop has none.
         trainer: Trainer that executes the run; None in a custom loop.
         config: Resolved configuration; {} if there is none.
@@ -71,11 +71,11 @@ class Run(Counts, RequestMethods):
     """
 
     __slots__ = (
-        "about", "accumulated", "alive", "best", "brackets", "bus", "clock", "config", "counts_steps",
+        "metadata", "accumulated", "is_running", "best", "brackets", "bus", "clock", "config", "counts_steps",
         "decisions", "device", "exception", "held", "id", "keeps_brackets", "metrics", "mode", "model",
         "optimizer", "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler",
         "scheduler", "seed", "services", "signals", "test_loader", "train_loader", "trainer", "training_data",
-        "unclaimed", "val_loader", "validating", "validations", "weights", "work_dir",
+        "orphaned_hook_states", "val_loader", "validating", "validations", "weights", "work_dir",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +98,7 @@ class Run(Counts, RequestMethods):
         work_dir: WorkDir | None = None,
         counts_steps: bool = False,
         keeps_brackets: bool = False,
-        ranks: Ranks | None = None,
+        ranks: Collectives | None = None,
         continues: Run | None = None,
     ) -> None:
         self.bus, self.mode, self.trainer = bus, mode, trainer
@@ -108,49 +108,49 @@ class Run(Counts, RequestMethods):
         self.val_loader: Any = None
         self.test_loader: Any = None
         self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
-        self.ranks = ranks or Ranks()
+        self.ranks = ranks or Collectives()
         # The parts below read the clock and the ID: both are inherited first.
-        self._take_over(continues, seed)
+        self._inherit_state(continues, seed)
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
         self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
         self.clock.counts_iterations = optimizer is None and not counts_steps
         validated_at = continues.validations.validated_at if continues else -1
         self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
         self.training_data = TrainingData(self, continues.training_data.state_dict() if continues else {})
-        self.decisions = Decisions(self)
+        self.decisions = RequestSync(self)
         self.optimizer_events = OptimizerEvents(self)
-        self.brackets = Brackets(bus.fire)
+        self.brackets = Nesting(bus.fire)
         self.services = Services(self)
-        self._begin_afresh()
+        self._init_state()
 
-    def _take_over(self, continues: Run | None, seed: int | None) -> None:
+    def _inherit_state(self, continues: Run | None, seed: int | None) -> None:
         """Take the state of the previous run that this run continues, or initialize it."""
         bus = self.bus
         self.clock: Clock = continues.clock if continues else Clock()
         self.metrics: MetricStore = continues.metrics if continues else MetricStore()
-        self.best: dict[str, Best] = continues.best if continues else {}
+        self.best: dict[str, BestResult] = continues.best if continues else {}
         self.weights: Weights = continues.weights if continues else Weights(lambda: bus.current.model)
-        self.unclaimed: dict[str, Any] = continues.unclaimed if continues else {}
+        self.orphaned_hook_states: dict[str, Any] = continues.orphaned_hook_states if continues else {}
         self.accumulated: int = continues.accumulated if continues else 0
         self.id: str = continues.id if continues else uuid.uuid4().hex
         self.seed: int = continues.seed if continues and seed is None else _seed(seed)
 
-    def _begin_afresh(self) -> None:
+    def _init_state(self) -> None:
         """Initialize the state that no run takes from a previous one."""
         self.queue = Queue()
         self.signals = Signals(self)
         self.stops: list[Request] = []
         self.records: dict[tuple[str, str], Record] = {}
         self.held: dict[Path, Callable[[], object]] = {}
-        self.about: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
-        self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.alive = False
+        self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
 
     # -- optimizer steps ---------------------------------------------------------------------
 
     @property
-    def mid_accumulation(self) -> bool:
+    def accumulating(self) -> bool:
         """Whether gradients are accumulated for an optimizer step that is still pending."""
         if self.trainer is not None:
             return self.accumulated > 0
@@ -195,7 +195,7 @@ class Run(Counts, RequestMethods):
 
     # -- files -------------------------------------------------------------------------------
 
-    def own(self, path: Path | str) -> bool:
+    def register_output(self, path: Path | str) -> bool:
         """Register a file or directory before the run creates it, so that `overwrite` may remove it.
 
         Args:
@@ -207,7 +207,7 @@ class Run(Counts, RequestMethods):
         """
         return self.work_dir is not None and self.work_dir.own(Path(path))
 
-    def hold(self, directory: Path) -> None:
+    def lock_directory(self, directory: Path) -> None:
         """Lock a directory for the files of this run until the run ends, so that no other active run writes into it.
 
         A directory inside the work directory is locked already. Temporary files that killed processes of this run
@@ -221,13 +221,13 @@ class Run(Counts, RequestMethods):
         """
         if not is_main() or directory in self.held:
             return
-        from hookbus.runs.workdir import hold
+        from hookbus.runs.workdir import lock_directory
 
         # The lock of the work directory covers its subdirectories.
 
         inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
         removed = self.work_dir.removed if self.work_dir is not None else ""
-        self.held[directory] = hold(directory, self.id, removed, locked=inside)
+        self.held[directory] = lock_directory(directory, self.id, removed, locked=inside)
 
     # -- metrics -----------------------------------------------------------------------------
 
@@ -251,12 +251,12 @@ class Run(Counts, RequestMethods):
             deliver: Function that is called with the means and the step. In an iteration without an optimizer step, the
                 record is delayed until the next step: a window then has one record per step.
         """
-        self.records[self._asker(), window.name] = Record(window, deliver)
+        self.records[self._requester(), window.name] = Record(window, deliver)
         self.pending = True
 
     def plain_config(self) -> Mapping[str, Any]:
         """Return the resolved configuration as built-in Python types; {} if there is none."""
-        plain: Mapping[str, Any] = plain_settings(self.config)
+        plain: Mapping[str, Any] = to_plain_dict(self.config)
         return plain
 
     # -- validation --------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Run(Counts, RequestMethods):
         Args:
             context: Function that returns a new context manager at each call.
         """
-        self.validations.surround(context)
+        self.validations.add_context(context)
 
     def validate(self, *, sanity: bool = False) -> Metrics:
         """Validate now. Training modes, gradient mode and RNG states are restored afterwards.
@@ -281,7 +281,7 @@ class Run(Counts, RequestMethods):
         Raises:
             RequestError: If the run has no validation function.
         """
-        return self.validations.make("val", sanity=sanity)
+        return self.validations.execute("val", sanity=sanity)
 
     def all_metrics(self) -> Metrics:
         """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
@@ -313,12 +313,12 @@ class Run(Counts, RequestMethods):
         """
         return self.training_data.batches(loader)
 
-    def members_changed(self) -> None:
+    def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
-        self.optimizer_events.members_changed()
-        self.metrics.watched = self.metrics.watched or bool(self.bus.pm.members)
+        self.optimizer_events.on_hooks_changed()
+        self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)
 
-    def serves(self, plugin: object) -> bool:
+    def runs_on_this_rank(self, plugin: object) -> bool:
         """Return whether a hook is active on this rank."""
         return getattr(plugin, "ranks", "all") == "all" or is_main()
 
@@ -343,13 +343,13 @@ class Run(Counts, RequestMethods):
         self.clock.limit_reached = self.max_iters is not None and self.iters_done >= self.max_iters
         self.metrics.load_state_dict(state["metrics"])
         self.best.clear()
-        self.best.update({name: Best.from_state(best) for name, best in state["best"].items()})
+        self.best.update({name: BestResult.from_state(best) for name, best in state["best"].items()})
         self.accumulated, self.seed = state["accumulated"], state["seed"]
         self.validations.validated_at = state["validated_at"]
         self.id = state.get("id", "")  # checkpoints of the first format version have no ID
         self.training_data.load_state_dict(state["data"])
         # Compiled schedules store the next due iteration, which the restored counts change.
-        self.bus.changed()
+        self.bus.invalidate()
 
 
 def _seed(seed: int | None) -> int:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus import _arguments
 from hookbus._numbers import check_count
-from hookbus.dispatch.brackets import LoopLeft
+from hookbus.dispatch.brackets import StopLoop
 from hookbus.errors import ConfigError, RequestError
-from hookbus.model.wrappers import inside_ddp
-from hookbus.ranks import Ranks, join
+from hookbus.model.wrappers import unwrap_ddp
+from hookbus.ranks import Collectives, get_collectives
 from hookbus.run import Run
-from hookbus.runs.decisions import begin_together
-from hookbus.runs.ending import agreed_outcome, end, fail, release_directories, write_status
-from hookbus.runs.interrupts import ends_by_signal, graceful_interrupts
+from hookbus.runs.decisions import sync_run_identity
+from hookbus.runs.ending import resolve_outcome, finalize, record_failure, release_directories, write_status
+from hookbus.runs.interrupts import ends_by_signal, handle_interrupts
 from hookbus.runs.preconditions import check_hooks
-from hookbus.runs.resuming import go_on_from, take_up_recorded_run
+from hookbus.runs.resuming import resume_run, take_up_recorded_run
 from hookbus.runs.validations import Evaluator
-from hookbus.runs.workdir import WorkDir, checked_resume, claim
+from hookbus.runs.workdir import WorkDir, checked_resume, acquire
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["claim_for", "custom_run", "living", "refuse_second", "resume_from"]
+__all__ = ["acquire_work_dir", "run_context", "run_scope", "ensure_no_active_run", "resume_from"]
 
 
 @contextmanager
-def custom_run(
+def run_context(
     bus: HookBus,
     *,
     model: nn.Module | None = None,
@@ -86,24 +86,24 @@ def custom_run(
         KeyboardInterrupt: If the run was interrupted by Ctrl-C. A final checkpoint is saved if a hook saves
             checkpoints. A loop that does not stop at the end of its iteration is left in the next one.
     """
-    refuse_second(bus)
+    ensure_no_active_run(bus)
     flags = {"counts_steps": counts_steps, "overwrite": overwrite, "fresh": fresh}
-    _arguments.refuse(
+    _arguments.raise_config_error(
         [
-            *(_arguments.truth(*flag) for flag in flags.items()),
-            _arguments.function("validate", validate, "a function without arguments, or of the run"),
-            _arguments.path("work_dir", work_dir),
-            _arguments.seed("seed", seed),
+            *(_arguments.check_bool(*flag) for flag in flags.items()),
+            _arguments.check_callable("validate", validate, "a function without arguments, or of the run"),
+            _arguments.check_path("work_dir", work_dir),
+            _arguments.check_seed("seed", seed),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
         if limit is not None:
-            check_count(limit, name, least=0)
-    evaluator, length = _of_the_run(validate), _length_of(train_loader)
-    ranks = join(device)
+            check_count(limit, name, minimum=0)
+    evaluator, length = _as_evaluator(validate), _length_of(train_loader)
+    ranks = get_collectives(device)
     run = Run(
         bus,
-        model=inside_ddp(model),
+        model=unwrap_ddp(model),
         optimizer=optimizer,
         scheduler=scheduler,
         scaler=scaler,
@@ -113,7 +113,7 @@ def custom_run(
         epochs=epochs,
         iterations=iterations,
         validate=evaluator,
-        work_dir=claim_for(work_dir, resume_from(resume), overwrite, ranks),
+        work_dir=acquire_work_dir(work_dir, resume_from(resume), overwrite, ranks),
         counts_steps=counts_steps,
         keeps_brackets=True,
         ranks=ranks,
@@ -121,9 +121,9 @@ def custom_run(
     )
     run.train_loader, run.val_loader = train_loader, val_loader
     run.clock.epoch_length = length
-    with living(run, resume), graceful_interrupts(run):
-        # `LoopLeft` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
-        with suppress(LoopLeft), ends_by_signal(run):
+    with run_scope(run, resume), handle_interrupts(run):
+        # `StopLoop` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
+        with suppress(StopLoop), ends_by_signal(run):
             yield run
         run.brackets.close_all()
     # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
@@ -132,12 +132,12 @@ def custom_run(
 
 
 @contextmanager
-def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") -> Iterator[Run]:
+def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never") -> Iterator[Run]:
     """Context manager for a run: setup, resume, error handling and teardown.
 
     Args:
         run: Run to start.
-        resume: As in `custom_run`.
+        resume: As in `run_context`.
 
     Yields:
         The run.
@@ -156,42 +156,42 @@ def living(run: Run, resume: Literal["auto", "never"] | str | Path = "never") ->
         release_directories(run)
         raise
     try:
-        with run.ranks.together():
+        with run.ranks.propagate_errors():
             _begin(run)
             if resume != "never":
-                go_on_from(run, resume)
+                resume_run(run, resume)
             yield run
-            run.outcome = agreed_outcome(run)
+            run.outcome = resolve_outcome(run)
     except BaseException as error:
-        fail(run, error)
+        record_failure(run, error)
         raise
     finally:
-        end(run)
+        finalize(run)
 
 
 def _begin(run: Run) -> None:
     """Start a run: synchronize the ranks, check preconditions and emit `before_run`."""
-    run.alive = True
-    begin_together(run)
-    run.bus.begin(run)
+    run.is_running = True
+    sync_run_identity(run)
+    run.bus.attach_run(run)
     # Before `before_run`: no hook acquires resources in a run that another hook cannot join.
     check_hooks(run)
     run.optimizer_events.attach()
     write_status(run)
-    _say_where(run)
+    _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)
     _record_config(run)
     # After `before_run`, in which hooks may still register other hooks.
     run.decisions.begin()
 
 
-def refuse_second(bus: HookBus) -> None:
+def ensure_no_active_run(bus: HookBus) -> None:
     """Raise if a bus is in use by an active run, since its hooks keep the state of one run at a time.
 
     Raises:
         RequestError: If the bus has an active run.
     """
-    if bus.current.alive:
+    if bus.current.is_running:
         raise RequestError(
             f"A run ({bus.current.mode}) is active on this bus, so a second run cannot start. To validate during the "
             "run, call run.request_validation() or run.validate()."
@@ -213,7 +213,9 @@ def resume_from(resume: object) -> str | Path:
         raise ConfigError([f"resume: {error}"]) from None
 
 
-def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Ranks) -> WorkDir | None:
+def acquire_work_dir(
+    work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Collectives
+) -> WorkDir | None:
     """Claim the work directory of a run on rank 0, for all ranks.
 
     Args:
@@ -235,14 +237,14 @@ def claim_for(work_dir: str | Path | None, resume: object, overwrite: bool, rank
         raise ConfigError(["work_dir: the path is empty. Set a directory, or None for a run without files."])
     if work_dir is None:
         return None
-    take = partial(claim, Path(work_dir), resume=resume == "auto", overwrite=overwrite)
-    return ranks.by_main("the work directory", take)
+    take = partial(acquire, Path(work_dir), resume=resume == "auto", overwrite=overwrite)
+    return ranks.call_on_main("the work directory", take)
 
 
 # -- inside ----------------------------------------------------------------------------------
 
 
-def _of_the_run(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:
+def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:
     """Return a validation function that takes the run, also if `validate` takes no argument."""
     if validate is None:
         return None
@@ -259,12 +261,12 @@ def _length_of(loader: Any) -> int | None:
     if loader is None:
         return None
     # Imports torch, which a run without a loader does not need.
-    from hookbus.training.loaders import length_of
+    from hookbus.training.loaders import loader_length
 
-    return length_of(loader)
+    return loader_length(loader)
 
 
-def _say_where(run: Run) -> None:
+def _log_work_dir(run: Run) -> None:
     """Warn if the run uses another directory than requested, or if `overwrite` did not remove all files."""
     if run.work_dir is not None and run.work_dir.left:
         run.logger.warning(

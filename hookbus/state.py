@@ -30,41 +30,48 @@ import torch
 
 import hookbus
 from hookbus.checkpoints import files
-from hookbus.checkpoints.generations import generation_named
-from hookbus.checkpoints.hook_states import load_hooks, states_of_hooks
-from hookbus.checkpoints.parts import add_parts, with_own_part
-from hookbus.checkpoints.plain import check_plain, plain_state
-from hookbus.checkpoints.reading import content_of, existing, fitting_of, load_into, put_content, verify_checkpoint
-from hookbus.checkpoints.restoring import load_grads, load_part
-from hookbus.checkpoints.world_size import resized, size_of
+from hookbus.checkpoints.generations import resolve_pointer
+from hookbus.checkpoints.hook_states import load_hook_states, collect_hook_states
+from hookbus.checkpoints.parts import add_rank_states, select_rank_state
+from hookbus.checkpoints.plain import validate_plain_data, to_plain_data
+from hookbus.checkpoints.reading import (
+    load_file,
+    resolve_path,
+    matching_weights,
+    load_into,
+    save_file,
+    verify_checkpoint,
+)
+from hookbus.checkpoints.restoring import load_grads, load_component
+from hookbus.checkpoints.world_size import reshard, get_parallel_metadata
 from hookbus.errors import CheckpointError
-from hookbus.model.layouts import spread_like
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.layouts import shard_like
+from hookbus.model.wrappers import unwrap_model
 from hookbus.training.rng import get_rng_state, set_rng_state
 
 if TYPE_CHECKING:
-    from hookbus.model.layouts import Layout
+    from hookbus.model.layouts import ShardingSpec
     from hookbus.run import Run
 
 __all__ = [
     "check_resumable",
-    "collect",
-    "find_newest",
+    "build_checkpoint",
+    "find_latest_checkpoint",
     "load_weights",
     "read_checkpoint",
-    "restore",
-    "weights_in",
+    "restore_checkpoint",
+    "extract_weights",
     "write_checkpoint",
 ]
 
-SCHEMA = 1
+FORMAT_VERSION = 1
 """Version of the checkpoint format, stored as `meta["schema"]`."""
 
-KNOWN_TO_BE_PLAIN = ("optimizer", "scheduler", "scaler", "hooks", "rng")
+VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "hooks", "rng")
 """Components that were validated when they were built. A second pass would take a large share of the time of a save."""
 
 
-def collect(run: Run) -> dict[str, Any]:
+def build_checkpoint(run: Run) -> dict[str, Any]:
     """Collect the state for a bit-exact resume. Tensors are references, not copies.
 
     Raises:
@@ -72,45 +79,45 @@ def collect(run: Run) -> dict[str, Any]:
     """
     # Another thread may be updating the averaged weights.
     run.weights.wait()
-    checkpoint: dict[str, Any] = {"meta": _meta(run), "state_dict": dict(run.weights.raw())}
+    checkpoint: dict[str, Any] = {"meta": _build_meta(run), "state_dict": dict(run.weights.raw())}
     averaged = run.weights.averaged()
     if averaged is not None:
         checkpoint["ema_state_dict"] = dict(averaged)
     for name in ("optimizer", "scheduler", "scaler"):
         part = getattr(run, name)
         if part is not None:
-            checkpoint[name] = plain_state(part.state_dict(), f"checkpoint[{name!r}]")
-    if run.mid_accumulation and run.model is not None:
-        named = unwrapped(run.model).named_parameters()
+            checkpoint[name] = to_plain_data(part.state_dict(), f"checkpoint[{name!r}]")
+    if run.accumulating and run.model is not None:
+        named = unwrap_model(run.model).named_parameters()
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
-    checkpoint["hooks"] = states_of_hooks(run)
+    checkpoint["hooks"] = collect_hook_states(run)
     checkpoint["rng"] = get_rng_state()
     checkpoint["loop"] = run.state_dict()
-    check_plain({key: part for key, part in checkpoint.items() if key not in KNOWN_TO_BE_PLAIN}, "checkpoint")
-    add_parts(checkpoint, run)
+    validate_plain_data({key: part for key, part in checkpoint.items() if key not in VALIDATED_KEYS}, "checkpoint")
+    add_rank_states(checkpoint, run)
     return checkpoint
 
 
-def restore(run: Run, checkpoint: Mapping[str, Any]) -> None:
+def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     """Restore a run from a checkpoint: weights, optimizer, hooks, data position, RNG states.
 
     Raises:
         CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
-    own = with_own_part(resized(checkpoint, run), run)
-    checkpoint = spread_like(own, run.model, run.optimizer)
+    own = select_rank_state(reshard(checkpoint, run), run)
+    checkpoint = shard_like(own, run.model, run.optimizer)
     if run.model is not None:
         load_into(run.model, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
-        load_part(run, name, checkpoint)
+        load_component(run, name, checkpoint)
     if run.optimizer is not None and checkpoint["meta"]["step"]:
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
         run.optimizer._opt_called = True  # type: ignore[attr-defined]
     if run.model is not None:
         load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
-    load_hooks(run, checkpoint["hooks"])
+    load_hook_states(run, checkpoint["hooks"])
     # Last, because the calls above may draw random numbers.
     set_rng_state(checkpoint["rng"])
 
@@ -129,12 +136,12 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
             the checkpoint contains no averaged weights.
     """
     assert run.model is not None
-    weights = spread_like(weights_in(checkpoint, averaged=averaged), run.model, None)
+    weights = shard_like(extract_weights(checkpoint, averaged=averaged), run.model, None)
     if strict:
         load_into(run.model, weights)
         return
-    fitting, missing = fitting_of(run.model, weights)
-    unwrapped(run.model).load_state_dict(fitting, strict=False)
+    fitting, missing = matching_weights(run.model, weights)
+    unwrap_model(run.model).load_state_dict(fitting, strict=False)
     ignored = sorted(set(weights) - set(fitting))
     if ignored or missing:
         run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
@@ -155,11 +162,11 @@ def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int)
         OSError: If the file could not be written; an existing file is unchanged.
     """
     run = checkpoint.get("loop", {}).get("id", "")
-    return files.commit(path, partial(put_content, checkpoint), generation, run)
+    return files.atomic_write(path, partial(save_file, checkpoint), generation, run)
 
 
 def read_checkpoint(
-    path: Path | str, *, map_location: Any = "cpu", layout: Layout | None = None, verified: bool = False
+    path: Path | str, *, map_location: Any = "cpu", layout: ShardingSpec | None = None, is_verified: bool = False
 ) -> dict[str, Any]:
     """Load a checkpoint after verifying its checksums, without executing code from it.
 
@@ -176,11 +183,11 @@ def read_checkpoint(
         CheckpointError: If the file does not exist, or is not a checkpoint.
         CheckpointDamaged: If the file is corrupted.
     """
-    path = existing(path)
-    if not verified:
+    path = resolve_path(path)
+    if not is_verified:
         verify_checkpoint(path)
-    content = {} if path.is_dir() else content_of(path, map_location=map_location)
-    directory = path if path.is_dir() else generation_named(path, content)
+    content = {} if path.is_dir() else load_file(path, map_location=map_location)
+    directory = path if path.is_dir() else resolve_pointer(path, content)
     if directory is None:
         return content
     # torch.distributed.checkpoint takes long to import.
@@ -189,7 +196,9 @@ def read_checkpoint(
     return read_generation(directory, map_location=map_location, layout=layout)
 
 
-def find_newest(directory: Path, *, map_location: Any = "cpu") -> tuple[Path, dict[str, Any], list[str]] | None:
+def find_latest_checkpoint(
+    directory: Path, *, map_location: Any = "cpu"
+) -> tuple[Path, dict[str, Any], list[str]] | None:
     """Load the newest valid checkpoint of a directory.
 
     Args:
@@ -202,7 +211,7 @@ def find_newest(directory: Path, *, map_location: Any = "cpu") -> tuple[Path, di
     Raises:
         CheckpointError: If the directory contains checkpoints, but none of them is valid.
     """
-    with_sidecar = files.newest_first(directory)
+    with_sidecar = files.list_newest_first(directory)
     messages = [
         f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if its path is "
         "passed."
@@ -242,14 +251,14 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
             "start from its weights alone."
         )
     schema = checkpoint["meta"].get("schema")
-    if schema != SCHEMA:
+    if schema != FORMAT_VERSION:
         raise CheckpointError(
             f"The checkpoint has format version {schema}, but hookbus {hookbus.__version__} loads format version "
-            f"{SCHEMA}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
+            f"{FORMAT_VERSION}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
         )
 
 
-def weights_in(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
+def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
     """Return the weights of a checkpoint or state dict.
 
     Args:
@@ -271,26 +280,26 @@ def weights_in(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapp
 # -- inside ----------------------------------------------------------------------------------
 
 
-def _meta(run: Run) -> dict[str, Any]:
+def _build_meta(run: Run) -> dict[str, Any]:
     clock = run.clock
     return {
-        "schema": SCHEMA,
+        "schema": FORMAT_VERSION,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "epoch": clock.epochs_done,
         "iter": clock.iters_done,
         "step": clock.steps_done,
         "samples": clock.samples_done,
         "seed": run.seed,
-        **size_of(run),
+        **get_parallel_metadata(run),
         "hookbus": hookbus.__version__,
         "torch": str(torch.__version__),
-        "config_hash": config_hash(run.plain_config()),
+        "config_hash": hash_config(run.plain_config()),
         "metrics": dict(run.metrics.results),
         "best_weights": {metric: best.weights for metric, best in run.best.items()},
     }
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
+def hash_config(config: Mapping[str, Any]) -> str:
     """Return the SHA-256 hash of the resolved configuration, in hex; "" if the run has none."""
     if not config:
         return ""

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from hookbus._schedule_numbers import FieldConfig, check_number, checked_unit, field_value
+from hookbus._schedule_numbers import FieldConfig, check_number, parse_unit, resolve_number
 from hookbus.errors import ConfigError
 from hookbus.points import Unit
 
@@ -30,7 +30,7 @@ NEVER = sys.maxsize
 class Counters(Protocol):
     """Counters of a run, with one attribute per counted number."""
 
-    def number(self, unit: Unit) -> int:
+    def current(self, unit: Unit) -> int:
         """Return the current or last number of a unit, from 1."""
 
     def count_seconds(self) -> None:
@@ -50,7 +50,7 @@ class CounterView(Protocol):
     def clock(self) -> Counters:
         """Counters of the run."""
 
-    def counter(self, unit: Unit) -> tuple[str, int, int] | None:
+    def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
         """Return how to compute the numbers of a unit from an attribute of the counters.
 
         Returns:
@@ -58,13 +58,13 @@ class CounterView(Protocol):
             no attribute determines the numbers, so that each event must be evaluated.
         """
 
-    def counts(self, unit: Unit | None) -> bool:
+    def is_counted(self, unit: Unit | None) -> bool:
         """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
 
-    def number(self, unit: Unit | None) -> int:
+    def current(self, unit: Unit | None) -> int:
         """Return the current number, from 1; 0 if there is none."""
 
-    def span(self, unit: Unit | None) -> tuple[int, int]:
+    def range(self, unit: Unit | None) -> tuple[int, int]:
         """Return the first and last number that this event starts or completes; first > last if there is none."""
 
     def limit(self, unit: Unit | None) -> int | None:
@@ -82,7 +82,7 @@ class Schedule:
         """Return whether a listener is due at this event."""
         raise TypeError(f"{type(self).__name__} must implement `due`")
 
-    def following(self, number: int, limit: int | None) -> int:
+    def next_due(self, number: int, limit: int | None) -> int:
         """Return a number greater than `number` before which no event is due; `NEVER` if no further event is due."""
         return number + 1
 
@@ -90,7 +90,7 @@ class Schedule:
         """Return the units that this schedule counts in."""
         return {None}
 
-    def check_end(self, moment: CounterView) -> None:
+    def check_limit(self, moment: CounterView) -> None:
         """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
 
         Raises:
@@ -106,10 +106,10 @@ class Schedule:
         return self
 
     def __and__(self, other: Schedule) -> Schedule:
-        return Both(self, other) if isinstance(other, Schedule) else NotImplemented
+        return And(self, other) if isinstance(other, Schedule) else NotImplemented
 
     def __or__(self, other: Schedule) -> Schedule:
-        return Either(self, other) if isinstance(other, Schedule) else NotImplemented
+        return Or(self, other) if isinstance(other, Schedule) else NotImplemented
 
     def __invert__(self) -> Schedule:
         return Not(self)
@@ -142,11 +142,11 @@ class Every(Counted):
         check_number(self.start, repr(self), optional=True)
 
     def due(self, moment: CounterView) -> bool:
-        first, last = moment.span(self.unit)
+        first, last = moment.range(self.unit)
         # An event may cover a range of numbers, such as the samples of a batch.
-        return first <= last and self.following(first - 1, None) <= last
+        return first <= last and self.next_due(first - 1, None) <= last
 
-    def following(self, number: int, limit: int | None) -> int:
+    def next_due(self, number: int, limit: int | None) -> int:
         if self.interval is None:
             return NEVER
         interval, start = int(self.interval), int(self.interval if self.start is None else self.start)
@@ -155,8 +155,8 @@ class Every(Counted):
         return start + ((number - start) // interval + 1) * interval
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
-        interval = field_value(config, self.interval, self, optional=True)
-        return replace(self, interval=interval, start=field_value(config, self.start, self, optional=True))
+        interval = resolve_number(config, self.interval, self, optional=True)
+        return replace(self, interval=interval, start=resolve_number(config, self.start, self, optional=True))
 
     def __repr__(self) -> str:
         start = "" if self.start is None else f", start={self.start!r}"
@@ -169,21 +169,24 @@ class Between(Counted):
     final: int | str
 
     def __post_init__(self) -> None:
-        check_number(self.first, repr(self), least=0)
-        check_number(self.final, repr(self), least=0)
+        check_number(self.first, repr(self), minimum=0)
+        check_number(self.final, repr(self), minimum=0)
         if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
             raise ConfigError([f"{self!r}: never due, because the first number is greater than the last."])
 
     def due(self, moment: CounterView) -> bool:
-        return max(int(self.first), 1) <= moment.number(self.unit) <= int(self.final)
+        return max(int(self.first), 1) <= moment.current(self.unit) <= int(self.final)
 
-    def following(self, number: int, limit: int | None) -> int:
+    def next_due(self, number: int, limit: int | None) -> int:
         if number < int(self.first):
             return int(self.first)
         return number + 1 if number < int(self.final) else NEVER
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
-        first, final = field_value(config, self.first, self, least=0), field_value(config, self.final, self, least=0)
+        first, final = (
+            resolve_number(config, self.first, self, minimum=0),
+            resolve_number(config, self.final, self, minimum=0),
+        )
         return replace(self, first=first, final=final)
 
     def __repr__(self) -> str:
@@ -199,14 +202,14 @@ class Once(Counted):
             check_number(number, repr(self))
 
     def due(self, moment: CounterView) -> bool:
-        first, last = moment.span(self.unit)
+        first, last = moment.range(self.unit)
         return any(first <= int(n) <= last for n in self.numbers)
 
-    def following(self, number: int, limit: int | None) -> int:
+    def next_due(self, number: int, limit: int | None) -> int:
         return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
-        return replace(self, numbers=tuple(field_value(config, n, self) for n in self.numbers))
+        return replace(self, numbers=tuple(resolve_number(config, n, self) for n in self.numbers))
 
     def __repr__(self) -> str:
         return f"once({', '.join(map(repr, self.numbers))}{self._unit_text()})"
@@ -215,33 +218,33 @@ class Once(Counted):
 @dataclass(frozen=True, repr=False)
 class Last(Counted):
     def due(self, moment: CounterView) -> bool:
-        first, final = moment.span(self.unit)
-        return first <= self._end(moment) <= final
+        first, final = moment.range(self.unit)
+        return first <= self._get_limit(moment) <= final
 
-    def check_end(self, moment: CounterView) -> None:
-        self._end(moment)
+    def check_limit(self, moment: CounterView) -> None:
+        self._get_limit(moment)
 
-    def _end(self, moment: CounterView) -> int:
+    def _get_limit(self, moment: CounterView) -> int:
         limit = moment.limit(self.unit)
         if limit is None:
-            raise ConfigError([_no_end(self, moment)])
+            raise ConfigError([_no_limit_message(self, moment)])
         return limit
 
-    def following(self, number: int, limit: int | None) -> int:
+    def next_due(self, number: int, limit: int | None) -> int:
         if limit is None:
             return number + 1
         return limit if number < limit else NEVER
 
     def __call__(self, *, unit: Unit | None = None) -> Schedule:
         """Return the schedule for another unit than that of the point: `last(unit="epoch")`."""
-        return Last(unit=checked_unit(unit))
+        return Last(unit=parse_unit(unit))
 
     def __repr__(self) -> str:
         return f"last(unit={self.unit!r})" if self.unit else "last"
 
 
 @dataclass(frozen=True, repr=False)
-class Pair(Schedule):
+class Combined(Schedule):
     """Combination of two schedules."""
 
     left: Schedule
@@ -250,33 +253,33 @@ class Pair(Schedule):
     def units(self) -> set[Unit | None]:
         return self.left.units() | self.right.units()
 
-    def check_end(self, moment: CounterView) -> None:
-        self.left.check_end(moment)
-        self.right.check_end(moment)
+    def check_limit(self, moment: CounterView) -> None:
+        self.left.check_limit(moment)
+        self.right.check_limit(moment)
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
         return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
 
 
 @dataclass(frozen=True, repr=False)
-class Both(Pair):
+class And(Combined):
     def due(self, moment: CounterView) -> bool:
         return self.left.due(moment) and self.right.due(moment)
 
-    def following(self, number: int, limit: int | None) -> int:
-        return max(self.left.following(number, limit), self.right.following(number, limit))
+    def next_due(self, number: int, limit: int | None) -> int:
+        return max(self.left.next_due(number, limit), self.right.next_due(number, limit))
 
     def __repr__(self) -> str:
         return f"({self.left!r} & {self.right!r})"
 
 
 @dataclass(frozen=True, repr=False)
-class Either(Pair):
+class Or(Combined):
     def due(self, moment: CounterView) -> bool:
         return self.left.due(moment) or self.right.due(moment)
 
-    def following(self, number: int, limit: int | None) -> int:
-        return min(self.left.following(number, limit), self.right.following(number, limit))
+    def next_due(self, number: int, limit: int | None) -> int:
+        return min(self.left.next_due(number, limit), self.right.next_due(number, limit))
 
     def __repr__(self) -> str:
         return f"({self.left!r} | {self.right!r})"
@@ -289,13 +292,13 @@ class Not(Schedule):
     def due(self, moment: CounterView) -> bool:
         # The complement is taken within the counted events: a truncated epoch is due neither for a schedule nor for its
         # negation.
-        return all(map(moment.counts, self.units())) and not self.inner.due(moment)
+        return all(map(moment.is_counted, self.units())) and not self.inner.due(moment)
 
     def units(self) -> set[Unit | None]:
         return self.inner.units()
 
-    def check_end(self, moment: CounterView) -> None:
-        self.inner.check_end(moment)
+    def check_limit(self, moment: CounterView) -> None:
+        self.inner.check_limit(moment)
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
         return Not(self.inner.resolve(config))
@@ -316,7 +319,7 @@ def every(interval: int | str | None, *, start: int | str | None = None, unit: U
     Raises:
         ConfigError: If `interval` or `start` is less than 1.
     """
-    return Every(checked_unit(unit), interval, start)
+    return Every(parse_unit(unit), interval, start)
 
 
 def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
@@ -325,7 +328,7 @@ def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> 
     Raises:
         ConfigError: If a number is less than 0, or `first` is greater than `final`.
     """
-    return Between(checked_unit(unit), first, final)
+    return Between(parse_unit(unit), first, final)
 
 
 def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
@@ -334,14 +337,14 @@ def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
     Raises:
         ConfigError: If a number is less than 1.
     """
-    return Once(checked_unit(unit), numbers or (1,))
+    return Once(parse_unit(unit), numbers or (1,))
 
 
 last = Last(unit=None)
 """Schedule that is due at the last number of the run, which must have a limit. `last(unit="epoch")` sets the unit."""
 
 
-def _no_end(schedule: Schedule, moment: CounterView) -> str:
+def _no_limit_message(schedule: Schedule, moment: CounterView) -> str:
     """Return the error message of `last` for a run without a limit in its unit."""
     ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
     known = [unit for unit in ends if moment.limit(unit) is not None]

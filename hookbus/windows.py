@@ -15,18 +15,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CHUNK", "Column", "Part", "Window", "column_of", "exact_sum", "means_of", "to_float", "to_host", "wide"]
+__all__ = [
+    "CHUNK_SIZE",
+    "MetricBuffer",
+    "WindowPart",
+    "Window",
+    "make_buffer",
+    "exact_sum",
+    "compute_means",
+    "to_float",
+    "to_floats",
+    "to_widest_float",
+]
 
-CHUNK = 64
+CHUNK_SIZE = 64
 """Number of values that are stored before they are summed."""
 
 Sums = tuple[Any, int, Any]
 """Sum, number of values, and number of NaN or infinite values; the first and the last may be tensors on a device."""
 
-NOTHING: Sums = (0.0, 0, 0)
+ZERO_SUMS: Sums = (0.0, 0, 0)
 
 
-class Column(ABC):
+class MetricBuffer(ABC):
     """Buffer of the last values of one metric.
 
     Attributes:
@@ -41,12 +52,12 @@ class Column(ABC):
     def __init__(self, name: str, count: int, row: int) -> None:
         self.name, self.count, self.row = name, count, row
 
-    def suits(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         """Return whether a value can be appended without synchronizing with its device."""
         return not hasattr(value, "detach") or value.device == self.device
 
     @abstractmethod
-    def put(self, value: Any) -> None:
+    def append(self, value: Any) -> None:
         """Store a value at index `count` and increment `count`."""
 
     @abstractmethod
@@ -66,28 +77,28 @@ class Column(ABC):
         """Return the values of the current chunk, as a list or a tensor."""
 
 
-class FloatColumn(Column):
+class FloatBuffer(MetricBuffer):
     """Buffer of values on the host."""
 
     def __init__(self, name: str, values: Sequence[float], count: int, row: int) -> None:
         super().__init__(name, count, row)
-        self._values = [*values, *[0.0] * (CHUNK - len(values))]
+        self._values = [*values, *[0.0] * (CHUNK_SIZE - len(values))]
 
-    def put(self, value: Any) -> None:
-        self._values[self.count % CHUNK] = to_float(value)
+    def append(self, value: Any) -> None:
+        self._values[self.count % CHUNK_SIZE] = to_float(value)
         self.count += 1
 
     def sums(self, begin: int, end: int) -> Sums:
         return _get_sums(self._values[begin:end])
 
     def last(self) -> float:
-        return self._values[(self.count - 1) % CHUNK]
+        return self._values[(self.count - 1) % CHUNK_SIZE]
 
     def values(self) -> list[float]:
-        return self._values[: _filled(self.count)]
+        return self._values[: _count_in_chunk(self.count)]
 
 
-class TensorColumn(Column):
+class TensorBuffer(MetricBuffer):
     """Buffer of values on a device. Values are copied, since a loop may modify its tensor in place."""
 
     def __init__(self, name: str, values: Any, count: int, row: int, device: Any) -> None:
@@ -97,14 +108,14 @@ class TensorColumn(Column):
         self.device = device
         # A tensor created in inference mode could not be modified in place outside it.
         with torch.inference_mode(False), torch.no_grad():
-            self._buffer = torch.zeros(CHUNK, dtype=_get_widest_dtype(device), device=device)
+            self._buffer = torch.zeros(CHUNK_SIZE, dtype=_get_widest_dtype(device), device=device)
             if len(values):
                 self._buffer[: len(values)] = torch.as_tensor(values).to(self._buffer)
             # Views of the elements, created once: indexing would create a view in each iteration.
             self._elements = list(self._buffer.unbind())
 
-    def put(self, value: Any) -> None:
-        element = self._elements[self.count % CHUNK]
+    def append(self, value: Any) -> None:
+        element = self._elements[self.count % CHUNK_SIZE]
         if hasattr(value, "detach"):
             value = value.detach() if value.requires_grad else value
             element.copy_(value if value.dim() == 0 else value.reshape(()))
@@ -123,10 +134,10 @@ class TensorColumn(Column):
         return _get_sums(self._buffer[begin:end].tolist())
 
     def last(self) -> Tensor:
-        return self._elements[(self.count - 1) % CHUNK]
+        return self._elements[(self.count - 1) % CHUNK_SIZE]
 
     def values(self) -> Tensor:
-        return self._buffer[: _filled(self.count)].clone()
+        return self._buffer[: _count_in_chunk(self.count)].clone()
 
 
 class Window:
@@ -137,62 +148,62 @@ class Window:
         recorded_at: Step at which its means were last logged; -1 if they were never logged.
     """
 
-    def __init__(self, name: str, columns: Mapping[str, Column]) -> None:
+    def __init__(self, name: str, columns: Mapping[str, MetricBuffer]) -> None:
         self.name = name
-        self.recorded_at = -1
-        self._columns = columns
-        self._begins: dict[str, int] = {}
+        self.last_logged_step = -1
+        self._buffers = columns
+        self._start_counts: dict[str, int] = {}
         self._sums: dict[str, Sums] = {}
         self.reset()
 
     def __bool__(self) -> bool:
         """Return whether a value was logged since the last reset."""
-        return any(column.count > self._begins.get(name, 0) for name, column in self._columns.items())
+        return any(column.count > self._start_counts.get(name, 0) for name, column in self._buffers.items())
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[WindowPart]:
         """Return the part of each buffer that belongs to this window."""
-        return [self._part(column) for column in self._columns.values()]
+        return [self._get_part(column) for column in self._buffers.values()]
 
     def reset(self) -> None:
         """Discard all values; the next logged value is the first one of the window."""
-        self._begins = {name: column.count for name, column in self._columns.items()}
+        self._start_counts = {name: column.count for name, column in self._buffers.items()}
         self._sums = {}
 
-    def chunk_is_full(self, column: Column, summed: Callable[[Part], Sums]) -> None:
+    def flush_chunk(self, buffer: MetricBuffer, compute_sums: Callable[[WindowPart], Sums]) -> None:
         """Store the sums of a full buffer, whose values are overwritten next.
 
         Args:
             column: Full buffer.
             summed: Computes the sums of a part, with a cache that the windows share.
         """
-        self._sums[column.name] = summed(self._part(column))
+        self._sums[buffer.name] = compute_sums(self._get_part(buffer))
 
-    def value_is_replaced(self, column: Column) -> None:
+    def replace_last(self, buffer: MetricBuffer) -> None:
         """Prepare for a value that replaces the last one of a buffer, whose `count` was decremented."""
         # A window that was reset after the replaced value includes the new one.
-        if self._begins.get(column.name, 0) > column.count:
-            self._begins[column.name] = column.count
+        if self._start_counts.get(buffer.name, 0) > buffer.count:
+            self._start_counts[buffer.name] = buffer.count
 
     def state_dict(self) -> dict[str, Any]:
         """Return sums, start indices and the step of the last record, as built-in Python types and tensors."""
         sums = {name: list(sums) for name, sums in self._sums.items()}
-        return {"begins": dict(self._begins), "sums": sums, "recorded_at": self.recorded_at}
+        return {"begins": dict(self._start_counts), "sums": sums, "recorded_at": self.last_logged_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._begins = dict(state["begins"])
+        self._start_counts = dict(state["begins"])
         self._sums = {name: tuple(sums) for name, sums in state["sums"].items()}
         # Checkpoints of the first versions do not contain this key.
-        self.recorded_at = state.get("recorded_at", -1)
+        self.last_logged_step = state.get("recorded_at", -1)
 
-    def _part(self, column: Column) -> Part:
-        filled = _filled(column.count)
+    def _get_part(self, column: MetricBuffer) -> WindowPart:
+        filled = _count_in_chunk(column.count)
         # Converts a total count into an index of the chunk. A window that was reset in an earlier chunk starts at 0.
-        begin = max(self._begins.get(column.name, 0) - (column.count - filled), 0)
-        return Part(column, min(begin, filled), filled, self._sums.get(column.name, NOTHING))
+        begin = max(self._start_counts.get(column.name, 0) - (column.count - filled), 0)
+        return WindowPart(column, min(begin, filled), filled, self._sums.get(column.name, ZERO_SUMS))
 
 
-class Part(NamedTuple):
+class WindowPart(NamedTuple):
     """Part of a buffer that belongs to a window. Parts of windows that were reset together are equal.
 
     Attributes:
@@ -201,24 +212,24 @@ class Part(NamedTuple):
         before: Sums of the values of earlier chunks.
     """
 
-    column: Column
+    buffer: MetricBuffer
     begin: int
     end: int
-    before: Sums
+    earlier: Sums
 
-    def summed(self) -> Sums:
+    def total(self) -> Sums:
         """Return the sums over all chunks, without copying to the host."""
         if self.begin == self.end:
-            return self.before
-        sums = self.column.sums(self.begin, self.end)
-        return sums if self.before is NOTHING else _add(self.before, sums)
+            return self.earlier
+        sums = self.buffer.sums(self.begin, self.end)
+        return sums if self.earlier is ZERO_SUMS else _add_sums(self.earlier, sums)
 
-    def read(self) -> Sums:
+    def read_chunk(self) -> Sums:
         """Return the sums of the current chunk, for a caller that copies them to the host immediately."""
-        return self.column.read(self.begin, self.end) if self.begin < self.end else NOTHING
+        return self.buffer.read(self.begin, self.end) if self.begin < self.end else ZERO_SUMS
 
 
-def means_of(windows: Iterable[Window]) -> list[tuple[dict[str, float], dict[str, int]]]:
+def compute_means(windows: Iterable[Window]) -> list[tuple[dict[str, float], dict[str, int]]]:
     """Return, for each window, the mean of each metric and the number of its nonfinite values.
 
     A mean is computed over the iterations that logged the metric. All windows are read with one copy from each device.
@@ -227,24 +238,24 @@ def means_of(windows: Iterable[Window]) -> list[tuple[dict[str, float], dict[str
     # Equal parts of different windows are read once.
     parts = list(dict.fromkeys(part for window_parts in parts_by_window for part in window_parts))
     # Six numbers per part. The sums of earlier chunks and of the current chunk are added on the host.
-    numbers = to_host([number for part in parts for number in (*part.before, *part.read())])
-    sums = {part: _add(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
+    numbers = to_floats([number for part in parts for number in (*part.earlier, *part.read_chunk())])
+    sums = {part: _add_sums(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
     return [
-        _means({part.column.name: sums[part] for part in window_parts if sums[part][1]})
+        _divide_sums({part.buffer.name: sums[part] for part in window_parts if sums[part][1]})
         for window_parts in parts_by_window
     ]
 
 
-def _means(sums: Mapping[str, Sums]) -> tuple[dict[str, float], dict[str, int]]:
+def _divide_sums(sums: Mapping[str, Sums]) -> tuple[dict[str, float], dict[str, int]]:
     means = {name: total / count for name, (total, count, _) in sums.items()}
     return means, {name: int(nonfinite) for name, (_, _, nonfinite) in sums.items()}
 
 
-def _add(first: Sequence[Any], second: Sequence[Any]) -> Sums:
+def _add_sums(first: Sequence[Any], second: Sequence[Any]) -> Sums:
     return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
 
-def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None) -> Column:
+def make_buffer(name: str, values: Any, count: int, row: int, *, like: Any = None) -> MetricBuffer:
     """Create a buffer with initial values.
 
     Args:
@@ -256,8 +267,8 @@ def column_of(name: str, values: Any, count: int, row: int, *, like: Any = None)
     """
     like = values if like is None else like
     if hasattr(like, "detach"):
-        return TensorColumn(name, values, count, row, like.device)
-    return FloatColumn(name, values, count, row)
+        return TensorBuffer(name, values, count, row, like.device)
+    return FloatBuffer(name, values, count, row)
 
 
 def to_float(value: Any) -> float:
@@ -265,7 +276,7 @@ def to_float(value: Any) -> float:
     return value if type(value) is float else float(value.item() if hasattr(value, "item") else value)
 
 
-def to_host(values: Sequence[Any]) -> list[float]:
+def to_floats(values: Sequence[Any]) -> list[float]:
     """Return all values as Python floats, with one copy from each device."""
     indices_by_device: dict[Any, list[int]] = {}
     for i, value in enumerate(values):
@@ -275,13 +286,13 @@ def to_host(values: Sequence[Any]) -> list[float]:
     for indices in indices_by_device.values():
         import torch
 
-        numbers = torch.stack([wide(values[i].detach()) for i in indices]).tolist()
+        numbers = torch.stack([to_widest_float(values[i].detach()) for i in indices]).tolist()
         for i, number in zip(indices, numbers, strict=True):
             result[i] = number
     return result
 
 
-def wide(tensor: Tensor) -> Tensor:
+def to_widest_float(tensor: Tensor) -> Tensor:
     """Convert a tensor to float64, or to float32 on devices that do not support float64."""
     return tensor.to(_get_widest_dtype(tensor.device))
 
@@ -306,6 +317,6 @@ def _get_widest_dtype(device: Any) -> Any:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _filled(count: int) -> int:
+def _count_in_chunk(count: int) -> int:
     """Return the number of values in the current chunk: 1 to CHUNK, or 0 before the first value."""
-    return (count - 1) % CHUNK + 1 if count else 0
+    return (count - 1) % CHUNK_SIZE + 1 if count else 0

@@ -17,9 +17,9 @@ from hookbus.metrics import to_float
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["BusWriter", "Place", "Visualizer", "Writer"]
+__all__ = ["BusWriter", "RecordKey", "Visualizer", "Writer"]
 
-Place = tuple[str, str, int]
+RecordKey = tuple[str, str, int]
 """Key of a record: type, name in the backend, step."""
 
 
@@ -59,9 +59,9 @@ class Writer(ABC):
 
     def write_figure(self, name: str, figure: Any, step: int) -> None:
         """Write a matplotlib figure. Default: render the figure and write it as an image."""
-        from hookbus.pictures import figure_pixels
+        from hookbus.pictures import figure_to_image
 
-        self.write_image(name, figure_pixels(figure), step)
+        self.write_image(name, figure_to_image(figure), step)
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:  # noqa: B027 - optional
         """Write a histogram of values. Default: ignore it."""
@@ -75,7 +75,7 @@ class Writer(ABC):
     def write_outcome(self, outcome: str) -> None:  # noqa: B027 - optional
         """Write the outcome of the run: finished, stopped, preempted, interrupted, aborted or failed. Called last."""
 
-    def resume(self, since: int, step: int) -> AbstractSet[Place]:
+    def resume(self, since: int, step: int) -> AbstractSet[RecordKey]:
         """Prepare to continue after `step`: remove the records of later steps, if the backend supports it.
 
         Called once, before any other method.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hookbus.lifecycle import POINTS
-from hookbus.points import ALIASES, Point
+from hookbus.points import POINT_ALIASES, Point
 
 ROOT = Path(__file__).parent.parent
 EMIT = ROOT / "hookbus" / "dispatch" / "overloads.py"
@@ -36,7 +36,7 @@ class Emit(Protocol):
 
 def emit_text() -> str:
     """Return the text of the module `hookbus/dispatch/overloads.py`."""
-    names = {point: [point, *(alias for alias, name in ALIASES.items() if name == point)] for point in POINTS}
+    names = {point: [point, *(alias for alias, name in POINT_ALIASES.items() if name == point)] for point in POINTS}
     return HEADER + "\n".join(_overload(POINTS[point], spellings) for point, spellings in names.items())
 
 

@@ -32,7 +32,7 @@ from torch.distributed.run import get_args_parser
 from typer.testing import CliRunner
 
 from hookbus import Trainer
-from hookbus._published import PUBLISHED
+from hookbus._published import PUBLISHED_HOOKS
 from hookbus.cli import app
 from hookbus.config import load_config
 
@@ -45,7 +45,7 @@ PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, wh
 ]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 NAME = re.compile(r"# (\S+\.(?:py|yaml|toml))")
-INSTALLABLE = {"hookbus", "hookbus-zoo", *PUBLISHED}
+INSTALLABLE = {"hookbus", "hookbus-zoo", *PUBLISHED_HOOKS}
 
 
 @dataclass(frozen=True, slots=True)

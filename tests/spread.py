@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 
 from hookbus.checkpoints.sharded import write_generation
-from hookbus.model.layouts import Layout
-from hookbus.ranks import Ranks
+from hookbus.model.layouts import ShardingSpec
+from hookbus.ranks import Collectives
 from hookbus.state import write_checkpoint
 
 WEIGHT = torch.arange(35.0).reshape(7, 5)
@@ -31,14 +31,14 @@ def single_process_group(directory: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def build_layout() -> Layout:
+def build_layout() -> ShardingSpec:
     """Return a layout that shards dimension 0 over a mesh of one process."""
-    return Layout(init_device_mesh("cpu", (1,)), (Shard(0),))
+    return ShardingSpec(init_device_mesh("cpu", (1,)), (Shard(0),))
 
 
 def build_checkpoint(weight: torch.Tensor = WEIGHT, run: str = "a-run") -> dict[str, Any]:
     """Return a checkpoint that contains the same sharded tensor in two places."""
-    sharded = build_layout().spread(weight)
+    sharded = build_layout().distribute(weight)
     return {
         "meta": {"schema": 1, "step": 3},
         "state_dict": {"a/b%": sharded, "mean": torch.ones(2)},
@@ -51,6 +51,6 @@ def write_sharded_checkpoint(
     folder: Path, generation: int = 1, name: str = "epoch_1.pth", **checkpoint_options: Any
 ) -> Path:
     """Write a generation and the checkpoint file that refers to it, and return the path of the file."""
-    pointer = write_generation(folder, build_checkpoint(**checkpoint_options), generation, Ranks())
+    pointer = write_generation(folder, build_checkpoint(**checkpoint_options), generation, Collectives())
     write_checkpoint(folder / name, pointer, generation)
     return folder / name

@@ -96,6 +96,11 @@ def test_all_invalid_arguments_are_listed() -> None:
 
 def test_valid_arguments_are_accepted() -> None:
     loaders: list[Any] = [[1], {"a": [1], "b": iter([1])}, range(3), None]
-    assert {_arguments.batches("x", loader) for loader in loaders} == {""}
-    assert _arguments.path("x", Path("a")) == _arguments.seed("x", 0) == _arguments.truth("x", False) == ""
-    assert _arguments.function("x", nn.MSELoss(), "") == _arguments.settings("x", {"a": 1}) == ""
+    assert {_arguments.check_loader("x", loader) for loader in loaders} == {""}
+    assert (
+        _arguments.check_path("x", Path("a"))
+        == _arguments.check_seed("x", 0)
+        == _arguments.check_bool("x", False)
+        == ""
+    )
+    assert _arguments.check_callable("x", nn.MSELoss(), "") == _arguments.check_mapping("x", {"a": 1}) == ""

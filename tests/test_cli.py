@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import hookbus
 from hookbus import HOOKS, Hook, Run
-from hookbus.checkpoints.files import commit
+from hookbus.checkpoints.files import atomic_write
 from hookbus.cli import app
 from hookbus.lifecycle import POINTS
 
@@ -232,7 +232,7 @@ class TestTest:
         sys.path.insert(0, str(project.path))
         directory = project.path / "runs/train/checkpoints"
         for generation, name in ((1, "newer_name.pth"), (2, "a.pth")):
-            commit(directory / name, lambda file, value=generation: file.write(self.weights(value)), generation)
+            atomic_write(directory / name, lambda file, value=generation: file.write(self.weights(value)), generation)
         result = call("test", "run.yaml", "--json")
         assert result.exit_code == 0, result.stderr
         answer = json.loads(result.stdout)
@@ -277,7 +277,7 @@ class TestTest:
             class Elsewhere(Hook):
                 def before_run(self, run):
                     if run.mode == "train":
-                        run.provide("saver", self)
+                        run.provide("checkpoint_saver", self)
 
                 def after_epoch(self, run):
                     run.request_save()
@@ -603,12 +603,12 @@ def test_narrow_terminal_does_not_break_names(project: Project, arguments: list[
 IMPORTS = """
     import contextlib, io, sys
     from hookbus.cli import app
-    from hookbus.discovery import offers
+    from hookbus.discovery import list_entries
     answer = {}
     for command in (["hooks"], ["points"], ["points", "--json"]):
         with contextlib.redirect_stdout(io.StringIO()):
             app(command, standalone_mode=False)
-    answer = sorted({"torch", "numpy", *(offer.entry.module for offer in offers())} & set(sys.modules))
+    answer = sorted({"torch", "numpy", *(offer.entry.module for offer in list_entries())} & set(sys.modules))
 """
 
 

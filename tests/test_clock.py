@@ -44,7 +44,7 @@ def test_truncated_epoch_is_not_counted_and_stays_open() -> None:
     clock.epoch_length = 3
     clock.begin_epoch()
     clock.end_iter(None)
-    clock.cut_epoch()
+    clock.truncate_epoch()
     clock.end_epoch()
     assert (clock.epochs_done, clock.epoch_complete, clock.epoch_open) == (0, False, True)
 
@@ -55,7 +55,7 @@ def test_stop_after_the_last_batch_does_not_truncate_the_epoch() -> None:
     clock.begin_epoch()
     clock.end_iter(None)
     clock.end_iter(None)
-    clock.cut_epoch()
+    clock.truncate_epoch()
     clock.end_epoch()
     assert (clock.epochs_done, clock.epoch_complete) == (1, True)
 
@@ -68,7 +68,7 @@ def test_iteration_limit_truncates_the_epoch() -> None:
     assert not clock.limit_reached
     clock.end_iter(None)
     assert clock.limit_reached
-    assert clock.epoch_cut
+    assert clock.epoch_truncated
 
 
 def test_stepped_is_true_until_the_next_iteration_starts() -> None:
@@ -202,8 +202,8 @@ def test_synchronized_seconds_replace_the_timer() -> None:
     now = iter([0.0, 100.0])
     clock = Clock(timer=lambda: next(now, 100.0))
     clock.start()
-    clock.agreed_seconds = 7
+    clock.synced_seconds = 7
     clock.count_seconds()
     clock.begin_iter(None)
 
-    assert (clock.seconds, clock.seconds_seen, clock.number("seconds")) == (100.0, 7, 8)
+    assert (clock.seconds, clock.seconds_seen, clock.current("seconds")) == (100.0, 7, 8)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hookbus.config import RunConfig, load_config, read_config
+from hookbus.config import RunConfig, load_config, parse_config
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -281,12 +281,12 @@ class TestErrors:
 
 def test_read_config_returns_valid_sections_and_errors(project: Project) -> None:
     text = "seed: x\ndevice: cpu\ntraining: 3\nhooks: [5, 'parts:QuietHook']\n"
-    config, problems = read_config(project.write(text))
+    config, problems = parse_config(project.write(text))
     assert len(problems) == 3
     assert (config.seed, config.device, config.training) == (0, "cpu", None)
     assert config.hooks == [{"type": "parts:QuietHook"}]
-    assert config.lacks("model")
-    assert not config.lacks("training")
+    assert config.is_missing("model")
+    assert not config.is_missing("training")
 
 
 class TestHooks:
@@ -335,9 +335,9 @@ class TestHooks:
 
     def test_disabled_hook_may_be_missing(self, bare_environment: Any) -> None:
         script = """
-            from hookbus.config import read_config
+            from hookbus.config import parse_config
             off = {"type": "EMAHook", "enabled": False}
-            answer = [read_config({"hooks": hooks})[1] for hooks in ([off], {"wandb": None}, {"wandbb": None})]
+            answer = [parse_config({"hooks": hooks})[1] for hooks in ([off], {"wandb": None}, {"wandbb": None})]
         """
         published, null, misspelt = bare_environment.answer(script)
         assert published == null == []
@@ -346,12 +346,12 @@ class TestHooks:
     def test_registration_error_has_a_location(self, project: Project) -> None:
         config = load_config(project.write("seed: 1\nhooks:\n  - {type: 'parts:QuietHook', when: every(2)}\n"))
         with pytest.raises(ConfigError, match="^run.yaml:3:5: hooks.0: hook 'quiet' "):
-            config.checked_hooks()
+            config.build_valid_hooks()
 
     def test_checked_hooks_can_be_registered_on_another_bus(self, project: Project) -> None:
         from hookbus import HookBus
 
-        hooks = load_config(project.write("hooks: ['parts:QuietHook', 'parts:ProbeHook']\n")).checked_hooks()
+        hooks = load_config(project.write("hooks: ['parts:QuietHook', 'parts:ProbeHook']\n")).build_valid_hooks()
         assert list(HookBus(hooks).hooks) == ["quiet", "probe"]
 
 
@@ -409,7 +409,7 @@ GUARDING = """
 
 @pytest.mark.parametrize("text", [GUIDE, FULL, DISTRIBUTED, PROFILING, GUARDING])
 def test_hooks_of_the_guides_load_if_installed(project: Project, text: str) -> None:
-    config, problems = read_config(project.write(text))
+    config, problems = parse_config(project.write(text))
     missing_package = (
         r"run\.yaml:\d+:\d+: hooks\.\d+\.type: The hook '\w+' is not installed\. Run: pip install hookbus-[a-z-]+"
     )

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 LOADING = """
     import json, os, sys
-    from hookbus.runfile.builder import hook_class
+    from hookbus.runfile.builder import get_hook_class
     from hookbus.errors import PluginError
 
     answer = {}
     for name in json.loads(os.environ["NAMES"]):
         try:
-            found = hook_class(name)
+            found = get_hook_class(name)
             answer[name] = f"{found.__module__}:{found.__qualname__}"
         except PluginError as error:
             answer[name] = f"{type(error).__name__}: {error}"
@@ -116,10 +116,10 @@ def test_installed_hook_is_neither_imported_nor_registered(environment: Environm
         import sys
         from hookbus.runfile.builder import get_default_hooks
         from hookbus.config import load_config
-        from hookbus.discovery import offers
+        from hookbus.discovery import list_entries
         config = load_config({"hooks": [{"type": "greet"}]})
         defaults = [type(hook).__module__ for hook in get_default_hooks()]
-        ours = {offer.entry.module for offer in offers()}
+        ours = {offer.entry.module for offer in list_entries()}
         answer = {
             "hooks": [hook.name for hook in config.build_hooks()],
             "defaults": defaults,
@@ -142,10 +142,10 @@ def test_hook_of_the_file_replaces_the_default_hook(environment: Environment) ->
     script = """
         from hookbus.runfile.builder import get_default_hooks
         from hookbus.config import load_config
-        from hookbus.runfile.defaults import with_defaults
+        from hookbus.runfile.defaults import merge_defaults
         from hookbus import HookBus
         config = load_config({"hooks": [{"type": "logger", "text": "mine"}]})
-        bus = HookBus(with_defaults(config.build_hooks(), get_default_hooks()))
+        bus = HookBus(merge_defaults(config.build_hooks(), get_default_hooks()))
         answer = {name: hook.config.text for name, hook in bus.hooks.items()}
     """
     assert environment.answer(script) == {"logger": "mine"}
@@ -202,11 +202,11 @@ def test_broken_optional_packages_are_not_imported(bare_environment: Environment
         (broken / f"{name}.py").write_text("raise ImportError('broken here')\n")
     script = """
         import hookbus
-        from hookbus.config import read_config
+        from hookbus.config import parse_config
         from hookbus.testing import fake_training
         everything = [getattr(hookbus, name) for name in hookbus.__all__]
         outcome = fake_training(epochs=1).run.outcome
-        answer = outcome, read_config({"hooks": ["wandb", "MLflowHook", "tensorboard"]})[1]
+        answer = outcome, parse_config({"hooks": ["wandb", "MLflowHook", "tensorboard"]})[1]
     """
     outcome, problems = bare_environment.answer(script, PYTHONPATH=str(broken))
     assert outcome == "finished"

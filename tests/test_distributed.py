@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from hookbus.distributed import _meeting, is_main, is_one_of_several, local_device, rank, rest, world_size
+from hookbus.distributed import _rendezvous_key, is_main, is_distributed, local_device, rank, drain_threads, world_size
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -44,7 +44,7 @@ class TestIsDistributed:
     def test_process_is_distributed_if_all_variables_are_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
         set_variables(monkeypatch, VARIABLES)
 
-        assert is_one_of_several()
+        assert is_distributed()
 
     @pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
     def test_process_is_not_distributed_if_a_variable_is_missing(
@@ -52,12 +52,12 @@ class TestIsDistributed:
     ) -> None:
         set_variables(monkeypatch, {name: value for name, value in VARIABLES.items() if name != missing})
 
-        assert not is_one_of_several()
+        assert not is_distributed()
 
     def test_process_is_not_distributed_with_a_world_size_of_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         set_variables(monkeypatch, {**VARIABLES, "RANK": "0", "WORLD_SIZE": "1"})
 
-        assert not is_one_of_several()
+        assert not is_distributed()
 
 
 class TestLocalDevice:
@@ -82,8 +82,8 @@ class TestRendezvousPrefix:
     def get_prefixes(self, store: HashStore, size: int) -> list[str]:
         """Return the prefix of each process if rank 0 starts last."""
         with ThreadPoolExecutor(size) as pool:
-            others = [pool.submit(_meeting, store, number, size) for number in range(1, size)]
-            first = _meeting(store, 0, size)
+            others = [pool.submit(_rendezvous_key, store, number, size) for number in range(1, size)]
+            first = _rendezvous_key(store, 0, size)
             return [first, *(other.result(timeout=10) for other in others)]
 
     def test_prefix_is_equal_for_all_processes(self) -> None:
@@ -102,7 +102,7 @@ import atexit, time, weakref
 
 import torch
 import torch.distributed as dist
-from hookbus.distributed import rest
+from hookbus.distributed import drain_threads
 
 def record_release(_):
     end = time.monotonic() + 0.3
@@ -110,7 +110,7 @@ def record_release(_):
         pass
     print("released", flush=True)
 
-atexit.register(rest)
+atexit.register(drain_threads)
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 tensor = torch.ones(1)
 reference = weakref.ref(tensor, record_release)  # called by the worker thread when it releases the tensor
@@ -126,13 +126,11 @@ def test_process_waits_at_exit_until_gloo_threads_release_tensors() -> None:
 
 
 def test_process_without_gloo_threads_does_not_wait() -> None:
-    assert rest() is None
+    assert drain_threads() is None
 
 
 def test_process_leaves_with_exit_handlers_and_exit_code() -> None:
-    code = (
-        "import atexit; from hookbus.distributed import leave; atexit.register(print, 'end'); print('work'); leave(3)"
-    )
+    code = "import atexit; from hookbus.distributed import exit_process; atexit.register(print, 'end'); print('work'); exit_process(3)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (3, "work\nend\n", "")

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import hookbus
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
-from hookbus._published import PUBLISHED
+from hookbus._published import PUBLISHED_HOOKS
 from hookbus.config import TrainingConfig
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
@@ -169,7 +169,7 @@ def test_hooks_in_the_migration_tables_exist() -> None:
     keys = {key for cell in cells for key in re.findall(r"`training\.(\w+)", cell)}
 
     assert len(tables) == 5
-    assert named <= {name for hooks in PUBLISHED.values() for name in hooks}
+    assert named <= {name for hooks in PUBLISHED_HOOKS.values() for name in hooks}
     assert keys <= set(TrainingConfig.model_fields)
 
 

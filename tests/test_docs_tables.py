@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from hookbus_early_stopping import Decision, Mode
+from hookbus_early_stopping import StoppingRule, Mode
 from tests.pages import ROOT
 
 BEST, DELTA, GOOD, DIVERGED = 0.5, 0.25, {"min": 0.125, "max": 0.875}, {"min": 0.875, "max": 0.125}
@@ -37,7 +37,7 @@ def test_table_has_a_row_per_rule_and_a_column_per_mode() -> None:
 @pytest.mark.parametrize(("mode", "score"), list(product(["min", "max"], SCORES)))
 def test_scores_are_compared_as_documented(mode: Mode, score: float) -> None:
     good, divergence = GOOD[mode], DIVERGED[mode]
-    decision = Decision(
+    decision = StoppingRule(
         mode, min_delta=DELTA, baseline=BEST, stopping_threshold=good, divergence_threshold=divergence, patience=9
     )
     improved = decision.update(score, epoch=1)
@@ -53,7 +53,7 @@ def test_scores_are_compared_as_documented(mode: Mode, score: float) -> None:
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("patience", [0, 1, 2, 3])
 def test_patience_is_counted_as_documented(mode: Mode, patience: int) -> None:
-    decision = Decision(mode, baseline=BEST, patience=patience)
+    decision = StoppingRule(mode, baseline=BEST, patience=patience)
     for waited in range(1, 5):
         assert not decision.update(BEST, epoch=waited)
 
@@ -64,16 +64,16 @@ def test_patience_is_counted_as_documented(mode: Mode, patience: int) -> None:
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_first_score_is_compared_with_the_baseline(mode: Mode) -> None:
-    assert Decision(mode, baseline=BEST).best_score == BEST
-    assert Decision(mode).update(1e9, epoch=1)
-    assert Decision(mode).update(-1e9, epoch=1)
+    assert StoppingRule(mode, baseline=BEST).best_score == BEST
+    assert StoppingRule(mode).update(1e9, epoch=1)
+    assert StoppingRule(mode).update(-1e9, epoch=1)
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_non_finite_score_does_not_improve_and_may_stop(mode: Mode, score: float) -> None:
     for check_finite in (True, False):
-        decision = Decision(mode, check_finite=check_finite)
+        decision = StoppingRule(mode, check_finite=check_finite)
 
         assert not decision.update(score, epoch=1)
         assert (decision.reason is not None) is check_finite

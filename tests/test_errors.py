@@ -9,18 +9,18 @@ import pytest
 
 from hookbus import errors
 from hookbus.errors import (
-    CheckpointDamaged,
+    CheckpointCorruptedError,
     CheckpointError,
     ConfigError,
     HookbusError,
-    HookFailure,
+    HookStopIterationError,
     HookWarning,
     MetricError,
     ServiceError,
-    did_you_mean,
-    first_line,
-    in_one_line,
-    note_besides,
+    suggest_names,
+    format_error_first_line,
+    format_error,
+    add_failure_notes,
 )
 
 EXCEPTIONS = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, HookbusError)]
@@ -53,8 +53,8 @@ def test_every_exception_is_public_and_documented(exception: type[HookbusError])
 def test_exceptions_derive_from_builtin_types() -> None:
     assert issubclass(ServiceError, LookupError)
     assert issubclass(MetricError, KeyError)
-    assert issubclass(HookFailure, RuntimeError)
-    assert issubclass(CheckpointDamaged, CheckpointError)
+    assert issubclass(HookStopIterationError, RuntimeError)
+    assert issubclass(CheckpointCorruptedError, CheckpointError)
     assert issubclass(HookWarning, UserWarning)
 
 
@@ -73,17 +73,20 @@ def test_config_error_lists_every_problem() -> None:
     ],
 )
 def test_error_on_one_line_has_type_and_message(error: BaseException, line: str) -> None:
-    assert in_one_line(error) == line
+    assert format_error(error) == line
 
 
 def test_error_without_message_is_shown_by_its_type() -> None:
-    assert [first_line(error) for error in (ValueError(), ValueError(" a\nb"))] == ["ValueError", "ValueError: a"]
+    assert [format_error_first_line(error) for error in (ValueError(), ValueError(" a\nb"))] == [
+        "ValueError",
+        "ValueError: a",
+    ]
 
 
 def test_additional_failures_are_notes_of_the_error() -> None:
     first, error = ValueError("first"), KeyboardInterrupt()
     first.add_note("raised by hook 'a'")
-    note_besides(error, [ExceptionGroup("two", [first, TypeError("a\nb")]), OSError()])
+    add_failure_notes(error, [ExceptionGroup("two", [first, TypeError("a\nb")]), OSError()])
     assert error.__notes__ == [
         "also raised: ValueError: first (raised by hook 'a')",
         "also raised: TypeError: a b",
@@ -106,7 +109,7 @@ def test_metric_error_shows_its_message() -> None:
     ],
 )
 def test_hint_lists_close_matches_or_all_names(name: str, known: list[str], end: str) -> None:
-    assert did_you_mean(name, known) == end
+    assert suggest_names(name, known) == end
 
 
 def test_broken_str_does_not_hide_the_error() -> None:
@@ -114,4 +117,4 @@ def test_broken_str_does_not_hide_the_error() -> None:
         def __str__(self) -> str:
             raise ValueError
 
-    assert in_one_line(Broken()) == "Broken: (message not available: __str__ raised ValueError)"
+    assert format_error(Broken()) == "Broken: (message not available: __str__ raised ValueError)"

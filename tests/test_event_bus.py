@@ -10,7 +10,7 @@ from hookbus import every, hookimpl
 from hookbus.dispatch.actions import actionspec
 from hookbus.errors import PointError
 from hookbus.event_bus import EventBus
-from hookbus.points import Point, Unit, describe, per
+from hookbus.points import Point, Unit, parse_points, counted
 
 
 class Rendering:
@@ -19,7 +19,7 @@ class Rendering:
     def before_render(self, image: object = None) -> None:
         """Start of an image."""
 
-    @per("iter")
+    @counted("iter")
     def after_render(self, image: object = None) -> None:
         """End of an image."""
 
@@ -80,7 +80,7 @@ class RenderBus(EventBus):
     def __init__(self) -> None:
         super().__init__(
             order="nested",
-            points=describe(Rendering),
+            points=parse_points(Rendering),
             actions=Actions,
             prologue=lambda point, run: ["_clock.images += 1"] if point == "after_render" else [],
             epilogue=lambda point, run: [],

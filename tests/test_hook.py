@@ -104,7 +104,7 @@ def test_invalid_setting_raises_with_the_expected_value(settings: dict[str, Any]
 
 def test_unsupported_frequency_raises_with_the_alternative() -> None:
     class Config(HookConfig):
-        no_frequency = "not supported. Set interval: {value}."
+        frequency_error = "not supported. Set interval: {value}."
 
     with pytest.raises(ConfigError, match=r"^Own: frequency: not supported\. Set interval: 3\.$"):
         type("Own", (Hook,), {"Config": Config})(frequency=3)
@@ -260,11 +260,11 @@ def test_triggered_stages_are_points_in_the_order_of_a_run() -> None:
 def test_required_metrics_default_to_the_tracked_metrics() -> None:
     class Tracking(Hook):
         @property
-        def keeps_best_of(self) -> Any:
+        def best_metrics(self) -> Any:
             return {"accuracy": None, "val/loss": "less"}
 
-    assert (Hook().needs_metrics, Hook().gives_metrics) == ((), ())
-    assert Tracking().needs_metrics == ("accuracy", "val/loss")
+    assert (Hook().required_metrics, Hook().provided_metrics) == ((), ())
+    assert Tracking().required_metrics == ("accuracy", "val/loss")
 
 
 def test_default_state_is_empty() -> None:

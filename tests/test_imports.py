@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus._imports import cause_of, import_path, imported, nearest
+from hookbus._imports import describe_error, import_string, resolve_import, suggest_if_close
 
 
 @pytest.fixture
@@ -23,30 +23,30 @@ def write_module(current_directory: Path, name: str, text: str) -> None:
 
 
 def test_import_string_has_a_colon_or_dots() -> None:
-    assert import_path("pathlib:Path") is Path
-    assert import_path("pathlib.Path") is Path
-    assert import_path("pathlib:Path.home") == Path.home
+    assert import_string("pathlib:Path") is Path
+    assert import_string("pathlib.Path") is Path
+    assert import_string("pathlib:Path.home") == Path.home
 
 
 def test_modules_in_the_current_directory_are_imported(current_directory: Path) -> None:
     write_module(current_directory, "beside_me_1", "value = 3\n")
-    assert import_path("beside_me_1:value") == 3
+    assert import_string("beside_me_1:value") == 3
 
 
 def test_setting_is_an_object_or_an_import_string() -> None:
-    assert imported("json:dumps") is json.dumps
-    assert imported(json.dumps) is json.dumps
-    assert imported(None) is None
+    assert resolve_import("json:dumps") is json.dumps
+    assert resolve_import(json.dumps) is json.dumps
+    assert resolve_import(None) is None
 
 
 def test_failed_import_of_a_setting_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"^'json:dump5' cannot be imported: json has no 'dump5'\. Did you mean"):
-        imported("json:dump5")
+        resolve_import("json:dump5")
 
 
 def test_missing_module_is_named(current_directory: Path) -> None:
     with pytest.raises(ImportError) as caught:
-        import_path("nowhere_1:thing")
+        import_string("nowhere_1:thing")
     assert str(caught.value) == (
         "'nowhere_1:thing' cannot be imported: ModuleNotFoundError: No module named 'nowhere_1'."
     )
@@ -55,7 +55,7 @@ def test_missing_module_is_named(current_directory: Path) -> None:
 def test_close_match_is_suggested(current_directory: Path) -> None:
     write_module(current_directory, "beside_me_2", "def factory(): ...\n")
     with pytest.raises(ImportError) as caught:
-        import_path("beside_me_2:factoy")
+        import_string("beside_me_2:factoy")
     assert str(caught.value) == (
         "'beside_me_2:factoy' cannot be imported: beside_me_2 has no 'factoy'. Did you mean 'factory'?"
     )
@@ -64,7 +64,7 @@ def test_close_match_is_suggested(current_directory: Path) -> None:
 @pytest.mark.parametrize("path", [":x", "x:", "", ".", "a b:c"])
 def test_invalid_import_string_is_an_import_error(current_directory: Path, path: str) -> None:
     with pytest.raises(ImportError, match="cannot be imported"):
-        import_path(path)
+        import_string(path)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_invalid_import_string_is_an_import_error(current_directory: Path, path:
 def test_failed_import_has_cause_and_location(current_directory: Path, name: str, text: str, cause: str) -> None:
     write_module(current_directory, name, text)
     with pytest.raises(ImportError, match=cause):
-        import_path(f"{name}:x")
+        import_string(f"{name}:x")
 
 
 def test_error_in_an_installed_package_has_no_location() -> None:
@@ -87,22 +87,22 @@ def test_error_in_an_installed_package_has_no_location() -> None:
 
     with pytest.raises(ValueError, match="learning rate") as caught:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=-1.0)
-    assert cause_of(caught.value) == "ValueError: Invalid learning rate: -1.0"
+    assert describe_error(caught.value) == "ValueError: Invalid learning rate: -1.0"
 
 
 def test_multi_line_error_is_described_on_one_line() -> None:
-    assert cause_of(ValueError("one\n  two\n\nthree.")) == "ValueError: one two three"
-    assert cause_of(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert describe_error(ValueError("one\n  two\n\nthree.")) == "ValueError: one two three"
+    assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
 def test_only_close_matches_are_suggested() -> None:
-    assert nearest("epocs", ["epochs", "lr"]) == " Did you mean 'epochs'?"
-    assert nearest("nothing_like_it", ["epochs", "lr"]) == ""
+    assert suggest_if_close("epocs", ["epochs", "lr"]) == " Did you mean 'epochs'?"
+    assert suggest_if_close("nothing_like_it", ["epochs", "lr"]) == ""
 
 
 def test_error_in_hookbus_has_no_location() -> None:
     from hookbus.errors import ConfigError
-    from hookbus.training.scores import scores_from
+    from hookbus.training.scores import build_metrics
 
     with pytest.raises(ConfigError, match=r"and 'out_features'\. Name a function"):
-        scores_from(["torch.nn:Linear"])
+        build_metrics(["torch.nn:Linear"])

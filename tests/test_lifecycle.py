@@ -8,7 +8,7 @@ import pytest
 
 from hookbus import HookBus
 from hookbus.lifecycle import POINTS
-from hookbus.points import ALIASES, SPELLINGS, Point
+from hookbus.points import POINT_ALIASES, ARGUMENT_ALIASES, Point
 
 ITER = ("step", "batch_idx", "batch", "model")
 STEP = ("step", "batch_idx", "batch", "outputs", "loss")
@@ -107,10 +107,10 @@ def test_signature_is_valid_for_a_listener() -> None:
 
 
 def test_aliases_refer_to_existing_points_and_arguments() -> None:
-    assert dict(ALIASES) == {
+    assert dict(POINT_ALIASES) == {
         "before_training": "before_train",
         "after_training": "after_train",
         "before_step": "before_train_iter",
         "after_step": "after_train_iter",
     }
-    assert dict(SPELLINGS) == {"runner": "run", "data_batch": "batch"}
+    assert dict(ARGUMENT_ALIASES) == {"runner": "run", "data_batch": "batch"}

@@ -18,7 +18,7 @@ from hookbus import Hook, HookBus, Metrics, Priority, Run, Trainer
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
-from hookbus_logger.records import RecordingHook
+from hookbus_logger.records import MetricRecorder
 from hookbus_timer import IterTimerHook
 from tests.dying import run_in_fork
 from tests.toys import net, pairs
@@ -66,7 +66,7 @@ class EndingHook(Hook):
             self.METHODS[self.method](run)
 
 
-class AppendOnlyHook(RecordingHook):
+class AppendOnlyHook(MetricRecorder):
     """Writer whose records can be truncated from a step on, but not replaced, as in TensorBoard."""
 
     def __init__(self, path: Path, **settings: Any) -> None:

@@ -18,8 +18,8 @@ from hookbus.bus import HookBus
 from hookbus.errors import MetricError
 from hookbus.hook import Hook
 from hookbus.loop import Trainer
-from hookbus.metrics import Evaluation, Metrics, MetricStore, is_scalar, resolve
-from hookbus.ranks import Ranks
+from hookbus.metrics import EvaluationMeans, Metrics, MetricStore, is_scalar, resolve_metric_name
+from hookbus.ranks import Collectives
 
 NAMES = ["train/loss", "train/lr", "val/accuracy", "val/loss", "val/top_1"]
 
@@ -27,43 +27,43 @@ NAMES = ["train/loss", "train/lr", "val/accuracy", "val/loss", "val/top_1"]
 class TestNames:
     @pytest.mark.parametrize("name", ["val/accuracy", "val_accuracy", "accuracy"])
     def test_full_name_and_two_short_forms_are_the_same_metric(self, name: str) -> None:
-        assert resolve(name, NAMES) == "val/accuracy"
+        assert resolve_metric_name(name, NAMES) == "val/accuracy"
         assert Metrics({"val/accuracy": 0.5, "train/loss": 1.0})[name] == 0.5
 
     @pytest.mark.parametrize(
         ("name", "full_name"), [("val_top_1", "val/top_1"), ("top_1", "val/top_1"), ("lr", "train/lr")]
     )
     def test_name_with_an_underscore_is_resolved(self, name: str, full_name: str) -> None:
-        assert resolve(name, NAMES) == full_name
+        assert resolve_metric_name(name, NAMES) == full_name
 
     @pytest.mark.parametrize("name", ["val/a/accuracy", "val_a_accuracy", "a/accuracy"])
     def test_name_contains_the_loader_if_there_are_multiple_loaders(self, name: str) -> None:
-        assert resolve(name, ["val/a/accuracy", "val/b/accuracy"]) == "val/a/accuracy"
+        assert resolve_metric_name(name, ["val/a/accuracy", "val/b/accuracy"]) == "val/a/accuracy"
 
     def test_short_name_is_sufficient_if_only_one_loader_has_it(self) -> None:
-        assert resolve("accuracy", ["val/a/accuracy", "val/b/loss"]) == "val/a/accuracy"
+        assert resolve_metric_name("accuracy", ["val/a/accuracy", "val/b/loss"]) == "val/a/accuracy"
 
     def test_exact_name_takes_precedence(self) -> None:
-        assert resolve("val_loss", ["val_loss", "val/loss"]) == "val_loss"
-        assert resolve("val_loss", ["train/val_loss", "val/loss"]) == "val/loss"
+        assert resolve_metric_name("val_loss", ["val_loss", "val/loss"]) == "val_loss"
+        assert resolve_metric_name("val_loss", ["train/val_loss", "val/loss"]) == "val/loss"
 
     def test_ambiguous_name_raises_with_the_candidates(self) -> None:
         with pytest.raises(MetricError, match="Ambiguous metric 'loss': train/loss or val/loss. Use the full name"):
-            resolve("loss", NAMES)
+            resolve_metric_name("loss", NAMES)
 
     def test_unknown_name_raises_with_the_available_metrics(self) -> None:
         with pytest.raises(MetricError) as caught:
-            resolve("mIoU", NAMES)
+            resolve_metric_name("mIoU", NAMES)
 
         assert str(caught.value) == f"Unknown metric 'mIoU'. Available: {', '.join(NAMES)}."
 
     def test_unknown_name_raises_with_a_similar_name_if_there_is_one(self) -> None:
         with pytest.raises(MetricError, match="Unknown metric 'los'. Did you mean 'loss'. Available: train/loss."):
-            resolve("los", ["train/loss"])
+            resolve_metric_name("los", ["train/loss"])
         with pytest.raises(MetricError, match="Unknown metric 'val/los'. Did you mean 'val/loss'. Available: val/"):
-            resolve("val/los", ["val/loss"])
+            resolve_metric_name("val/los", ["val/loss"])
         with pytest.raises(MetricError, match="Unknown metric 'loss'. No metrics have been logged yet."):
-            resolve("loss", [])
+            resolve_metric_name("loss", [])
 
     @given(
         st.lists(st.sampled_from(["a", "b/c", "val/x", "val/l/x", "train/x"]), unique=True),
@@ -71,9 +71,9 @@ class TestNames:
     )
     def test_full_names_resolve_to_themselves_and_others_to_a_known_name(self, names: list[str], name: str) -> None:
         for full_name in names:
-            assert resolve(full_name, names) == full_name
+            assert resolve_metric_name(full_name, names) == full_name
         try:
-            assert resolve(name, names) in names
+            assert resolve_metric_name(name, names) in names
         except MetricError:
             assert name not in names
 
@@ -117,38 +117,38 @@ class TestMetrics:
 
 class TestEvaluation:
     def test_means_are_weighted_by_the_number_of_samples(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         for size, loss in [(4, 1.0), (4, torch.tensor(3.0)), (1, np.float32(11.0))]:
             evaluation.weight = size
             evaluation.add("loss", loss)
 
-        assert evaluation.results(Ranks()) == {"loss": (4 * 1 + 4 * 3 + 1 * 11) / 9}
+        assert evaluation.results(Collectives()) == {"loss": (4 * 1 + 4 * 3 + 1 * 11) / 9}
 
     def test_explicit_weight_takes_precedence(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         evaluation.add("loss", 1.0, weight=3)
         evaluation.add("loss", 5.0, weight=1)
 
-        assert evaluation.results(Ranks()) == {"loss": 2.0}
+        assert evaluation.results(Collectives()) == {"loss": 2.0}
 
     def test_weight_of_a_name_is_that_of_the_batches_that_logged_it(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         evaluation.weight = 2
         evaluation.add("a", 1.0)
         evaluation.weight = 6
         evaluation.add("a", 5.0)
         evaluation.add("b", 7.0)
 
-        assert evaluation.results(Ranks()) == {"a": 4.0, "b": 7.0}
+        assert evaluation.results(Collectives()) == {"a": 4.0, "b": 7.0}
 
     def test_mean_without_samples_is_nan(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         evaluation.add("a", 1.0, weight=0)
 
-        assert math.isnan(evaluation.results(Ranks())["a"])
+        assert math.isnan(evaluation.results(Collectives())["a"])
 
     def test_single_numbers_of_any_shape_and_type_are_averaged(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         for value in (
             torch.tensor([1.0]),
             torch.tensor(2.0, dtype=torch.bfloat16),
@@ -158,19 +158,19 @@ class TestEvaluation:
             evaluation.add("a", value)
         evaluation.add("b", True)
 
-        assert evaluation.results(Ranks()) == {"a": 2.0, "b": 1.0}
+        assert evaluation.results(Collectives()) == {"a": 2.0, "b": 1.0}
 
     def test_later_changes_of_a_tensor_have_no_effect(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         value = torch.tensor(1.0, dtype=torch.float64)
         evaluation.add("a", value)
         value.fill_(3.0)
         evaluation.add("a", value)
 
-        assert evaluation.results(Ranks()) == {"a": 2.0}
+        assert evaluation.results(Collectives()) == {"a": 2.0}
 
     def test_graph_is_released(self) -> None:
-        evaluation = Evaluation()
+        evaluation = EvaluationMeans()
         activation = torch.ones(3, requires_grad=True) * 2
         reference = weakref.ref(activation)
         evaluation.add("a", (activation * activation).sum())
@@ -178,7 +178,7 @@ class TestEvaluation:
         gc.collect()
 
         assert reference() is None
-        assert evaluation.results(Ranks()) == {"a": 12.0}
+        assert evaluation.results(Collectives()) == {"a": 12.0}
 
 
 class TestLog:
@@ -218,14 +218,14 @@ class TestLog:
         assert dict(store.latest()) == {"train/loss": 2.0, "val/accuracy": 0.5}
 
     def test_values_of_a_validation_are_separate_from_training(self) -> None:
-        store, evaluation = MetricStore(), Evaluation()
+        store, evaluation = MetricStore(), EvaluationMeans()
         store.log({"loss": 1.0})
-        store.evaluate(evaluation)
+        store.set_evaluation(evaluation)
         store.log({"loss": 5.0})
-        store.evaluate(None)
+        store.set_evaluation(None)
 
         assert dict(store.latest()) == {"train/loss": 1.0}
-        assert evaluation.results(Ranks()) == {"loss": 5.0}
+        assert evaluation.results(Collectives()) == {"loss": 5.0}
 
 
 class TestLogOutputs:
@@ -252,7 +252,7 @@ class TestLogOutputs:
     )
     def test_loss_and_every_number_of_the_outputs_are_logged(self, outputs: Any, loss: Any, expected: Any) -> None:
         store = self.make_watched_store()
-        store.note(outputs, loss)
+        store.log_outputs(outputs, loss)
 
         assert dict(store.latest()) == expected
 
@@ -261,32 +261,32 @@ class TestLogOutputs:
             pass
 
         store = self.make_watched_store()
-        store.note(ModelOutput(loss=torch.tensor(1.0)), None)
+        store.log_outputs(ModelOutput(loss=torch.tensor(1.0)), None)
 
         assert dict(store.latest()) == {"train/loss": 1.0}
 
     def test_output_of_a_single_sample_batch_is_not_a_metric(self) -> None:
         store = self.make_watched_store()
-        store.note({"loss": torch.tensor(1.0), "output": torch.ones(1, 1)}, None)
+        store.log_outputs({"loss": torch.tensor(1.0), "output": torch.ones(1, 1)}, None)
 
         assert list(store.latest()) == ["train/loss"]
 
     def test_separate_loss_that_is_not_a_number_is_an_error(self) -> None:
         with pytest.raises(MetricError, match="Metric 'loss': expected a single number, got a value of shape"):
-            self.make_watched_store().note(None, torch.ones(2))
+            self.make_watched_store().log_outputs(None, torch.ones(2))
 
     @pytest.mark.parametrize("loss", [torch.tensor(3.0), 3.0, torch.tensor([3.0])])
     def test_last_loss_is_available_without_a_window(self, loss: Any) -> None:
         store = MetricStore()
         for value in (1.0, loss):
-            store.note({"loss": value, "accuracy": 0.5}, None)
+            store.log_outputs({"loss": value, "accuracy": 0.5}, None)
             store.row += 1
 
         assert dict(store.latest()) == {"train/loss": 3.0}
 
     def test_invalid_loss_is_ignored_without_a_window(self) -> None:
         store = MetricStore()
-        store.note({"loss": torch.ones(3)}, None)
+        store.log_outputs({"loss": torch.ones(3)}, None)
 
         assert dict(store.latest()) == {}
         assert store.state_dict()["columns"] == {}
@@ -296,7 +296,7 @@ class TestLogOutputs:
         store = self.make_watched_store() if watched else MetricStore()
         activation = torch.ones(3, requires_grad=True) * 2
         reference = weakref.ref(activation)
-        store.note({"loss": (activation * activation).sum()}, None)
+        store.log_outputs({"loss": (activation * activation).sum()}, None)
         del activation
         gc.collect()
 
@@ -304,13 +304,13 @@ class TestLogOutputs:
         assert store.latest()["train/loss"] == 12.0
 
     def test_outputs_of_a_validation_belong_to_the_evaluation(self) -> None:
-        store, evaluation = self.make_watched_store(), Evaluation()
-        store.evaluate(evaluation)
-        store.note({"loss": torch.tensor(2.0), "hits": 3}, None)
-        store.note(None, torch.tensor(4.0))
-        store.evaluate(None)
+        store, evaluation = self.make_watched_store(), EvaluationMeans()
+        store.set_evaluation(evaluation)
+        store.log_outputs({"loss": torch.tensor(2.0), "hits": 3}, None)
+        store.log_outputs(None, torch.tensor(4.0))
+        store.set_evaluation(None)
 
-        assert evaluation.results(Ranks()) == {"loss": 3.0, "hits": 3.0}
+        assert evaluation.results(Collectives()) == {"loss": 3.0, "hits": 3.0}
         assert dict(store.latest()) == {}
 
 

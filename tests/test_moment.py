@@ -15,7 +15,7 @@ from hookbus import HookBus, between, every, hookimpl, last, once
 from hookbus.clock import Clock
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 from hookbus.points import Unit
 from hookbus.when import Schedule
 from tests import toys
@@ -66,7 +66,7 @@ def train(plan: Plan, schedule: Schedule) -> dict[str, list[int]]:
         clock.epoch_length = len(plan.epochs[0]) if len({len(sizes) for sizes in plan.epochs}) == 1 else None
         if state is not None:
             clock.load_state_dict(state)
-            bus.changed()
+            bus.invalidate()
         state = train_until_break(plan, bus)
         if state is None:
             return called
@@ -269,8 +269,8 @@ def test_validation_epoch_counts_as_the_current_iteration(name: str) -> None:
     clock.begin_epoch()
     for _ in range(15):
         clock.end_iter(None)
-    moment = PointMoment(clock, POINTS[name])
-    assert moment.span("iter") == (15, 15)
+    moment = PointCounters(clock, POINTS[name])
+    assert moment.range("iter") == (15, 15)
     assert not every(10, unit="iter").due(moment)
     assert every(1).due(moment)
 
@@ -349,7 +349,7 @@ def test_schedules_in_epochs_are_not_due_in_a_truncated_epoch() -> None:
     bus.fire("before_epoch")
     bus.fire("after_train_iter")
     bus.fire("after_train_iter")
-    clock.cut_epoch()
+    clock.truncate_epoch()
     bus.fire("after_epoch")
     assert called == {"every": [], "not": [], "between": [], "iter": [1]}
 
@@ -387,7 +387,7 @@ def train_by_time(durations: list[float], breaks: Collection[int] = (), disturb:
         clock.timer = lambda: now[0]
         if state is not None:
             clock.load_state_dict(state)
-            bus.changed()
+            bus.invalidate()
         bus.fire("before_train")
         while done < len(durations):
             bus.fire("before_epoch")

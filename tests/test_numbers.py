@@ -12,7 +12,7 @@ from hookbus.errors import ConfigError
 
 @pytest.mark.parametrize(("value", "least"), [(1, 1), (0, 0), (7, 1), (10**30, 1)])
 def test_sufficiently_large_integer_is_valid(value: int, least: int) -> None:
-    assert check_count(value, "epochs", least=least) is None  # type: ignore[func-returns-value]
+    assert check_count(value, "epochs", minimum=least) is None  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", None])

@@ -13,19 +13,19 @@ import pytest
 from hookbus import Hook
 from hookbus._packages import (
     HOOKS_GROUP,
-    class_of_entry,
-    distribution_of,
-    entry_point_of,
+    hook_names_of_entry,
+    get_distribution,
+    get_entry_point_name,
     entry_points,
-    module_of,
-    normalized,
-    package_of,
-    parts_of,
-    point_specs,
-    unreadable,
+    get_module_name,
+    normalize_name,
+    package_label,
+    split_entry_point,
+    load_point_specs,
+    broken_distributions,
 )
-from hookbus.discovery import find, load
-from hookbus.errors import PluginImportError, PluginNotFound
+from hookbus.discovery import find_entry, load_entry
+from hookbus.errors import PluginImportError, PluginNotFoundError
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -39,23 +39,23 @@ class TestWithoutAPackage:
     def test_loose_module_is_named_by_itself(self) -> None:
         hook = LooseHook()
         hook.__module__ = "loose_module_1"
-        assert package_of(hook) == "module loose_module_1"
-        assert distribution_of("loose_module_1") is None
+        assert package_label(hook) == "module loose_module_1"
+        assert get_distribution("loose_module_1") is None
 
     def test_class_of_the_script_is_named_your_script(self) -> None:
         hook = LooseHook()
         hook.__module__ = "__main__"
-        assert package_of(hook) == "your script"
+        assert package_label(hook) == "your script"
 
     def test_unpublished_class_has_no_entry_point(self) -> None:
-        assert entry_point_of(LooseHook) is None
-        assert class_of_entry("LooseHook") == set()
-        assert point_specs({"after_nothing_at_all"}, "loose_module_1") == []
+        assert get_entry_point_name(LooseHook) is None
+        assert hook_names_of_entry("LooseHook") == set()
+        assert load_point_specs({"after_nothing_at_all"}, "loose_module_1") == []
 
 
 def test_module_of_modules_and_objects() -> None:
-    assert module_of(types) == "types"
-    assert module_of(LooseHook()) == LooseHook.__module__
+    assert get_module_name(types) == "types"
+    assert get_module_name(LooseHook()) == LooseHook.__module__
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_module_of_modules_and_objects() -> None:
     [("pkg.mod:Cls", ("pkg.mod", "Cls")), ("pkg.mod", ("pkg.mod", "")), ("not a valid!value", ("", ""))],
 )
 def test_malformed_entry_point_has_no_module(value: str, parts: tuple[str, str]) -> None:
-    assert parts_of(EntryPoint("x", value, "hookbus.hooks")) == parts
+    assert split_entry_point(EntryPoint("x", value, "hookbus.hooks")) == parts
 
 
 def test_distribution_of_a_library_is_found_by_its_module() -> None:
-    distribution = distribution_of("pluggy.something")
+    distribution = get_distribution("pluggy.something")
     assert distribution is not None
     assert distribution.name == "pluggy"
 
@@ -135,23 +135,23 @@ class TestBrokenMetadata:
 
         assert self.is_published("good_one")
         assert not self.is_published("bad_one")
-        assert unreadable() == {str(tmp_path): "its METADATA file contains no name"}
+        assert broken_distributions() == {str(tmp_path): "its METADATA file contains no name"}
 
     def test_malformed_entry_points_are_skipped_and_reported(self, install: Install) -> None:
         install("good", "[hookbus.hooks]\ngood_one = nowhere:Good\n")
         install("bad", "[hookbus.hooks]\nbad_one\n")
 
         assert self.is_published("good_one")
-        assert unreadable() == {"bad": "its entry_points.txt is malformed"}
+        assert broken_distributions() == {"bad": "its entry_points.txt is malformed"}
         with pytest.raises(
-            PluginNotFound, match=r"The entry points of bad cannot be read: its entry_points.txt is malformed\."
+            PluginNotFoundError, match=r"The entry points of bad cannot be read: its entry_points.txt is malformed\."
         ):
-            find("bad_one")
+            find_entry("bad_one")
 
     def test_unrelated_broken_package_is_not_reported(self, install: Install) -> None:
         install("stranger", "[console_scripts]\nbroken\n")
 
-        assert unreadable() == {}
+        assert broken_distributions() == {}
 
 
 def test_import_error_of_a_point_names_its_package(install: Install) -> None:
@@ -160,7 +160,7 @@ def test_import_error_of_a_point_names_its_package(install: Install) -> None:
     with pytest.raises(
         PluginImportError, match="some-points 1.0 publishes the point 'after_some_thing', but nowhere_at_all"
     ):
-        point_specs({"after_some_thing"})
+        load_point_specs({"after_some_thing"})
 
 
 def test_base_exception_at_import_is_an_error(install: Install, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_base_exception_at_import_is_an_error(install: Install, tmp_path: Path) 
     install("skips", "[hookbus.hooks]\nskips = skips_itself:SkipsHook\n")
 
     with pytest.raises(PluginImportError, match="skips 1.0 publishes 'skips', but .* Skipped: not here"):
-        load(find("skips"))
+        load_entry(find_entry("skips"))
 
 
 def test_module_as_a_hook_is_not_blocked_without_the_variable(
@@ -177,8 +177,8 @@ def test_module_as_a_hook_is_not_blocked_without_the_variable(
     monkeypatch.delenv("HOOKBUS_BLOCK", raising=False)
     install("modules", "[hookbus.hooks]\na_module = types\n")
 
-    assert find("a_module").blocked is False
+    assert find_entry("a_module").blocked is False
 
 
 def test_package_names_are_normalized() -> None:
-    assert normalized("Hookbus__EMA.x") == "hookbus-ema-x"
+    assert normalize_name("Hookbus__EMA.x") == "hookbus-ema-x"

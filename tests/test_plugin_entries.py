@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 LISTED = """
     import os, warnings
-    from hookbus.config import read_config
-    from hookbus._plugin_entries import listed_names
-    from hookbus.discovery import offers
+    from hookbus.config import parse_config
+    from hookbus._plugin_entries import short_names
+    from hookbus.discovery import list_entries
     warnings.simplefilter("ignore")
-    names = list(listed_names(offers()).values())
+    names = list(short_names(list_entries()).values())
     named, blocked = {}, {}
     for name in names:
         os.environ["HOOKBUS_BLOCK"] = name
-        config, problems = read_config({"hooks": [{"type": name}, "greet"]})
+        config, problems = parse_config({"hooks": [{"type": name}, "greet"]})
         blocked[name] = len(config.hooks), problems
     os.environ["HOOKBUS_BLOCK"] = ""
     for name in set(names) - {"killing", "leaving"}:
-        named[name] = read_config({"hooks": [{"type": name}]})[1]
+        named[name] = parse_config({"hooks": [{"type": name}]})[1]
     answer = {"named": named, "blocked": blocked}
 """
 

@@ -6,7 +6,7 @@ import pytest
 
 from hookbus.errors import PointError
 from hookbus.markers import hookspec
-from hookbus.points import ALIASES, Point, check_point, describe
+from hookbus.points import POINT_ALIASES, Point, check_point, parse_points
 
 
 class Rendering:
@@ -29,7 +29,7 @@ class Rendering:
 
 
 def test_spec_class_declares_its_public_methods() -> None:
-    points = describe(Rendering)
+    points = parse_points(Rendering)
     doc = "An image is about to be drawn.\n\nIt may be changed."
     assert points == {
         "before_render": Point("before_render", ("image",), "epoch", doc, ("int",)),
@@ -43,7 +43,7 @@ def test_argument_type_is_shown_without_none(annotation: object) -> None:
         def after_render(self, image): ...  # type: ignore[no-untyped-def]
 
     Spec.after_render.__annotations__["image"] = annotation
-    assert describe(Spec)["after_render"].types == ("int",)
+    assert parse_points(Spec)["after_render"].types == ("int",)
 
 
 @pytest.mark.parametrize("signature", ["self, *args", "self, **kwargs"])
@@ -51,7 +51,7 @@ def test_spec_with_args_or_kwargs_raises(signature: str) -> None:
     namespace: dict[str, type] = {}
     exec(f"class Spec:\n    def after_render({signature}): ...", namespace)
     with pytest.raises(PointError, match="Name every argument of the point after_render"):
-        describe(namespace["Spec"])
+        parse_points(namespace["Spec"])
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_spec_with_args_or_kwargs_raises(signature: str) -> None:
 )
 def test_invalid_point_raises_with_the_reason(point: Point, message: str) -> None:
     with pytest.raises(PointError) as caught:
-        check_point(point, taken=ALIASES)
+        check_point(point, taken=POINT_ALIASES)
     assert message in str(caught.value)
 
 
 def test_valid_custom_point_is_accepted() -> None:
-    check_point(Point("after_render", ("image", "seconds"), "seconds", "", ("Any", "Any")), taken=ALIASES)
+    check_point(Point("after_render", ("image", "seconds"), "seconds", "", ("Any", "Any")), taken=POINT_ALIASES)

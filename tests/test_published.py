@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hookbus._published import PUBLISHED, package_publishing
+from hookbus._published import PUBLISHED_HOOKS, get_publishing_package
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
 
 FINDING = """
     import json, os
-    from hookbus.discovery import find
-    from hookbus.errors import PluginNotFound
+    from hookbus.discovery import find_entry
+    from hookbus.errors import PluginNotFoundError
 
     answer = {}
     for name in json.loads(os.environ["NAMES"]):
         try:
-            find(name)
-        except PluginNotFound as error:
+            find_entry(name)
+        except PluginNotFoundError as error:
             answer[name] = str(error)
 """
 
@@ -29,14 +29,14 @@ FINDING = """
 @pytest.fixture(scope="module")
 def missing(bare_environment: Environment) -> dict[str, str]:
     """Return the errors of the names of all hooks of the project if none is installed."""
-    names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
+    names = [name for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for name in pair]
     answer: dict[str, str] = bare_environment.answer(FINDING, NAMES=json.dumps(names))
     return answer
 
 
 @pytest.mark.parametrize(
     ("package", "name"),
-    [(package, name) for package, hooks in PUBLISHED.items() for pair in hooks.items() for name in pair],
+    [(package, name) for package, hooks in PUBLISHED_HOOKS.items() for pair in hooks.items() for name in pair],
 )
 def test_missing_hook_of_the_project_names_its_package(missing: dict[str, str], package: str, name: str) -> None:
     assert missing[name] == f"The hook {name!r} is not installed. Run: pip install {package}"
@@ -48,10 +48,10 @@ def test_close_match_among_published_hooks_is_suggested(environment: Environment
 
 
 def test_package_of_a_missing_hook_is_known() -> None:
-    assert package_publishing("ema") == package_publishing("EMAHook") == "hookbus-ema"
-    assert package_publishing("unknown") is None
+    assert get_publishing_package("ema") == get_publishing_package("EMAHook") == "hookbus-ema"
+    assert get_publishing_package("unknown") is None
 
 
 def test_published_names_are_unique() -> None:
-    names = [name for hooks in PUBLISHED.values() for pair in hooks.items() for name in pair]
+    names = [name for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for name in pair]
     assert len(set(names)) == len(names)

@@ -18,7 +18,7 @@ from hookbus import Hook, HookBus
 from hookbus.errors import HookWarning, RequestError
 from hookbus.lifecycle import POINTS
 from hookbus.metrics import Metrics
-from hookbus.requests import BOUNDARIES, SETTLING, Kind, Queue, Request
+from hookbus.requests import BOUNDARIES, VALIDATION_POINTS, RequestKind, Queue, Request
 from hookbus.run import Run
 from hookbus.testing import RecordingBus, fake_training
 
@@ -71,26 +71,26 @@ def iterate(bus: Any, iterations: int) -> None:
 # -- the queue -------------------------------------------------------------------------------------------------
 
 
-def request(kind: Kind, by: str) -> Request:
+def request(kind: RequestKind, by: str) -> Request:
     return Request(kind, by, "why", 0, 0, 0)
 
 
 def test_requests_of_one_type_are_taken_sorted_by_requester() -> None:
     queue = Queue()
     assert not queue
-    stops, save = [request(Kind.STOP, name) for name in "bca"], request(Kind.SAVE, "a")
+    stops, save = [request(RequestKind.STOP, name) for name in "bca"], request(RequestKind.SAVE, "a")
     for pending in (stops[0], save, *stops[1:]):
         queue.add(pending)
     assert queue
-    assert queue.take(Kind.STOP) == [stops[2], stops[0], stops[1]]
-    assert queue.take(Kind.STOP) == []
+    assert queue.take(RequestKind.STOP) == [stops[2], stops[0], stops[1]]
+    assert queue.take(RequestKind.STOP) == []
     assert queue.waiting == [save]
     assert list(queue.history) == [stops[2], stops[0], stops[1]]
 
 
 def test_pending_requests_can_be_dropped() -> None:
     queue = Queue()
-    waiting = [request(Kind.STOP, "b"), request(Kind.SAVE, "b"), request(Kind.VALIDATE, "a")]
+    waiting = [request(RequestKind.STOP, "b"), request(RequestKind.SAVE, "b"), request(RequestKind.VALIDATE, "a")]
     for pending in waiting:
         queue.add(pending)
     assert queue.drop() == [waiting[2], waiting[1], waiting[0]]
@@ -99,13 +99,13 @@ def test_pending_requests_can_be_dropped() -> None:
 
 
 def test_request_is_formatted_as_requester_and_reason() -> None:
-    assert str(request(Kind.STOP, "early_stopping")) == "early_stopping: why"
-    assert str(Request(Kind.STOP, "loop", "", 0, 0, 0)) == "loop"
+    assert str(request(RequestKind.STOP, "early_stopping")) == "early_stopping: why"
+    assert str(Request(RequestKind.STOP, "loop", "", 0, 0, 0)) == "loop"
 
 
 def test_requests_are_processed_at_points_of_the_lifecycle() -> None:
-    assert set(POINTS) > SETTLING > BOUNDARIES
-    assert {"before_train", "after_train_epoch"} == SETTLING - BOUNDARIES
+    assert set(POINTS) > VALIDATION_POINTS > BOUNDARIES
+    assert {"before_train", "after_train_epoch"} == VALIDATION_POINTS - BOUNDARIES
 
 
 # -- requester, reason and counts ------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_request_contains_requester_reason_and_counts(bus: Any) -> None:
         bus.emit("before_train_epoch")
         iterate(bus, 3)
     (stop,) = run.stops
-    assert stop == Request(Kind.STOP, "requester", "enough", 0, 2, 3, {"outcome": "preempted"})
+    assert stop == Request(RequestKind.STOP, "requester", "enough", 0, 2, 3, {"outcome": "preempted"})
     assert list(run.queue.history) == [stop]
     assert run.outcome == "preempted"
 
@@ -150,7 +150,7 @@ def test_requester_is_the_function_hook_thread_or_loop(bus: Any) -> None:
     for point in ("before_train", "before_epoch", "before_train_epoch"):
         bus.fire(point)
     make_request(run)
-    requesters = [pending.by for pending in (*run.stops, *run.queue.waiting)]
+    requesters = [pending.requested_by for pending in (*run.stops, *run.queue.waiting)]
     assert requesters == ["function", "inner", "outer", "background", "loop"]
 
 
@@ -256,7 +256,7 @@ def test_records_validations_saves_and_stops_are_processed_in_this_order(
         "saver writes",
         "stopped: True",
     ]
-    assert bus.fired == [
+    assert bus.emitted_points == [
         *("before_run", "before_train", "before_train_iter", "after_train_iter"),
         *("before_val", "before_val_epoch", "after_val_epoch", "after_val"),
         *("before_save_checkpoint", "after_save_checkpoint"),
@@ -334,7 +334,7 @@ def test_one_validation_is_executed_for_all_requests(bus: Any) -> None:
     with bus.run(validate=lambda run: steps.append(run.steps_done)) as run:
         iterate(bus, 2)
     assert steps == [1]
-    assert [processed.by for processed in run.queue.history] == ["a", "b"]
+    assert [processed.requested_by for processed in run.queue.history] == ["a", "b"]
 
 
 def test_validation_is_not_repeated_without_an_optimizer_step(bus: Any) -> None:
@@ -447,7 +447,7 @@ def test_saves_of_one_boundary_are_one_per_saver(bus: Any, log: list[str]) -> No
         "own plans b: x, c: x at step 1",
         "own writes",
     ]
-    assert [dict(arguments) for arguments in bus.arguments("after_save_checkpoint")] == [
+    assert [dict(arguments) for arguments in bus.get_arguments("after_save_checkpoint")] == [
         {"path": Path("other.pth"), "is_best": True, "metrics": run.metrics.results},
         {"path": Path("own.pth"), "is_best": False, "metrics": run.metrics.results},
     ]
@@ -482,13 +482,13 @@ def test_skipped_or_failed_save_emits_no_after_save_checkpoint(
     bus.register(requesting_hook("after_train_iter", save_request(FakeSaver(log, name, result))))
     with bus.run(model=nn.Linear(1, 1)):
         iterate(bus, 1)
-    assert [point for point in bus.fired if "checkpoint" in point] == events
+    assert [point for point in bus.emitted_points if "checkpoint" in point] == events
 
 
 def test_save_request_uses_the_saver_of_the_run_by_default(bus: Any, log: list[str]) -> None:
     bus.register(requesting_hook("after_train_iter", save_request(reason="last")))
     with bus.run(model=nn.Linear(1, 1)) as run:
-        run.provide("saver", FakeSaver(log))
+        run.provide("checkpoint_saver", FakeSaver(log))
         iterate(bus, 1)
     assert log[0] == "saver plans requester: last at step 1"
 
@@ -553,8 +553,8 @@ def test_skipped_iteration_is_in_the_history_and_is_counted(bus: Any) -> None:
             bus.emit("after_train_iter", batch_idx=i)
     assert skipped == [False, True, False]
     (request,) = run.queue.history
-    assert (request.kind, request.by, request.reason, request.iteration) == (
-        Kind.SKIP_ITER,
+    assert (request.kind, request.requested_by, request.reason, request.iteration) == (
+        RequestKind.SKIP_ITER,
         "requester",
         "bad batch",
         1,
@@ -576,7 +576,7 @@ def test_epoch_ended_by_a_request_counts_and_the_next_one_begins(bus: Any) -> No
     bus.register(requesting_hook("after_train_iter", lambda run: run.request_stop_epoch("seen enough"), at=12))
     run = train(bus, epochs=3, batches=10)
     assert (run.iters_done, run.epochs_done, run.epoch_complete) == (22, 3, True)
-    assert [arguments["epoch"] for arguments in bus.arguments("after_epoch")] == [0, 1, 2]
+    assert [arguments["epoch"] for arguments in bus.get_arguments("after_epoch")] == [0, 1, 2]
 
 
 def test_epoch_does_not_count_if_the_run_is_stopped_as_well(bus: Any) -> None:
@@ -648,7 +648,7 @@ class TestFailureOfRequestedWork:
     def test_failing_saver_with_on_error_warn_warns(self) -> None:
         class FailingSaver(Hook):
             def before_run(self, run: Run) -> None:
-                run.provide("saver", self)
+                run.provide("checkpoint_saver", self)
 
             def after_train_iter(self, run: Run) -> None:
                 run.request_save(saver=self)

@@ -13,7 +13,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus.metrics import Metrics
-from hookbus.run import Best, Run
+from hookbus.run import BestResult, Run
 from hookbus.testing import RecordingBus, fake_training
 from tests import toys
 
@@ -39,20 +39,20 @@ class TestOptimizerSteps:
         model = nn.Linear(1, 1)
         bus, optimizer = HookBus(), torch.optim.SGD(model.parameters(), lr=0.1)
         with bus.run(model=model, optimizer=optimizer) as run:
-            assert not run.mid_accumulation
+            assert not run.accumulating
             iterate(bus, 1)
-            assert run.mid_accumulation
+            assert run.accumulating
             optimizer.step()
             iterate(bus, 1)
-            assert not run.mid_accumulation
+            assert not run.accumulating
         with HookBus().run() as run:
             iterate(run.bus, 1)
-            assert not run.mid_accumulation
+            assert not run.accumulating
 
     def test_run_of_a_trainer_is_accumulating_between_micro_batches(self) -> None:
         seen: list[bool] = []
         training = toys.trainer(iterations=4, accumulate=2)
-        training.bus.on("after_train_iter")(lambda run: seen.append(run.mid_accumulation))
+        training.bus.on("after_train_iter")(lambda run: seen.append(run.accumulating))
         training.fit()
         assert seen == [True, False, True, False]
 
@@ -134,14 +134,18 @@ class TestServes:
     ) -> None:
         monkeypatch.setenv("RANK", rank)
         run = HookBus().current
-        assert (run.serves(MainRankHook()), run.serves(Hook()), run.serves(object())) == (expected, True, True)
+        assert (
+            run.runs_on_this_rank(MainRankHook()),
+            run.runs_on_this_rank(Hook()),
+            run.runs_on_this_rank(object()),
+        ) == (expected, True, True)
 
 
 class TestState:
     def trained_run(self) -> Run:
         run = fake_training(epochs=2, scores=lambda epoch: {"loss": 0.5 / epoch}).run
-        run.best["val/loss"] = Best(0.25, epoch=2, step=6, weights="averaged", path=Path("best.pth"))
-        run.best["val/accuracy"] = Best(0.5, epoch=1, step=3)
+        run.best["val/loss"] = BestResult(0.25, epoch=2, step=6, weights="averaged", path=Path("best.pth"))
+        run.best["val/accuracy"] = BestResult(0.5, epoch=1, step=3)
         return run
 
     def test_state_restores_another_run_to_the_same_position(self) -> None:
@@ -158,7 +162,7 @@ class TestState:
     def test_restored_state_replaces_the_best_results(self) -> None:
         other = HookBus().current
         best = other.best
-        other.best["val/f1"] = Best(0.1, 1, 1)
+        other.best["val/f1"] = BestResult(0.1, 1, 1)
         other.load_state_dict(self.trained_run().state_dict())
         assert sorted(other.best) == ["val/accuracy", "val/loss"]
         assert other.best is best
@@ -175,11 +179,11 @@ class TestContinuedRun:
     def test_continued_run_keeps_counts_metrics_and_best_results(self) -> None:
         bus = RecordingBus()
         first = fake_training(bus=bus, epochs=1, scores=lambda epoch: {"loss": 0.5}).run
-        first.best["val/loss"] = Best(0.5, 1, 3)
-        first.unclaimed["gone"] = {"state": {}}
+        first.best["val/loss"] = BestResult(0.5, 1, 3)
+        first.orphaned_hook_states["gone"] = {"state": {}}
         second = fake_training(bus=bus, epochs=1, scores=lambda epoch: {"loss": 0.5}).run
         assert second is not first
-        assert (second.iters_done, second.best, second.unclaimed) == (3, first.best, {"gone": {"state": {}}})
+        assert (second.iters_done, second.best, second.orphaned_hook_states) == (3, first.best, {"gone": {"state": {}}})
         assert dict(second.metrics.results) == {"val/loss": 0.5}
         assert (second.stops, second.outcome, second.exception) == ([], "finished", None)
 

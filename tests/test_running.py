@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hookbus._running import asking, failed, nested
+from hookbus._running import current_listener, failing_listener, in_nested_event
 from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener, compile_point
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 from hookbus.points import Point
 
 
@@ -21,7 +21,7 @@ def propagate(*_: Any) -> bool:
 def compiled(listeners: list[Listener], point: Point | None = None, **options: Any) -> Callable[..., None]:
     settings: dict[str, Any] = {"run": None, "fill": {}, "names": {}, "recover": propagate, **options}
     point = point or POINTS["after_train_iter"]
-    return compile_point(point, listeners, Clock(), counter_view=PointMoment, **settings)
+    return compile_point(point, listeners, Clock(), counter_view=PointCounters, **settings)
 
 
 def test_failing_listener_is_found_from_the_traceback() -> None:
@@ -32,19 +32,19 @@ def test_failing_listener_is_found_from_the_traceback() -> None:
     raisers: list[Listener | None] = []
 
     def recover(error: Exception, raiser: Listener, *_: Any) -> bool:
-        raisers.append(failed(error))
+        raisers.append(failing_listener(error))
         return False
 
     compiled(listeners, recover=recover)()
     assert raisers == [listeners[1]]
-    assert failed(ValueError()) is None
+    assert failing_listener(ValueError()) is None
 
 
 def test_current_listener_is_the_innermost_running_one() -> None:
     seen: list[str | None] = []
 
     def ask() -> None:
-        listener = asking()
+        listener = current_listener()
         seen.append(listener.hook if listener else None)
 
     inner = compiled([Listener("inner", None, "after_train_iter", ask, ())])
@@ -64,7 +64,7 @@ def test_current_listener_is_none_in_another_thread() -> None:
     seen: list[Listener | None] = []
 
     def start() -> None:
-        thread = threading.Thread(target=lambda: seen.append(asking()))
+        thread = threading.Thread(target=lambda: seen.append(current_listener()))
         thread.start()
         thread.join()
 
@@ -77,7 +77,7 @@ def test_events_are_nested_within_one_run_only() -> None:
     run, other_run = object(), object()
 
     def record(where: str) -> Callable[[], None]:
-        return lambda: seen.append((where, nested(run)))
+        return lambda: seen.append((where, in_nested_event(run)))
 
     def fire(event_run: object, where: str, inside: Callable[[], None] = lambda: None) -> Callable[[], None]:
         both = Listener("a", None, "cleanup", lambda: (record(where)(), inside()), ())

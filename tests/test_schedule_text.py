@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus import between, every, last, once
-from hookbus._schedule_text import parse
+from hookbus._schedule_text import parse_schedule
 from hookbus.errors import ConfigError
 from hookbus.points import Unit
 from hookbus.when import Schedule
@@ -40,14 +40,14 @@ written = st.recursive(
 @settings(deadline=None)
 @given(written)
 def test_repr_of_a_schedule_can_be_parsed(schedule: Schedule) -> None:
-    assert parse(repr(schedule)) == schedule
+    assert parse_schedule(repr(schedule)) == schedule
 
 
 def test_parser_accepts_whitespace_and_operators() -> None:
-    assert parse(" every( 100 )&between(1,1000) ") == every(100) & between(1, 1000)
-    assert parse("~every(2) | last(unit='epoch')") == ~every(2) | last(unit="epoch")
-    assert parse("once()") == once(1)
-    assert parse("once(1) | every(2) & last") == once(1) | (every(2) & last)
+    assert parse_schedule(" every( 100 )&between(1,1000) ") == every(100) & between(1, 1000)
+    assert parse_schedule("~every(2) | last(unit='epoch')") == ~every(2) | last(unit="epoch")
+    assert parse_schedule("once()") == once(1)
+    assert parse_schedule("once(1) | every(2) & last") == once(1) | (every(2) & last)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_parser_accepts_whitespace_and_operators() -> None:
 )
 def test_invalid_text_raises_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(text)
+        parse_schedule(text)
     message = str(caught.value)
     assert reason in message
     assert message.endswith("Use every(50), between(1, 1000), once(12) or last, combined by &, | and ~.")
@@ -93,7 +93,7 @@ def test_invalid_text_raises_with_the_reason(text: str, reason: str) -> None:
 @pytest.mark.parametrize("text", ["every(0)", "between(3, 1)", "once(0)", "every(2, unit='epochs')"])
 def test_text_with_an_invalid_number_raises(text: str) -> None:
     with pytest.raises(ConfigError):
-        parse(text)
+        parse_schedule(text)
 
 
 @settings(deadline=None)
@@ -102,8 +102,8 @@ def test_any_text_yields_a_schedule_or_config_error_without_warning(text: str) -
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            schedule = parse(text)
+            schedule = parse_schedule(text)
         except ConfigError:
             schedule = None
     assert caught == []
-    assert schedule is None or parse(repr(schedule)) == schedule
+    assert schedule is None or parse_schedule(repr(schedule)) == schedule

@@ -12,11 +12,11 @@ import torch
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus.config import load_config
-from hookbus.errors import ConfigError, OrderError, RequestError, WorkDirError, in_one_line
-from hookbus.ranks import Ranks
+from hookbus.errors import ConfigError, OrderError, RequestError, WorkDirError, format_error
+from hookbus.ranks import Collectives
 from hookbus.run import Run
 from hookbus.runs.workdir import read_status
-from hookbus.session import claim_for
+from hookbus.session import acquire_work_dir
 from hookbus.testing import RecordingBus
 from tests import toys
 
@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 class TestStart:
     def test_run_starts_on_entry_and_ends_on_exit(self) -> None:
         bus = RecordingBus()
-        assert not bus.current.alive
+        assert not bus.current.is_running
         with bus.run() as run:
             assert bus.current is run
-            assert (bus.fired, run.alive, run.outcome) == (["before_run"], True, "running")
-        assert (bus.fired, run.alive, run.outcome) == (["before_run", "after_run", "cleanup"], False, "finished")
+            assert (bus.emitted_points, run.is_running, run.outcome) == (["before_run"], True, "running")
+        assert (bus.emitted_points, run.is_running, run.outcome) == (
+            ["before_run", "after_run", "cleanup"],
+            False,
+            "finished",
+        )
 
     def test_hooks_have_the_run_in_before_run(self) -> None:
         class RecordRun(Hook):
@@ -50,8 +54,8 @@ class TestStart:
                 bus.run(),
             ):
                 pass
-            assert run.alive
-        assert bus.fired == ["before_run", "after_run", "cleanup"]
+            assert run.is_running
+        assert bus.emitted_points == ["before_run", "after_run", "cleanup"]
 
     @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
     def test_error_of_a_hook_in_before_run_prevents_the_loop(self, tmp_path: Path, error: BaseException) -> None:
@@ -62,8 +66,8 @@ class TestStart:
         bus = RecordingBus([FailAtStart()])
         with pytest.raises(type(error)), bus.run(work_dir=tmp_path):
             pytest.fail("the loop has started")
-        assert bus.fired == ["before_run", "on_exception", "after_run", "cleanup"]
-        assert read_status(tmp_path)["error"] == in_one_line(error)
+        assert bus.emitted_points == ["before_run", "on_exception", "after_run", "cleanup"]
+        assert read_status(tmp_path)["error"] == format_error(error)
         with RecordingBus().run(work_dir=tmp_path, resume="auto"):
             pass
 
@@ -73,7 +77,7 @@ class TestStart:
         bus.on("after_train_iter", name="b", before="a")(lambda: None)
         with pytest.raises(OrderError), bus.run():
             pytest.fail("the loop has started")
-        assert not bus.current.alive
+        assert not bus.current.is_running
 
     def test_hook_that_schedules_validations_requires_a_validation_function(self) -> None:
         class ScheduleValidation(Hook):
@@ -85,7 +89,7 @@ class TestStart:
         )
         with pytest.raises(RequestError, match=expected), bus.run():
             pytest.fail("the loop has started")
-        assert "before_run" not in bus.fired
+        assert "before_run" not in bus.emitted_points
         with bus.run(validate=lambda: {"loss": 0.5}):
             pass
 
@@ -174,20 +178,20 @@ class TestConfig:
         bus = RecordingBus()
         with bus.run(config=DumpableConfig(lr=0.1)):
             pass
-        assert bus.fired == ["before_run", "log_config", "after_run", "cleanup"]
-        assert bus.arguments("log_config") == [{"config": {"lr": 0.1, "mode": "json"}}]
+        assert bus.emitted_points == ["before_run", "log_config", "after_run", "cleanup"]
+        assert bus.get_arguments("log_config") == [{"config": {"lr": 0.1, "mode": "json"}}]
 
     def test_mapping_is_logged_unchanged(self) -> None:
         bus = RecordingBus()
         with bus.run(config={"lr": 0.1}):
             pass
-        assert bus.arguments("log_config") == [{"config": {"lr": 0.1}}]
+        assert bus.get_arguments("log_config") == [{"config": {"lr": 0.1}}]
 
     def test_run_without_a_config_logs_none(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         with bus.run(work_dir=tmp_path):
             pass
-        assert "log_config" not in bus.fired
+        assert "log_config" not in bus.emitted_points
         assert not (tmp_path / "config.yaml").exists()
 
     def test_config_is_written_before_it_is_logged(self, tmp_path: Path) -> None:
@@ -272,8 +276,8 @@ class TestWorkDir:
             )
             with pytest.raises(WorkDirError, match=expected), bus.run(work_dir=tmp_path, resume="auto"):
                 pytest.fail("the loop has started")
-            assert (run.alive, read_status(tmp_path)["outcome"]) == (True, "running")
-        assert (bus.fired, bus.current.alive) == ([], False)
+            assert (run.is_running, read_status(tmp_path)["outcome"]) == (True, "running")
+        assert (bus.emitted_points, bus.current.is_running) == ([], False)
 
     def test_new_run_uses_a_sibling_of_the_work_dir_of_an_active_run(self, tmp_path: Path) -> None:
         with HookBus().run(work_dir=tmp_path / "x"), HookBus().run(work_dir=tmp_path / "x") as second:
@@ -282,7 +286,7 @@ class TestWorkDir:
     def test_resume_and_overwrite_are_mutually_exclusive(self, tmp_path: Path) -> None:
         for resume in ("auto", tmp_path / "a.pth"):
             with pytest.raises(ConfigError, match="`resume` and `overwrite` are mutually exclusive"):
-                claim_for(tmp_path / "x", resume, True, Ranks())
+                acquire_work_dir(tmp_path / "x", resume, True, Collectives())
         assert list(tmp_path.iterdir()) == []
 
     def test_overwrite_removes_the_previous_run_and_keeps_other_files(
@@ -290,7 +294,7 @@ class TestWorkDir:
     ) -> None:
         with HookBus().run(work_dir=tmp_path, config=DumpableConfig(lr=0.1)) as run:
             logs = Path(run.require("logs_dir"))
-            assert run.own(logs / "log.txt")
+            assert run.register_output(logs / "log.txt")
             for name in ("log.txt", "notes.txt"):
                 (logs / name).touch()
         with HookBus().run(work_dir=tmp_path, overwrite=True):

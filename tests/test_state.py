@@ -19,17 +19,17 @@ from torch.optim import lr_scheduler
 
 import hookbus
 from hookbus.bus import HookBus
-from hookbus.checkpoints.files import commit, verify
-from hookbus.errors import CheckpointDamaged, CheckpointError, HookWarning
+from hookbus.checkpoints.files import atomic_write, verify
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
 from hookbus.hook import Hook
-from hookbus.run import Best, Run
+from hookbus.run import BestResult, Run
 from hookbus.state import (
-    collect,
-    config_hash,
-    find_newest,
+    build_checkpoint,
+    hash_config,
+    find_latest_checkpoint,
     load_weights,
     read_checkpoint,
-    restore,
+    restore_checkpoint,
     write_checkpoint,
 )
 from hookbus.testing import fingerprint
@@ -61,35 +61,35 @@ class TestCollect:
             config={"lr": 0.1},
             seed=7,
         )
-        run.best |= {"val/accuracy": Best(0.5, 1, 3, "averaged"), "val/loss": Best(2.0, 0, 0)}
-        checkpoint = collect(run)
+        run.best |= {"val/accuracy": BestResult(0.5, 1, 3, "averaged"), "val/loss": BestResult(2.0, 0, 0)}
+        checkpoint = build_checkpoint(run)
 
         assert list(checkpoint) == ["meta", "state_dict", "optimizer", "scheduler", "scaler", "hooks", "rng", "loop"]
         meta = checkpoint["meta"]
         assert (meta["schema"], meta["hookbus"], meta["seed"]) == (1, hookbus.__version__, 7)
         assert [meta[key] for key in ("epoch", "iter", "step", "samples", "metrics")] == [0, 0, 0, 0, {}]
-        assert meta["config_hash"] == config_hash({"lr": 0.1})
+        assert meta["config_hash"] == hash_config({"lr": 0.1})
         assert meta["best_weights"] == {"val/accuracy": "averaged", "val/loss": "raw"}
 
     def test_checkpoint_of_a_run_without_optimizer_has_the_other_keys(self) -> None:
-        assert list(collect(idle_run())) == ["meta", "state_dict", "hooks", "rng", "loop"]
+        assert list(build_checkpoint(idle_run())) == ["meta", "state_dict", "hooks", "rng", "loop"]
 
     @pytest.mark.parametrize("wrap", [lambda m: m, nn.DataParallel, lambda m: CompiledWrapper(nn.DataParallel(m))])
     def test_state_dict_keys_are_those_of_the_unwrapped_model(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
-        checkpoint = collect(idle_run(wrap(nn.Linear(2, 1))))
+        checkpoint = build_checkpoint(idle_run(wrap(nn.Linear(2, 1))))
 
         assert list(checkpoint["state_dict"]) == ["weight", "bias"]
         for other in (nn.Linear(2, 1), nn.DataParallel(nn.Linear(2, 1))):
             run = idle_run(other)
-            restore(run, checkpoint)
-            assert fingerprint(collect(run)["state_dict"]) == fingerprint(checkpoint["state_dict"])
+            restore_checkpoint(run, checkpoint)
+            assert fingerprint(build_checkpoint(run)["state_dict"]) == fingerprint(checkpoint["state_dict"])
 
     def test_raw_weights_are_stored_while_averaged_weights_are_applied(self) -> None:
         model = nn.Linear(2, 1)
         run = idle_run(model)
         raw, averaged = {"weight": torch.ones(1, 2)}, {"weight": torch.zeros(1, 2)}
         run.weights.provide(AveragesProvider(raw, averaged))
-        checkpoint = collect(run)
+        checkpoint = build_checkpoint(run)
 
         assert (checkpoint["state_dict"], checkpoint["ema_state_dict"]) == (raw, averaged)
 
@@ -98,7 +98,7 @@ class TestCollect:
         averages = AveragesProvider(None, None)
         run.weights.provide(averages)
 
-        assert "ema_state_dict" not in collect(run)
+        assert "ema_state_dict" not in build_checkpoint(run)
         assert averages.waited
 
     @pytest.mark.parametrize("part", ["state_dict", "ema_state_dict", "optimizer", "scheduler"])
@@ -117,7 +117,7 @@ class TestCollect:
 
         message = rf"^checkpoint\['{part}'\].*\['extra'\]: invalid type \w+\. A checkpoint contains"
         with pytest.raises(CheckpointError, match=message):
-            collect(run)
+            build_checkpoint(run)
 
 
 class ExtraStateLinear(nn.Linear):
@@ -213,10 +213,10 @@ class TestGradients:
         assert grads[0] == grads[2] == {"weight": torch.ones(1, 1), "bias": torch.ones(1)}
 
     def test_gradients_are_restored_by_name_and_others_are_cleared(self) -> None:
-        checkpoint = collect(idle_run(nn.Linear(1, 1)))
+        checkpoint = build_checkpoint(idle_run(nn.Linear(1, 1)))
         model = nn.Linear(1, 1)
         model.bias.grad = torch.ones(1)
-        restore(idle_run(model), {**checkpoint, "grads": {"weight": torch.full((1, 1), 3.0)}})
+        restore_checkpoint(idle_run(model), {**checkpoint, "grads": {"weight": torch.full((1, 1), 3.0)}})
 
         assert model.weight.grad == torch.full((1, 1), 3.0)
         assert model.bias.grad is None
@@ -256,10 +256,12 @@ class TestComponents:
 
         model, built, scheduler = make_components()
         [step(model, built, scheduler, i) for i in range(3)]
-        write_checkpoint(tmp_path / "a.pth", collect(idle_run(model, optimizer=built, scheduler=scheduler)), 1)
+        write_checkpoint(tmp_path / "a.pth", build_checkpoint(idle_run(model, optimizer=built, scheduler=scheduler)), 1)
         expected = [step(model, built, scheduler, i) for i in range(3)]
         fresh_model, fresh, fresh_scheduler = make_components()
-        restore(idle_run(fresh_model, optimizer=fresh, scheduler=fresh_scheduler), read_checkpoint(tmp_path / "a.pth"))
+        restore_checkpoint(
+            idle_run(fresh_model, optimizer=fresh, scheduler=fresh_scheduler), read_checkpoint(tmp_path / "a.pth")
+        )
         fresh_model.zero_grad(), model.zero_grad()
 
         assert [step(fresh_model, fresh, fresh_scheduler, i) for i in range(3)] == expected
@@ -282,8 +284,8 @@ class TestComponents:
             "scheduler": lr_scheduler.StepLR(optimizer, 1),
             "scaler": torch.amp.GradScaler("cpu"),
         }
-        restore(idle_run(model), collect(idle_run(model, **{name: built[name]})))
-        restore(idle_run(model, **{name: built[name]}), collect(idle_run(model)))
+        restore_checkpoint(idle_run(model), build_checkpoint(idle_run(model, **{name: built[name]})))
+        restore_checkpoint(idle_run(model, **{name: built[name]}), build_checkpoint(idle_run(model)))
 
         assert get_warnings() == [
             f"The checkpoint contains a {name} state, but the run has no {name}; it is ignored.",
@@ -292,25 +294,25 @@ class TestComponents:
 
     def test_optimizer_with_other_parameter_groups_is_an_error(self) -> None:
         model = nn.Linear(2, 1)
-        checkpoint = collect(idle_run(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)))
+        checkpoint = build_checkpoint(idle_run(model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)))
         other = torch.optim.SGD([model.weight], lr=0.1)
 
         with pytest.raises(
             CheckpointError, match="The optimizer state in the checkpoint does not match the run: loaded state"
         ):
-            restore(idle_run(model, optimizer=other), checkpoint)
+            restore_checkpoint(idle_run(model, optimizer=other), checkpoint)
 
     def test_model_with_other_shapes_is_an_error(self) -> None:
-        checkpoint = collect(idle_run(nn.Linear(2, 1)))
+        checkpoint = build_checkpoint(idle_run(nn.Linear(2, 1)))
 
         with pytest.raises(CheckpointError, match=r"The weights do not match the model: .*size mismatch for weight"):
-            restore(idle_run(nn.Linear(3, 1)), checkpoint)
+            restore_checkpoint(idle_run(nn.Linear(3, 1)), checkpoint)
         with pytest.raises(CheckpointError, match=r"The weights do not match the model: .*Unexpected key.* \"bias\""):
-            restore(idle_run(nn.Linear(2, 1, bias=False)), checkpoint)
+            restore_checkpoint(idle_run(nn.Linear(2, 1, bias=False)), checkpoint)
 
     def test_file_that_is_not_resumable_is_reported_with_missing_keys(self) -> None:
         with pytest.raises(CheckpointError) as caught:
-            restore(idle_run(nn.Linear(2, 1)), {"state_dict": {}, "meta": {}})
+            restore_checkpoint(idle_run(nn.Linear(2, 1)), {"state_dict": {}, "meta": {}})
 
         assert str(caught.value) == (
             "Not a checkpoint to resume from: it has no hooks, rng, loop. Set `load_from` instead of `resume` to start "
@@ -318,11 +320,11 @@ class TestComponents:
         )
 
     def test_another_format_version_is_reported_with_the_version_to_install(self) -> None:
-        checkpoint = collect(idle_run())
+        checkpoint = build_checkpoint(idle_run())
         checkpoint["meta"] |= {"schema": 99, "hookbus": "9.9"}
 
         with pytest.raises(CheckpointError) as caught:
-            restore(idle_run(), checkpoint)
+            restore_checkpoint(idle_run(), checkpoint)
         assert str(caught.value) == (
             f"The checkpoint has format version 99, but hookbus {hookbus.__version__} loads format version 1. Install "
             "hookbus 9.9, which wrote the checkpoint."
@@ -358,7 +360,7 @@ class TestWriteAndRead:
         content = path.read_bytes()
         for i in range(0, len(content), 37):
             path.write_bytes(content[:i] + bytes([content[i] ^ 4]) + content[i + 1 :])
-            with pytest.raises(CheckpointDamaged, match="a.pth: corrupted"):
+            with pytest.raises(CheckpointCorruptedError, match="a.pth: corrupted"):
                 read_checkpoint(path)
 
     def test_file_without_a_sidecar_is_loaded_with_a_warning(self, tmp_path: Path) -> None:
@@ -375,18 +377,20 @@ class TestWriteAndRead:
                 return os.mkdir, (str(tmp_path / "pwned"),)
 
         for save in (torch.save, lambda value, file: pickle.dump(value, file, protocol=2)):
-            commit(tmp_path / "a.pth", lambda file, save=save: save({"state_dict": Malicious()}, file), 1)
-            with pytest.raises(CheckpointDamaged, match="a.pth: file cannot be loaded as data: it contains .*mkdir, "):
+            atomic_write(tmp_path / "a.pth", lambda file, save=save: save({"state_dict": Malicious()}, file), 1)
+            with pytest.raises(
+                CheckpointCorruptedError, match="a.pth: file cannot be loaded as data: it contains .*mkdir, "
+            ):
                 read_checkpoint(tmp_path / "a.pth")
         assert not (tmp_path / "pwned").exists()
 
     def test_file_that_is_not_a_checkpoint_is_an_error(self, tmp_path: Path) -> None:
-        commit(tmp_path / "a.pth", lambda file: torch.save([1], file), 1)
-        commit(tmp_path / "b.pth", lambda file: file.write(b"no checkpoint at all"), 1)
+        atomic_write(tmp_path / "a.pth", lambda file: torch.save([1], file), 1)
+        atomic_write(tmp_path / "b.pth", lambda file: file.write(b"no checkpoint at all"), 1)
 
         with pytest.raises(CheckpointError, match="a.pth: not a checkpoint: expected a dict, got list."):
             read_checkpoint(tmp_path / "a.pth")
-        with pytest.raises(CheckpointDamaged, match="b.pth: file cannot be loaded as data: "):
+        with pytest.raises(CheckpointCorruptedError, match="b.pth: file cannot be loaded as data: "):
             read_checkpoint(tmp_path / "b.pth")
 
     def test_error_for_a_missing_file_lists_the_available_files(self, tmp_path: Path) -> None:
@@ -421,7 +425,7 @@ class TestWriteAndRead:
 
         def check() -> None:
             sidecars = [*tmp_path.glob("epoch_2.pth.json")]
-            newest = find_newest(tmp_path)
+            newest = find_latest_checkpoint(tmp_path)
             assert newest is not None
             path, checkpoint, messages = newest
             generation = checkpoint["meta"]["generation"]
@@ -439,7 +443,7 @@ class TestFindNewest:
     def test_newest_generation_is_found(self, tmp_path: Path) -> None:
         for name, generation in (("z", 1), ("a", 10), ("m", 9)):
             write_small_checkpoint(tmp_path / f"{name}.pth", generation)
-        newest = find_newest(tmp_path)
+        newest = find_latest_checkpoint(tmp_path)
 
         assert newest is not None
         assert (newest[0].name, newest[1]["meta"], newest[2]) == ("a.pth", {"generation": 10}, [])
@@ -447,15 +451,15 @@ class TestFindNewest:
     def test_empty_directory_has_no_newest_checkpoint(self, tmp_path: Path) -> None:
         (tmp_path / ".tmp-1.pth").write_bytes(b"half")
 
-        assert find_newest(tmp_path) is None
-        assert find_newest(tmp_path / "missing") is None
+        assert find_latest_checkpoint(tmp_path) is None
+        assert find_latest_checkpoint(tmp_path / "missing") is None
 
     def test_invalid_checkpoints_are_skipped_with_a_message(self, tmp_path: Path) -> None:
         for generation in (1, 2, 3, 4):
             write_small_checkpoint(tmp_path / f"epoch_{generation}.pth", generation)
         (tmp_path / "epoch_4.pth").write_bytes(b"cut")
-        commit(tmp_path / "epoch_3.pth", lambda file: torch.save([3], file), 3)
-        newest = find_newest(tmp_path)
+        atomic_write(tmp_path / "epoch_3.pth", lambda file: torch.save([3], file), 3)
+        newest = find_latest_checkpoint(tmp_path)
 
         assert newest is not None
         assert newest[1]["meta"] == {"generation": 2}
@@ -469,7 +473,7 @@ class TestFindNewest:
     def test_missing_or_corrupted_sidecar_is_reported(self, tmp_path: Path, damage: Callable[[Path], Any]) -> None:
         write_small_checkpoint(tmp_path / "epoch_1.pth", 1), write_small_checkpoint(tmp_path / "epoch_2.pth", 2)
         damage(tmp_path / "epoch_2.pth.json")
-        newest = find_newest(tmp_path)
+        newest = find_latest_checkpoint(tmp_path)
 
         assert newest is not None
         assert (newest[0].name, newest[2]) == (
@@ -486,7 +490,7 @@ class TestFindNewest:
         torch.save({}, tmp_path / "other.pth")
 
         with pytest.raises(CheckpointError) as caught:
-            find_newest(tmp_path)
+            find_latest_checkpoint(tmp_path)
         lines = str(caught.value).split("\n")
         assert lines[0] == "No checkpoint can be used:"
         assert [line.partition(": ")[0] for line in lines[1:]] == [f"{tmp_path}/other.pth", f"{tmp_path}/epoch_1.pth"]
@@ -541,7 +545,7 @@ class TestLoadWeights:
 
 class TestConfigHash:
     def test_hash_does_not_depend_on_the_order_of_settings(self) -> None:
-        assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1}) != config_hash({"a": 1, "b": 3})
+        assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1}) != hash_config({"a": 1, "b": 3})
 
     def test_hash_without_a_configuration_is_empty(self) -> None:
-        assert config_hash({}) == ""
+        assert hash_config({}) == ""

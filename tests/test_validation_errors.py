@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hookbus._validation_errors import AS_A_WHOLE, problems_of
+from hookbus._validation_errors import ALL_SETTINGS, format_validation_error
 
 
 class Section(BaseModel):
@@ -47,11 +47,11 @@ class Settings(BaseModel):
         ),
         ({"name": "a", "mode": [1, "x"]}, ("mode.1", "should be a valid integer, got 'x'.")),
         ({"name": "a", "steps": {1: "x"}}, ("steps.1", "should be a valid integer, got 'x'.")),
-        ({"name": "none"}, (AS_A_WHOLE, "a name is none.")),
+        ({"name": "none"}, (ALL_SETTINGS, "a name is none.")),
     ],
 )
 def test_validation_error_is_a_location_and_a_message(settings: dict[str, Any], problem: tuple[str, str]) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(settings)
 
-    assert problems_of(caught.value, Settings, settings) == [problem]
+    assert format_validation_error(caught.value, Settings, settings) == [problem]

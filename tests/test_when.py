@@ -102,13 +102,13 @@ def test_last_raises_without_a_limit() -> None:
 
 @pytest.mark.parametrize("schedule", [last, ~last, last & every(2), every(2) | last(unit="epoch")], ids=repr)
 def test_check_end_raises_without_a_limit(schedule: Schedule) -> None:
-    schedule.check_end(Moment(1, end=9))
+    schedule.check_limit(Moment(1, end=9))
     with pytest.raises(ConfigError, match="the run has no known limit"):
-        schedule.check_end(Moment(1, end=None))
+        schedule.check_limit(Moment(1, end=None))
 
 
 def test_check_end_passes_for_schedules_without_last() -> None:
-    (every(2) & between(1, 5) | once(3)).check_end(Moment(1, end=None))
+    (every(2) & between(1, 5) | once(3)).check_limit(Moment(1, end=None))
 
 
 def test_schedule_in_an_uncounted_unit_is_not_due() -> None:
@@ -142,7 +142,7 @@ schedules = st.recursive(
 @settings(deadline=None)
 @given(schedules, st.integers(0, 20), st.integers(1, 25))
 def test_schedule_is_not_due_before_its_following_number(schedule: Schedule, number: int, end: int) -> None:
-    following = schedule.following(number, end)
+    following = schedule.next_due(number, end)
     assert following > number
     assert all(not schedule.due(Moment(n, end=end)) for n in range(number + 1, min(following, 60)))
 
@@ -150,20 +150,20 @@ def test_schedule_is_not_due_before_its_following_number(schedule: Schedule, num
 @settings(deadline=None)
 @given(schedules, st.integers(0, 20))
 def test_following_skips_no_due_number_if_the_limit_is_unknown(schedule: Schedule, number: int) -> None:
-    following = schedule.following(number, None)
+    following = schedule.next_due(number, None)
     moments = [Moment(n, end=end) for n in range(number + 1, min(following, 60)) for end in (n, n + 1)]
     assert not any(map(schedule.due, moments))
 
 
 def test_following_returns_the_next_due_number() -> None:
-    assert [every(50).following(n, None) for n in (0, 49, 50, 51)] == [50, 50, 100, 100]
-    assert [every(10, start=3).following(n, None) for n in (0, 2, 3, 12, 13)] == [3, 3, 13, 13, 23]
-    assert [between(5, 7).following(n, None) for n in (0, 4, 5, 6, 7)] == [5, 5, 6, 7, NEVER]
-    assert [once(9, 4).following(n, None) for n in (0, 4, 9)] == [4, 9, NEVER]
-    assert [last.following(n, 12) for n in (0, 11, 12)] == [12, 12, NEVER]
-    assert every(None).following(3, None) == NEVER
-    assert (every(50) & between(200, 300)).following(0, None) == 200
-    assert (every(50) | once(7)).following(0, None) == 7
+    assert [every(50).next_due(n, None) for n in (0, 49, 50, 51)] == [50, 50, 100, 100]
+    assert [every(10, start=3).next_due(n, None) for n in (0, 2, 3, 12, 13)] == [3, 3, 13, 13, 23]
+    assert [between(5, 7).next_due(n, None) for n in (0, 4, 5, 6, 7)] == [5, 5, 6, 7, NEVER]
+    assert [once(9, 4).next_due(n, None) for n in (0, 4, 9)] == [4, 9, NEVER]
+    assert [last.next_due(n, 12) for n in (0, 11, 12)] == [12, 12, NEVER]
+    assert every(None).next_due(3, None) == NEVER
+    assert (every(50) & between(200, 300)).next_due(0, None) == 200
+    assert (every(50) | once(7)).next_due(0, None) == 7
 
 
 # -- operators -----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_combining_a_schedule_with_another_type_raises(other: object) -> None:
 def test_base_class_raises_without_due() -> None:
     with pytest.raises(TypeError, match="Schedule must implement `due`"):
         Schedule().due(Moment(1))
-    assert Schedule().following(4, None) == 5
+    assert Schedule().next_due(4, None) == 5
     assert Schedule().units() == {None}
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from hookbus.metrics import MetricStore
 from hookbus.testing import fingerprint
-from hookbus.windows import CHUNK, exact_sum, to_float, to_host, wide
+from hookbus.windows import CHUNK_SIZE, exact_sum, to_float, to_floats, to_widest_float
 
 Value = Any
 MAKERS: dict[str, Callable[[float], Value]] = {
@@ -49,7 +49,9 @@ def reload(store: MetricStore, windows: Sequence[str] = ("w",)) -> MetricStore:
 
 class TestMeans:
     @pytest.mark.parametrize("type_name", MAKERS)
-    @pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5])
+    @pytest.mark.parametrize(
+        "count", [1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 3 * CHUNK_SIZE, 3 * CHUNK_SIZE + 5]
+    )
     def test_means_of_integers_are_exact(self, type_name: str, count: int) -> None:
         store = MetricStore()
         store.window("w")
@@ -69,9 +71,9 @@ class TestMeans:
         window = store.window("w")
         feed(store, [float(i) for i in range(10)])
         window.reset()
-        feed(store, [float(i) for i in range(10, 10 + 2 * CHUNK)])
+        feed(store, [float(i) for i in range(10, 10 + 2 * CHUNK_SIZE)])
 
-        assert get_mean(store) == sum(range(10, 10 + 2 * CHUNK)) / (2 * CHUNK)
+        assert get_mean(store) == sum(range(10, 10 + 2 * CHUNK_SIZE)) / (2 * CHUNK_SIZE)
 
     def test_means_are_over_the_iterations_that_logged_the_value(self) -> None:
         store = MetricStore()
@@ -110,7 +112,7 @@ class TestMeans:
 def histories(draw: st.DrawFn) -> tuple[list[Value], list[str]]:
     """Generate values and the action after each of them."""
     number = st.floats(-1e6, 1e6)
-    count = draw(st.integers(1, 3 * CHUNK))
+    count = draw(st.integers(1, 3 * CHUNK_SIZE))
     types = draw(st.sampled_from([["float"], ["tensor"], ["float", "tensor"]]))
     values = [MAKERS[types[i % len(types)]](draw(number)) for i in range(count)]
     actions = draw(st.lists(st.sampled_from(["nothing", "read", "resume"]), min_size=count, max_size=count))
@@ -144,11 +146,11 @@ class TestReadingAndResuming:
         feed(store, [1.0] * 10)
         without_hook = MetricStore()
         without_hook.load_state_dict(store.state_dict())
-        assert not without_hook.watched
-        feed(without_hook, [2.0] * (2 * CHUNK))
+        assert not without_hook.has_reader
+        feed(without_hook, [2.0] * (2 * CHUNK_SIZE))
         with_hook = reload(without_hook)
 
-        assert get_mean(with_hook) == (10 * 1 + 2 * CHUNK * 2) / (10 + 2 * CHUNK)
+        assert get_mean(with_hook) == (10 * 1 + 2 * CHUNK_SIZE * 2) / (10 + 2 * CHUNK_SIZE)
 
     def test_window_missing_in_the_checkpoint_starts_at_the_resume(self) -> None:
         store = MetricStore()
@@ -164,7 +166,7 @@ class TestReadingAndResuming:
         feed(store, [torch.tensor(1.0)])
         state = store.state_dict()
         before = fingerprint(state)
-        feed(store, [torch.tensor(9.0)] * (CHUNK + 3))
+        feed(store, [torch.tensor(9.0)] * (CHUNK_SIZE + 3))
 
         assert fingerprint(state) == before
 
@@ -174,17 +176,17 @@ class TestMultipleWindows:
     def test_windows_read_together_have_separate_means(self, type_name: str) -> None:
         store = MetricStore()
         windows = {name: store.window(name) for name in ("total", "late", "later")}
-        for i in range(3 * CHUNK):
+        for i in range(3 * CHUNK_SIZE):
             if i == 10:
                 windows["late"].reset(), windows["later"].reset()
-            if i == CHUNK + 1:
+            if i == CHUNK_SIZE + 1:
                 windows["later"].reset()
             feed(store, [MAKERS[type_name](i)])
 
-        means = [dict(window_means) for window_means in store.means_of(windows.values())]
+        means = [dict(window_means) for window_means in store.means_of_windows(windows.values())]
 
-        last = 3 * CHUNK - 1
-        assert means == [{"train/loss": (begin + last) / 2} for begin in (0, 10, CHUNK + 1)]
+        last = 3 * CHUNK_SIZE - 1
+        assert means == [{"train/loss": (begin + last) / 2} for begin in (0, 10, CHUNK_SIZE + 1)]
 
     def test_windows_with_equal_parts_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         store, reads = MetricStore(), []
@@ -193,14 +195,14 @@ class TestMultipleWindows:
         tolist = torch.Tensor.tolist
         monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (reads.append(1), tolist(tensor))[1])
 
-        assert [means["train/loss"] for means in store.means_of(windows)] == [2.5] * 3
+        assert [means["train/loss"] for means in store.means_of_windows(windows)] == [2.5] * 3
         assert len(reads) == 1
 
     def test_full_chunk_is_summed_once_for_windows_reset_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
         store, sums = MetricStore(), []
         for name in "abc":
             store.window(name)
-        feed(store, [torch.tensor(1.0)] * CHUNK)
+        feed(store, [torch.tensor(1.0)] * CHUNK_SIZE)
         summed = torch.Tensor.sum
         monkeypatch.setattr(torch.Tensor, "sum", lambda tensor: (sums.append(1), summed(tensor))[1])
         feed(store, [torch.tensor(2.0)])
@@ -223,7 +225,7 @@ class TestNonfinite:
     def test_infinities_of_both_signs_make_the_mean_nan(self, type_name: str) -> None:
         store = MetricStore()
         store.window("w")
-        feed(store, [MAKERS[type_name](value) for value in [math.inf, -math.inf] + [1.0] * CHUNK])
+        feed(store, [MAKERS[type_name](value) for value in [math.inf, -math.inf] + [1.0] * CHUNK_SIZE])
         means = store.means(store.window("w"))
 
         assert math.isnan(means["train/loss"])
@@ -259,7 +261,7 @@ class TestReplacedValues:
 
         assert get_mean(store) == 2.0
 
-    @pytest.mark.parametrize("count", [CHUNK - 1, CHUNK, CHUNK + 1])
+    @pytest.mark.parametrize("count", [CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1])
     def test_value_at_a_chunk_boundary_is_replaced(self, count: int) -> None:
         store = MetricStore()
         store.window("w")
@@ -356,14 +358,14 @@ class TestValueTypes:
         store = MetricStore()
         store.window("w")
         with torch.inference_mode():
-            feed(store, [torch.tensor(1.0)] * (CHUNK + 1))
+            feed(store, [torch.tensor(1.0)] * (CHUNK_SIZE + 1))
             inside = torch.tensor(3.0)
             state = store.state_dict()
-        feed(store, [inside] * (CHUNK + 1))
+        feed(store, [inside] * (CHUNK_SIZE + 1))
         resumed = MetricStore()
         resumed.window("w")
         resumed.load_state_dict(state)
-        feed(resumed, [inside] * (CHUNK + 1))
+        feed(resumed, [inside] * (CHUNK_SIZE + 1))
 
         assert get_mean(store) == get_mean(resumed) == 2.0
 
@@ -400,18 +402,18 @@ class TestMemory:
 
         assert growth < 10_000, f"{growth} bytes more after 10^5 iterations"
         assert get_mean(store) == 1.0
-        assert len(store.state_dict()["columns"]["train/loss"]["values"]) <= CHUNK
+        assert len(store.state_dict()["columns"]["train/loss"]["values"]) <= CHUNK_SIZE
 
 
 class TestToHost:
     def test_order_of_numbers_and_tensors_is_preserved(self) -> None:
         values = [1.5, torch.tensor(2), torch.tensor(0.5, dtype=torch.bfloat16), 3]
 
-        assert to_host(values) == [1.5, 2.0, 0.5, 3.0]
-        assert to_host([]) == []
+        assert to_floats(values) == [1.5, 2.0, 0.5, 3.0]
+        assert to_floats([]) == []
 
     def test_wide_returns_float64_on_the_cpu(self) -> None:
-        assert wide(torch.tensor(1, dtype=torch.int32)).dtype == torch.float64
+        assert to_widest_float(torch.tensor(1, dtype=torch.int32)).dtype == torch.float64
 
     @pytest.mark.parametrize("value", [0.25, np.float32(0.25), np.array([0.25]), torch.tensor([0.25])])
     def test_to_float_accepts_every_number_type(self, value: Value) -> None:

@@ -42,7 +42,7 @@ def test_writer_emits_one_event_per_record(bus: Any) -> None:
         ("log_config", {"config": {"seed": 1}}),
         ("log_artifact", {"path": Path("model.pth"), "name": "best"}),
     ]
-    assert type(bus.arguments("log_scalars")[0]["values"]["train/lr"]) is float
+    assert type(bus.get_arguments("log_scalars")[0]["values"]["train/lr"]) is float
 
 
 def test_visualizer_has_the_methods_of_a_summary_writer(bus: Any) -> None:
@@ -58,11 +58,11 @@ def test_visualizer_has_the_methods_of_a_summary_writer(bus: Any) -> None:
     assert [event.point for event in bus.events] == [
         *("log_scalars", "log_scalars", "log_images", "log_images", "log_figure", "log_histograms", "log_text")
     ]
-    assert [arguments["values"] for arguments in bus.arguments("log_scalars")] == [
+    assert [arguments["values"] for arguments in bus.get_arguments("log_scalars")] == [
         {"loss": 0.25},
         {"loss/train": 0.5, "loss/val": 0.75},
     ]
-    single, multiple = bus.arguments("log_images")
+    single, multiple = bus.get_arguments("log_images")
     assert torch.equal(single["images"], batch[0])
     assert [tuple(image.shape) for image in multiple["images"]] == [(3, 4, 4), (3, 4, 4)]
     assert [event.arguments["step"] for event in bus.events] == [1, 2, 3, 4, 5, 6, 7]

@@ -45,7 +45,7 @@ class Saver(Hook):
         self.files: list[Path] = []
 
     def before_run(self, run: Run) -> None:
-        run.provide("saver", self)
+        run.provide("checkpoint_saver", self)
 
     def before_epoch(self, run: Run) -> None:
         self._request_at(run, "before_epoch")
@@ -132,5 +132,5 @@ def run_custom_loop(bus: HookBus, run: Run, loader: Any, model: nn.Module, optim
 def idle_run(model: nn.Module | None = None, hooks: tuple[object, ...] = (), **options: Any) -> Run:
     """Return an inactive run of a custom loop."""
     bus = HookBus(hooks)
-    bus.begin(Run(bus, model=model, **options))
+    bus.attach_run(Run(bus, model=model, **options))
     return bus.current

@@ -31,5 +31,5 @@ def _format_default(name: str) -> str:
 
 def hook_questions() -> str:
     """Return the table of the properties that the bus reads, from their docstrings."""
-    names = ("keeps_best_of", "validates_with")
+    names = ("best_metrics", "validation_fn")
     return table(("property", "meaning"), ((f"`{name}`", inspect.getdoc(vars(Hook)[name]) or "") for name in names))

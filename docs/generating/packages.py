@@ -65,7 +65,7 @@ def _hook(name: str, cls: type[Hook]) -> str:
         "observer: a failure is a warning" if cls.observer else "a failure ends the run",
     ]
     facts += ["runs on rank 0 only"] if cls.ranks == "main" else []
-    facts += ["requires a work directory"] if cls.needs_work_dir else []
+    facts += ["requires a work directory"] if cls.requires_work_dir else []
     fields, common = cls.Config.model_fields, HookConfig.model_fields
     shared = [key for key in common if fields[key].description == common[key].description]
     table = keys(cls.Config, shared) if len(shared) < len(fields) else "The hook has only the common settings."

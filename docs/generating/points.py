@@ -5,7 +5,7 @@ from __future__ import annotations
 from docs.generating.tables import table
 from hookbus.hook import Priority
 from hookbus.lifecycle import POINTS
-from hookbus.points import ALIASES, Point
+from hookbus.points import POINT_ALIASES, Point
 
 __all__ = ["points", "priorities"]
 
@@ -35,7 +35,7 @@ def points() -> str:
 
 def _point(point: Point) -> str:
     arguments = ", ".join(("self", "run", *point.args))
-    aliases = [alias for alias, name in ALIASES.items() if name == point.name]
+    aliases = [alias for alias, name in POINT_ALIASES.items() if name == point.name]
     notes = [point.doc]
     notes += [f"Schedules count {UNITS[point.unit]}."] if point.unit else []
     notes += [f"Alias: `{alias}`." for alias in aliases]

@@ -11,13 +11,13 @@ from torch.optim import Optimizer
 
 from hookbus import _arguments
 from hookbus._numbers import check_count
-from hookbus.dispatch.checks import listed
+from hookbus.dispatch.checks import as_hook_list
 from hookbus.distributed import local_device
 from hookbus.errors import ConfigError
 from hookbus.runfile.builder import get_default_hooks
-from hookbus.runfile.defaults import with_defaults
+from hookbus.runfile.defaults import merge_defaults
 
-__all__ = ["check_arguments", "check_model", "device_of", "hooks_of", "limit_of", "optimizer_of"]
+__all__ = ["check_arguments", "check_model", "resolve_device", "resolve_hooks", "validate_limit", "resolve_optimizer"]
 
 FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
@@ -48,25 +48,25 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: If an argument is invalid. All problems are listed.
     """
-    _arguments.refuse(
+    _arguments.raise_config_error(
         [
-            *(_arguments.truth(name, arguments[name]) for name in FLAGS),
-            *(_arguments.batches(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
-            *(_arguments.instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
-            *(_arguments.path(name, arguments[name]) for name in ("work_dir", "load_from")),
-            _arguments.function(
+            *(_arguments.check_bool(name, arguments[name]) for name in FLAGS),
+            *(_arguments.check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(_arguments.check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
+            *(_arguments.check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
+            _arguments.check_callable(
                 "loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"
             ),
-            _arguments.function("step_fn", arguments["step_fn"], "a function of model and batch"),
-            _arguments.one_of("load_weights", arguments["load_weights"], ("raw", "averaged")),
-            _arguments.seed("seed", arguments["seed"]),
-            _arguments.settings("config", arguments["config"]),
-            _arguments.with_method("scheduler", arguments["scheduler"], "step"),
+            _arguments.check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
+            _arguments.check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
+            _arguments.check_seed("seed", arguments["seed"]),
+            _arguments.check_mapping("config", arguments["config"]),
+            _arguments.check_has_method("scheduler", arguments["scheduler"], "step"),
         ]
     )
 
 
-def device_of(device: str | torch.device) -> torch.device:
+def resolve_device(device: str | torch.device) -> torch.device:
     """Return the device of this process, with its index.
 
     Args:
@@ -94,7 +94,7 @@ def device_of(device: str | torch.device) -> torch.device:
         ) from None
 
 
-def optimizer_of(
+def resolve_optimizer(
     optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, model: nn.Module
 ) -> Optimizer | None:
     """Return the optimizer; call a factory with the parameters of the model.
@@ -117,7 +117,7 @@ def optimizer_of(
     return optimizer(model.parameters())
 
 
-def limit_of(name: str, limit: int | None) -> int | None:
+def validate_limit(name: str, limit: int | None) -> int | None:
     """Return a validated training limit.
 
     Args:
@@ -131,11 +131,11 @@ def limit_of(name: str, limit: int | None) -> int | None:
         ConfigError: If the limit is not a non-negative integer.
     """
     if limit is not None:
-        check_count(limit, name, least=0)
+        check_count(limit, name, minimum=0)
     return limit
 
 
-def hooks_of(hooks: Iterable[object], default_hooks: bool, work_dir: object) -> list[Any]:
+def resolve_hooks(hooks: Iterable[object], default_hooks: bool, work_dir: object) -> list[Any]:
     """Return the hooks of a Trainer: the default hooks that no user hook replaces, then the user hooks.
 
     Args:
@@ -147,4 +147,6 @@ def hooks_of(hooks: Iterable[object], default_hooks: bool, work_dir: object) -> 
         The hooks.
     """
     defaults = get_default_hooks() if default_hooks else []
-    return with_defaults(listed(hooks), [hook for hook in defaults if work_dir is not None or not hook.needs_work_dir])
+    return merge_defaults(
+        as_hook_list(hooks), [hook for hook in defaults if work_dir is not None or not hook.requires_work_dir]
+    )

@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hookbus._imports import cause_of
-from hookbus._packages import package_of
+from hookbus._imports import describe_error
+from hookbus._packages import package_label
 from hookbus.assembly.expected_metrics import ExpectedMetrics
 from hookbus.assembly.start_files import file_checks
 from hookbus.clock import Clock
 from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.hook import Hook
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 from hookbus.runs.preconditions import check_hooks
-from hookbus.runs.workdir import see
-from hookbus.training.batches import move
-from hookbus.training.data import feed_of
-from hookbus.training.evaluation import begin_scores, evaluating, named_loaders, update_scores
-from hookbus.training.loaders import length_of
-from hookbus.training.outputs import loss_in
-from hookbus.training.rng import preserved_rng
+from hookbus.runs.workdir import preview
+from hookbus.training.batches import move_to_device
+from hookbus.training.data import make_resumable
+from hookbus.training.evaluation import reset_metrics, eval_mode, named_loaders, update_metrics
+from hookbus.training.loaders import loader_length
+from hookbus.training.outputs import extract_loss
+from hookbus.training.rng import isolate_rng
 
 if TYPE_CHECKING:
     from hookbus.assembly.setup import TrainerSetup
 
-__all__ = ["check_ends", "check_optimizer", "check_ready", "check_trainer"]
+__all__ = ["check_limits", "check_optimizer", "check_ready", "check_trainer"]
 
 
-LONGEST_TRIAL = 100_000
+MAX_DRY_RUN_STEPS = 100_000
 """Maximum number of scheduler steps in a dry run."""
 
 
@@ -58,7 +58,7 @@ def check_ready(trainer: TrainerSetup) -> None:
             "val_loader= to the Trainer."
         )
     check_optimizer(trainer)
-    check_ends(trainer)
+    check_limits(trainer)
 
 
 def check_optimizer(trainer: TrainerSetup) -> None:
@@ -70,7 +70,7 @@ def check_optimizer(trainer: TrainerSetup) -> None:
     assert trainer.optimizer is not None
     parameters = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
     uses_loop_step = "train_step" not in {
-        target for member in trainer.bus.pm.members.values() for target in member.found
+        target for member in trainer.bus.pm.members.values() for target in member.implementations
     }
     if uses_loop_step and any(
         parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
@@ -85,7 +85,7 @@ def check_optimizer(trainer: TrainerSetup) -> None:
         )
 
 
-def check_ends(trainer: TrainerSetup) -> None:
+def check_limits(trainer: TrainerSetup) -> None:
     """Raise if a schedule requires the end of the training and the end is unknown.
 
     Raises:
@@ -93,17 +93,17 @@ def check_ends(trainer: TrainerSetup) -> None:
     """
     clock, table = Clock(), trainer.bus.table
     clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
-    clock.epoch_length = length_of(trainer.train_loader, trainer.part)
+    clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
     for name, point in trainer.bus.points.items():
-        moment = PointMoment(clock, point)
+        moment = PointCounters(clock, point)
         for listener in table.listeners(name, trainer.bus.current):
-            with _of_listener(listener.hook, name):
+            with _prefix_listener_errors(listener.hook, name):
                 if listener.schedule is not None:
-                    listener.schedule.check_end(moment)
+                    listener.schedule.check_limit(moment)
 
 
 @contextmanager
-def _of_listener(hook: str, point: str) -> Iterator[None]:
+def _prefix_listener_errors(hook: str, point: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
@@ -121,7 +121,7 @@ def check_trainer(trainer: TrainerSetup) -> list[str]:
     """
     lines: list[str] = []
     failures: list[HookbusError] = []
-    for check in _checks(trainer):
+    for check in _build_checks(trainer):
         try:
             lines.append(check())
         except HookbusError as error:
@@ -134,7 +134,7 @@ def check_trainer(trainer: TrainerSetup) -> list[str]:
     return [line for line in lines if line]
 
 
-def _checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
+def _build_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = [("train", None, trainer.train_loader)]
     for kind, split in (("val", trainer.val_loader), ("test", trainer.test_loader)):
         loaders += [(kind, name, loader) for name, loader in named_loaders(split)] if split is not None else []
@@ -144,30 +144,30 @@ def _checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
         *(partial(_check_loader, trainer, expected, *entry) for entry in loaders),
         partial(_describe_limit, trainer),
         partial(_check_hooks, trainer),
-        *(partial(_check_metrics, expected, *reader) for reader in _readers(trainer)),
+        *(partial(_check_metrics, expected, *reader) for reader in _metric_readers(trainer)),
         partial(_check_scheduler, trainer),
         *file_checks(trainer),
         partial(_check_work_dir, trainer),
     ]
 
 
-def _readers(trainer: TrainerSetup) -> list[tuple[str, Collection[str]]]:
+def _metric_readers(trainer: TrainerSetup) -> list[tuple[str, Collection[str]]]:
     """Return the readers of validation results with the metrics that they require."""
     hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
-    readers = [(f"hook {name!r} ({package_of(hook)})", hook.needs_metrics) for name, hook in hooks.items()]
+    readers = [(f"hook {name!r} ({package_label(hook)})", hook.required_metrics) for name, hook in hooks.items()]
     monitor = trainer.scheduler.monitor
     return readers if monitor is None else [*readers, ("scheduler", [monitor])]
 
 
 def _check_metrics(expected: ExpectedMetrics, reader: str, metrics: Collection[str]) -> str:
-    expected.look_for(reader, metrics)
+    expected.require(reader, metrics)
     return ""
 
 
 def _check_scheduler(trainer: TrainerSetup) -> str:
     """Dry-run the scheduler for the number of steps of the training."""
     try:
-        trainer.scheduler.try_out(min(_scheduler_steps(trainer), LONGEST_TRIAL))
+        trainer.scheduler.dry_run(min(_scheduler_steps(trainer), MAX_DRY_RUN_STEPS))
     except ConfigError as error:
         raise ConfigError([f"scheduler: {error}"]) from error
     return ""
@@ -175,7 +175,7 @@ def _check_scheduler(trainer: TrainerSetup) -> str:
 
 def _scheduler_steps(trainer: TrainerSetup) -> int:
     """Return a lower bound of the number of scheduler steps, 1 if it is unknown."""
-    length, scheduler = length_of(trainer.train_loader), trainer.scheduler
+    length, scheduler = loader_length(trainer.train_loader), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
         return trainer.epochs
     iterations = trainer.iterations or (trainer.epochs or 0) * (length or 0)
@@ -195,7 +195,7 @@ def _describe_limit(trainer: TrainerSetup) -> str:
 def _check_hooks(trainer: TrainerSetup) -> str:
     """Raise if the hooks have no valid order, or if a precondition of a hook is not met."""
     trainer.bus.explain()
-    check_hooks(trainer.runs.new("train"))
+    check_hooks(trainer.runs.create("train"))
     return f"hooks: {', '.join(trainer.bus.hooks) or 'none'}"
 
 
@@ -207,47 +207,47 @@ def _check_loader(
     try:
         batch = _first_batch(trainer, loader)
     except Exception as error:
-        raise LoopError(f"The {title} cannot be read: {cause_of(error)}.") from error
+        raise LoopError(f"The {title} cannot be read: {describe_error(error)}.") from error
     if batch is None:
         raise LoopError(f"The {title} yields no batch.")
     try:
-        outputs = _try_batch(trainer, kind, move(batch, trainer.device))
+        outputs = _try_batch(trainer, kind, move_to_device(batch, trainer.device))
     except HookbusError:
         raise
     except Exception as error:
-        raise LoopError(f"A batch of the {title} cannot be processed by the model: {cause_of(error)}.") from error
+        raise LoopError(f"A batch of the {title} cannot be processed by the model: {describe_error(error)}.") from error
     if kind == "val":
-        expected.see(name, outputs, trainer.scores)
-    begin_scores(trainer.scores, trainer.device)
-    length = length_of(loader)
+        expected.observe_batch(name, outputs, trainer.eval_metrics)
+    reset_metrics(trainer.eval_metrics, trainer.device)
+    length = loader_length(loader)
     return f"{kind}{f' {name}' if name else ''}: {'unknown number of' if length is None else length} batches"
 
 
 def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
     """Return the first batch of a loader as in training, with all RNG states restored."""
-    with preserved_rng():
+    with isolate_rng():
         # `hookbus check` must not change the random numbers of a later training in the same process.
-        return next(feed_of(loader or (), trainer.seed or 0).batches(0, 0), None)
+        return next(make_resumable(loader or (), trainer.seed or 0).batches(0, 0), None)
 
 
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
-    trying = _as_in_training if kind == "train" else evaluating
+    trying = _isolated_train_mode if kind == "train" else eval_mode
     with trying(trainer.model):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
     if kind == "train":
-        loss_in(outputs, trainer.steps.loss_fn)
-    elif trainer.scores:
-        begin_scores(trainer.scores, trainer.device)
-        update_scores(trainer.scores, batch, outputs)
+        extract_loss(outputs, trainer.steps.loss_fn)
+    elif trainer.eval_metrics:
+        reset_metrics(trainer.eval_metrics, trainer.device)
+        update_metrics(trainer.eval_metrics, batch, outputs)
     return outputs
 
 
 @contextmanager
-def _as_in_training(model: nn.Module) -> Iterator[None]:
+def _isolated_train_mode(model: nn.Module) -> Iterator[None]:
     """Context manager that restores buffers and RNG states on exit. The model stays in training mode."""
     # The forward pass in training mode updates buffers such as the running statistics of BatchNorm.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with preserved_rng():
+    with isolate_rng():
         try:
             yield
         finally:
@@ -259,7 +259,7 @@ def _as_in_training(model: nn.Module) -> Iterator[None]:
 def _check_work_dir(trainer: TrainerSetup) -> str:
     if trainer.work_dir is None:
         return "work dir: none, nothing is written"
-    path, reason = see(Path(trainer.work_dir), resume=trainer.resume == "auto", overwrite=trainer.overwrite)
+    path, reason = preview(Path(trainer.work_dir), resume=trainer.resume == "auto", overwrite=trainer.overwrite)
     if reason:
         raise WorkDirError(reason)
     return f"work dir: {path}"

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook
-from hookbus.metrics import Evaluation, MetricStore, resolve
-from hookbus.ranks import Ranks
+from hookbus.metrics import EvaluationMeans, MetricStore, resolve_metric_name
+from hookbus.ranks import Collectives
 from hookbus.runs.validations import named_results
-from hookbus.training.evaluation import named_loaders, results_of
-from hookbus.training.scores import Score
+from hookbus.training.evaluation import named_loaders, compute_metrics
+from hookbus.training.scores import EvalMetric
 
 if TYPE_CHECKING:
     from hookbus.assembly.setup import TrainerSetup
-    from hookbus.dispatch.members import Member
+    from hookbus.dispatch.members import RegisteredPlugin
 
 __all__ = ["ExpectedMetrics"]
 
-VALIDATING = frozenset(f"{when}_val{part}" for when in ("before", "after") for part in ("", "_epoch", "_iter"))
+VALIDATION_POINTS = frozenset(f"{when}_val{part}" for when in ("before", "after") for part in ("", "_epoch", "_iter"))
 """Points whose listeners can add results to a validation."""
 
 
@@ -35,9 +35,9 @@ class ExpectedMetrics:
         self._names: set[str] = set()
         loaders = {} if trainer.val_loader is None else dict(named_loaders(trainer.val_loader))
         self._unseen: set[str | None] = set(loaders)
-        self._can_validate = bool(loaders) or any(hook.validates_with is not None for hook in self._hooks().values())
+        self._can_validate = bool(loaders) or any(hook.validation_fn is not None for hook in self._hooks().values())
 
-    def see(self, loader: str | None, outputs: Any, scores: Mapping[str, Score]) -> None:
+    def observe_batch(self, loader: str | None, outputs: Any, scores: Mapping[str, EvalMetric]) -> None:
         """Record the result names of one batch.
 
         Args:
@@ -45,15 +45,15 @@ class ExpectedMetrics:
             outputs: Outputs of the model.
             scores: Metrics after the update with this batch.
         """
-        store, evaluation = MetricStore(), Evaluation()
-        store.evaluate(evaluation)
-        store.note(outputs, None)
-        provided = [name for hook in self._hooks().values() for name in hook.gives_metrics or ()]
-        results = dict.fromkeys([*evaluation.results(Ranks()), *_names_of(scores), *provided], 0.0)
+        store, evaluation = MetricStore(), EvaluationMeans()
+        store.set_evaluation(evaluation)
+        store.log_outputs(outputs, None)
+        provided = [name for hook in self._hooks().values() for name in hook.provided_metrics or ()]
+        results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(scores), *provided], 0.0)
         self._names |= set(named_results("val", loader, results))
         self._unseen.discard(loader)
 
-    def look_for(self, reader: str, metrics: Collection[str]) -> None:
+    def require(self, reader: str, metrics: Collection[str]) -> None:
         """Raise if validations will not provide the metrics that a reader requires.
 
         Args:
@@ -70,34 +70,36 @@ class ExpectedMetrics:
                 f"{reader} requires {names} of a validation, but there is no val_loader. Pass "
                 "val_loader= to the Trainer."
             )
-        problems = [problem for metric in metrics if (problem := self._problem_of(metric))]
-        if problems and self._tells_all():
+        problems = [problem for metric in metrics if (problem := self._check_metric(metric))]
+        if problems and self._is_complete():
             raise MetricError("\n".join(f"{reader}: {problem}" for problem in problems))
 
-    def _problem_of(self, metric: str) -> str:
+    def _check_metric(self, metric: str) -> str:
         try:
-            resolve(metric, self._names)
+            resolve_metric_name(metric, self._names)
         except MetricError as error:
             return str(error)
         return ""
 
-    def _tells_all(self) -> bool:
+    def _is_complete(self) -> bool:
         """Return whether the collected names are complete."""
-        adds_results = any(h.validates_with is not None or h.gives_metrics is None for h in self._hooks().values())
-        return not (self._unseen or adds_results or any(map(_is_unknown, self._trainer.bus.pm.members.values())))
+        adds_results = any(h.validation_fn is not None or h.provided_metrics is None for h in self._hooks().values())
+        return not (self._unseen or adds_results or any(map(_may_add_results, self._trainer.bus.pm.members.values())))
 
     def _hooks(self) -> dict[str, Hook]:
         return {name: hook for name, hook in self._trainer.bus.hooks.items() if isinstance(hook, Hook)}
 
 
-def _is_unknown(member: Member) -> bool:
+def _may_add_results(member: RegisteredPlugin) -> bool:
     """Return whether a plugin may add undeclared results: by a `val_step`, or as a plugin that is not a Hook."""
-    return "val_step" in member.found or not (isinstance(member.plugin, Hook) or VALIDATING.isdisjoint(member.found))
+    return "val_step" in member.implementations or not (
+        isinstance(member.plugin, Hook) or VALIDATION_POINTS.isdisjoint(member.implementations)
+    )
 
 
-def _names_of(scores: Mapping[str, Score]) -> list[str]:
+def _result_names(scores: Mapping[str, EvalMetric]) -> list[str]:
     """Return the result names of metrics."""
     try:
-        return list(results_of(scores))
+        return list(compute_metrics(scores))
     except Exception:  # a metric such as AUROC may raise on a single batch; its own name is the best guess
         return list(scores)

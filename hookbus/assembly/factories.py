@@ -10,15 +10,15 @@ import torch
 from torch.nn import functional
 
 from hookbus import discovery
-from hookbus._imports import import_path, nearest
+from hookbus._imports import import_string, suggest_if_close
 from hookbus._packages import DATASETS_GROUP, MODELS_GROUP
 from hookbus.config import RunConfig
-from hookbus.errors import ConfigError, PluginError, did_you_mean
+from hookbus.errors import ConfigError, PluginError, suggest_names
 from hookbus.runfile.sections import Component
 from hookbus.runfile.yaml import Path
-from hookbus.training.scores import Score, called_twice, scores_from
+from hookbus.training.scores import EvalMetric, duplicate_name_error, build_metrics
 
-__all__ = ["Factories", "Factory", "keywords_of"]
+__all__ = ["Factories", "Factory", "accepted_keywords"]
 
 Factory = Callable[..., Any]
 
@@ -40,91 +40,93 @@ class Factories:
         self._config = config
         self.problems: list[str] = []
         for name in ("model", "dataset", "training"):
-            if config.lacks(name):
-                self._wrong((), f"the section {name} is missing. Add it to the run file.")
-        self.dataset = self._offered("dataset", config.dataset, DATASETS_GROUP, "dataset")
-        self.model = self._offered("model", config.model, MODELS_GROUP, "model")
-        self.optimizer = self._of_torch("optimizer", config.optimizer, torch.optim, "an optimizer of torch.optim")
+            if config.is_missing(name):
+                self._add_problem((), f"the section {name} is missing. Add it to the run file.")
+        self.dataset = self._find_published("dataset", config.dataset, DATASETS_GROUP, "dataset")
+        self.model = self._find_published("model", config.model, MODELS_GROUP, "model")
+        self.optimizer = self._find_in_torch("optimizer", config.optimizer, torch.optim, "an optimizer of torch.optim")
         schedulers = torch.optim.lr_scheduler
-        self.scheduler = self._of_torch(
+        self.scheduler = self._find_in_torch(
             "scheduler", config.scheduler, schedulers, "a scheduler of torch.optim.lr_scheduler"
         )
-        self.loss = self._of_torch("loss", config.loss, functional, "a loss of torch.nn.functional")
-        self.scores = self._scores()
-        self.hooks = self._hooks()
+        self.loss = self._find_in_torch("loss", config.loss, functional, "a loss of torch.nn.functional")
+        self.metrics = self._build_metrics()
+        self.hooks = self._build_hooks()
         self._check_device()
 
-    def _offered(self, section: str, component: Component | None, group: str, kind: str) -> Factory | None:
+    def _find_published(self, section: str, component: Component | None, group: str, kind: str) -> Factory | None:
         """Return the factory of an entry point or an import string."""
         if component is None:
             return None
         try:
             is_import_string = ":" in component.type
             factory = (
-                import_path(component.type)
+                import_string(component.type)
                 if is_import_string
-                else discovery.load(discovery.find(component.type, group, kind))
+                else discovery.load_entry(discovery.find_entry(component.type, group, kind))
             )
         except (PluginError, ImportError) as error:
-            self._wrong((section, "type"), str(error))
+            self._add_problem((section, "type"), str(error))
             return None
-        return self._taking(section, factory, component)
+        return self._check_keywords(section, factory, component)
 
-    def _of_torch(self, section: str, component: Component | str | None, namespace: Any, kind: str) -> Factory | None:
+    def _find_in_torch(
+        self, section: str, component: Component | str | None, namespace: Any, kind: str
+    ) -> Factory | None:
         """Return the factory of a name in a module of torch or of an import string."""
         if component is None:
             return None
         name, path = (component, (section,)) if isinstance(component, str) else (component.type, (section, "type"))
         if ":" in name or "." in name:
             try:
-                return self._taking(section, import_path(name), component)
+                return self._check_keywords(section, import_string(name), component)
             except ImportError as error:
-                self._wrong(path, str(error))
+                self._add_problem(path, str(error))
                 return None
         factory = getattr(namespace, name, None)
         if name.startswith("_") or not callable(factory):
-            hint = nearest(
+            hint = suggest_if_close(
                 name,
                 (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
             )
             advice = f"For your own, use an import string, my_module:{name}."
-            self._wrong(path, f"{name!r} is not {kind}.{hint} {advice}")
+            self._add_problem(path, f"{name!r} is not {kind}.{hint} {advice}")
             return None
-        return self._taking(section, factory, component)
+        return self._check_keywords(section, factory, component)
 
-    def _taking(self, section: str, factory: Any, component: Component | str) -> Factory | None:
+    def _check_keywords(self, section: str, factory: Any, component: Component | str) -> Factory | None:
         """Return the factory of a section and report the keys of the section that it does not accept."""
         if not callable(factory):
-            self._wrong((section, "type"), f"should refer to a callable, got {factory!r}.")
+            self._add_problem((section, "type"), f"should refer to a callable, got {factory!r}.")
             return None
-        known = keywords_of(factory)
+        known = accepted_keywords(factory)
         if isinstance(component, Component) and "**" not in known:
             for key in (key for key in component.settings if key not in known):
-                problem = f"unknown key.{did_you_mean(key, [*known, *type(component).model_fields])}"
-                self.problems.append(self._config.problem((section, key), problem, at_key=True))
+                problem = f"unknown key.{suggest_names(key, [*known, *type(component).model_fields])}"
+                self.problems.append(self._config.format_problem((section, key), problem, at_key=True))
         return factory  # type: ignore[no-any-return]
 
-    def _scores(self) -> dict[str, Score]:
+    def _build_metrics(self) -> dict[str, EvalMetric]:
         metrics = self._config.metrics
         if metrics is None:
             metrics = ["accuracy"] if self._config.loss == "cross_entropy" else []
         items = metrics.items() if isinstance(metrics, dict) else enumerate(metrics)
-        all_scores: dict[str, Score] = {}
+        all_scores: dict[str, EvalMetric] = {}
         for key, metric in items:
             try:
-                scores = scores_from([metric] if isinstance(key, int) else {key: metric})
+                scores = build_metrics([metric] if isinstance(key, int) else {key: metric})
             except ConfigError as error:
                 for problem in error.problems:
-                    self._wrong(("metrics", key), problem.removeprefix("metrics: "))
+                    self._add_problem(("metrics", key), problem.removeprefix("metrics: "))
                 continue
             for name in scores.keys() & all_scores.keys():
-                self._wrong(("metrics", key), called_twice(name))
+                self._add_problem(("metrics", key), duplicate_name_error(name))
             all_scores |= scores
         return all_scores
 
-    def _hooks(self) -> list[Any]:
+    def _build_hooks(self) -> list[Any]:
         try:
-            return self._config.checked_hooks()
+            return self._config.build_valid_hooks()
         except ConfigError as error:
             self.problems += error.problems
             return []
@@ -136,13 +138,15 @@ class Factories:
             torch.empty(0, device=None if device == "auto" else device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).partition("\n")[0].rstrip(".")
-            self._wrong(("device",), f"{device!r} cannot be used: {reason}. Set auto to use the available device.")
+            self._add_problem(
+                ("device",), f"{device!r} cannot be used: {reason}. Set auto to use the available device."
+            )
 
-    def _wrong(self, path: Path, message: str) -> None:
-        self.problems.append(self._config.problem(path, message))
+    def _add_problem(self, path: Path, message: str) -> None:
+        self.problems.append(self._config.format_problem(path, message))
 
 
-def keywords_of(factory: Factory) -> Mapping[str, inspect.Parameter]:
+def accepted_keywords(factory: Factory) -> Mapping[str, inspect.Parameter]:
     """Return the keyword arguments that a factory accepts; the key "**" is present if it accepts any."""
     try:
         parameters = inspect.signature(factory).parameters

@@ -11,17 +11,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._numbers import check_count
-from hookbus.assembly.arguments import check_arguments, check_model, device_of, hooks_of, limit_of, optimizer_of
+from hookbus.assembly.arguments import (
+    check_arguments,
+    check_model,
+    resolve_device,
+    resolve_hooks,
+    validate_limit,
+    resolve_optimizer,
+)
 from hookbus.assembly.checking import check_ready, check_trainer
 from hookbus.assembly.trainer_runs import TrainerRuns
 from hookbus.bus import HookBus
 from hookbus.dispatch.table import Order
-from hookbus.model.wrappers import inside_ddp
-from hookbus.ranks import join
+from hookbus.model.wrappers import unwrap_ddp
+from hookbus.ranks import get_collectives
 from hookbus.session import resume_from
-from hookbus.training.parallel import Distributed, check_distributed, make_steps, part_of, spread_if_asked
-from hookbus.training.scheduling import SchedulerSteps
-from hookbus.training.scores import scores_from
+from hookbus.training.parallel import Distributed, check_distributed, build_steps, train_shard_for, maybe_apply_fsdp
+from hookbus.training.scheduling import LRSchedulerStepper
+from hookbus.training.scores import build_metrics
 from hookbus.training.steps import Precision
 
 if TYPE_CHECKING:
@@ -123,20 +130,20 @@ class TrainerSetup:
         check_arguments(locals())  # all arguments by name; `locals()` must be evaluated before the first assignment
         check_distributed(distributed)
         check_count(agree_every, "agree_every")
-        self.device = device_of(device)
-        self.ranks = join(self.device)
+        self.device = resolve_device(device)
+        self.ranks = get_collectives(self.device)
         # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
-        self.model = inside_ddp(model.to(self.device))
-        spread_if_asked(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
-        self.optimizer = optimizer_of(optimizer, model)
-        self.scheduler = SchedulerSteps(scheduler, scheduler_interval, scheduler_monitor)
+        self.model = unwrap_ddp(model.to(self.device))
+        maybe_apply_fsdp(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
+        self.optimizer = resolve_optimizer(optimizer, model)
+        self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
-        self.epochs, self.iterations = limit_of("epochs", epochs), limit_of("iterations", iterations)
+        self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
         self.work_dir, self.resume, self.overwrite = work_dir, resume_from(resume), overwrite
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
-        self.scores, self.part = scores_from(metrics), part_of(distributed, self.ranks)
-        self.steps = make_steps(
+        self.eval_metrics, self.train_shard = build_metrics(metrics), train_shard_for(distributed, self.ranks)
+        self.steps = build_steps(
             distributed,
             self.ranks,
             model,
@@ -148,7 +155,7 @@ class TrainerSetup:
             precision=precision,
             clip_grad_norm=clip_grad_norm,
             device=self.device,
-            on_update=self.scheduler.after_update,
+            on_optimizer_step=self.scheduler.after_optimizer_step,
         )
         self.bus = HookBus(order=order)
         # The default actions; a hook with a `train_step` replaces the step of the loop.
@@ -156,7 +163,7 @@ class TrainerSetup:
             train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
         )
         self.runs = TrainerRuns(self, resume)
-        for hook in hooks_of(hooks, default_hooks, work_dir):
+        for hook in resolve_hooks(hooks, default_hooks, work_dir):
             self.bus.register(hook)
 
     @classmethod

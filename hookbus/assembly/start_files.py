@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookbus.checkpoints import files
-from hookbus.checkpoints.reading import check_fit, existing, outline_of, verify_checkpoint
+from hookbus.checkpoints.reading import check_compatible, resolve_path, load_on_meta, verify_checkpoint
 from hookbus.errors import CheckpointError
-from hookbus.model.layouts import layout_of
+from hookbus.model.layouts import sharding_of
 from hookbus.runs.resuming import check_checkpoints, checkpoints_of
-from hookbus.runs.workdir import read_status, why_unwritable
-from hookbus.state import check_resumable, find_newest, load_weights, read_checkpoint, weights_in
+from hookbus.runs.workdir import read_status, write_error
+from hookbus.state import check_resumable, find_latest_checkpoint, load_weights, read_checkpoint, extract_weights
 
 if TYPE_CHECKING:
     from hookbus.assembly.setup import TrainerSetup
     from hookbus.run import Run
 
-__all__ = ["check_files", "checkpoints_directory", "file_checks", "load_as_judged", "load_given_weights"]
+__all__ = ["check_files", "get_checkpoint_directory", "file_checks", "load_for_test", "load_initial_weights"]
 
 
 def check_files(trainer: TrainerSetup) -> None:
@@ -29,11 +29,11 @@ def check_files(trainer: TrainerSetup) -> None:
     Raises:
         CheckpointError: If a file does not exist, is not a checkpoint, or does not match the model.
     """
-    for key, path in _files_of(trainer):
-        _check_outline(trainer, key, path)
+    for key, path in _initial_files(trainer):
+        _check_metadata(trainer, key, path)
 
 
-def load_given_weights(trainer: TrainerSetup, run: Run) -> None:
+def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
     """Load the initial weights of a run, unless the run continues from another one.
 
     Raises:
@@ -41,13 +41,13 @@ def load_given_weights(trainer: TrainerSetup, run: Run) -> None:
     """
     if trainer.load_from is None or run.iters_done or trainer.resume not in ("never", "auto"):
         return
-    checkpoint = read_checkpoint(trainer.load_from, layout=layout_of(run.model))
+    checkpoint = read_checkpoint(trainer.load_from, layout=sharding_of(run.model))
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
     averaged = trainer.load_weights == "averaged"
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
 
 
-def load_as_judged(trainer: TrainerSetup, path: Path) -> None:
+def load_for_test(trainer: TrainerSetup, path: Path) -> None:
     """Configure a trainer to load the weights that validations evaluated: averaged weights if there are any.
 
     Args:
@@ -57,21 +57,21 @@ def load_as_judged(trainer: TrainerSetup, path: Path) -> None:
     Raises:
         CheckpointError: If the file does not exist, or is not a checkpoint.
     """
-    with _about("load_from"):
-        has_averages = "ema_state_dict" in outline_of(path)
+    with _prefix_errors("load_from"):
+        has_averages = "ema_state_dict" in load_on_meta(path)
     trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if has_averages else "raw", True
 
 
 def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     """Return the file checks of `hookbus check`. Each check returns a line that describes the training, or raises."""
     return [
-        *(partial(_check_file, trainer, *file) for file in _files_of(trainer)),
+        *(partial(_check_file, trainer, *file) for file in _initial_files(trainer)),
         partial(_check_automatic_resume, trainer),
         partial(_check_checkpoints_directory, trainer),
     ]
 
 
-def checkpoints_directory(trainer: TrainerSetup) -> Path | None:
+def get_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
     """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
 
     Args:
@@ -83,11 +83,11 @@ def checkpoints_directory(trainer: TrainerSetup) -> Path | None:
         idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
     for hook in trainer.bus.hooks.values():
         if hasattr(hook, "plan") and hasattr(hook, "write"):
-            idle.provide("saver", hook)
+            idle.provide("checkpoint_saver", hook)
     return checkpoints_of(idle)
 
 
-def _files_of(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
+def _initial_files(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
     """Return the files that a run starts from, with the argument that names them. Empty if a run is continued."""
     if trainer.resume not in ("auto", "never"):
         return [("resume", trainer.resume)]
@@ -98,52 +98,52 @@ def _files_of(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
 def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
     """Verify the checksum of a requested checkpoint and its compatibility with the model."""
     if Path(path).is_dir() or files.read_sidecar(Path(path)) is not None:
-        verify_checkpoint(existing(path))
-    _check_outline(trainer, key, path)
+        verify_checkpoint(resolve_path(path))
+    _check_metadata(trainer, key, path)
     return f"{key}: {path}"
 
 
 def _check_automatic_resume(trainer: TrainerSetup) -> str:
     """Verify the checkpoint that automatic resume would load."""
-    directory = checkpoints_directory(trainer) if trainer.resume == "auto" else None
-    newest = None if directory is None else find_newest(directory)
+    directory = get_checkpoint_directory(trainer) if trainer.resume == "auto" else None
+    newest = None if directory is None else find_latest_checkpoint(directory)
     if newest is None:
         if directory is not None and trainer.work_dir is not None:
             check_checkpoints([directory], read_status(Path(trainer.work_dir)), Path(trainer.work_dir))
         return ""
     path, _, skipped = newest
-    _check_outline(trainer, "resume", path)
+    _check_metadata(trainer, "resume", path)
     return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
 
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
     """Raise if the directory of the checkpoint hook is not writable."""
-    directory = checkpoints_directory(trainer)
+    directory = get_checkpoint_directory(trainer)
     inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
     if directory is None or inside:
         return ""
-    if reason := why_unwritable(directory):
+    if reason := write_error(directory):
         raise CheckpointError(
             f"The checkpoint directory {directory} cannot be written: {reason}. Set another directory."
         )
     return f"checkpoints: {directory}"
 
 
-def _check_outline(trainer: TrainerSetup, key: str, path: str | Path) -> None:
+def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:
     """Raise if a file is not a checkpoint or does not match the model."""
-    with _about(key):
-        outline = outline_of(path)
-    with _about(f"{key}: {path}"):
+    with _prefix_errors(key):
+        outline = load_on_meta(path)
+    with _prefix_errors(f"{key}: {path}"):
         if key == "resume":
             check_resumable(outline)
-        weights = weights_in(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
+        weights = extract_weights(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
         # A listener of this point may change the state dict after loading, so its keys are not known yet.
         if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
-            check_fit(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
+            check_compatible(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
 
 
 @contextmanager
-def _about(prefix: str) -> Iterator[None]:
+def _prefix_errors(prefix: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus.assembly.start_files import check_files
-from hookbus.ranks import join
+from hookbus.ranks import get_collectives
 from hookbus.run import Run
-from hookbus.session import claim_for, living, refuse_second
-from hookbus.training.evaluation import judge
-from hookbus.training.loaders import length_of
-from hookbus.training.rng import seed_everything, seed_of_rank
+from hookbus.session import acquire_work_dir, run_scope, ensure_no_active_run
+from hookbus.training.evaluation import evaluate
+from hookbus.training.loaders import loader_length
+from hookbus.training.rng import seed_everything, rank_seed
 
 if TYPE_CHECKING:
     from hookbus.assembly.setup import TrainerSetup
@@ -34,7 +34,7 @@ class TrainerRuns:
 
     def __init__(self, trainer: TrainerSetup, resume: str | Path) -> None:
         self._trainer = trainer
-        self._still_to_resume = resume
+        self._pending_resume = resume
         self._directory: Path | None = None
         self._services: dict[str, Any] = {}
 
@@ -44,7 +44,7 @@ class TrainerRuns:
         self._trainer.bus.current.provide(name, service)
 
     @contextmanager
-    def living(self, mode: Mode) -> Iterator[Run]:
+    def run_scope(self, mode: Mode) -> Iterator[Run]:
         """Context manager for one run, from `before_run` to `cleanup`.
 
         Args:
@@ -57,23 +57,23 @@ class TrainerRuns:
             HookbusError: If the run cannot start, see `hookbus.session.living`.
         """
         trainer = self._trainer
-        refuse_second(trainer.bus)
+        ensure_no_active_run(trainer.bus)
         # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
         earlier = trainer.bus.current if trainer.bus.current.trainer is trainer else None
         if earlier is None:
             check_files(trainer)
             # Only the first run seeds the RNGs: a later run continues from the RNG states of the previous one.
             if trainer.seed is not None:
-                seed_everything(seed_of_rank(trainer.seed, trainer.ranks.rank))
+                seed_everything(rank_seed(trainer.seed, trainer.ranks.rank))
         # Validation and test resume from an explicit checkpoint, but not from "auto", which only applies to training.
-        resume = self._still_to_resume if mode == "train" or self._still_to_resume != "auto" else "never"
-        run = self.new(mode, self._claim(mode, resume), earlier)
-        with living(run, resume):
-            if resume == self._still_to_resume:
-                self._still_to_resume = "never"
+        resume = self._pending_resume if mode == "train" or self._pending_resume != "auto" else "never"
+        run = self.create(mode, self._acquire_work_dir(mode, resume), earlier)
+        with run_scope(run, resume):
+            if resume == self._pending_resume:
+                self._pending_resume = "never"
             yield run
 
-    def new(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
+    def create(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
         """Create a run without starting it.
 
         Args:
@@ -98,10 +98,10 @@ class TrainerRuns:
             seed=trainer.seed,
             epochs=trainer.epochs,
             iterations=trainer.iterations,
-            validate=self._evaluator("val"),
-            test=self._evaluator("test"),
+            validate=self._get_evaluator("val"),
+            test=self._get_evaluator("test"),
             work_dir=work_dir,
-            ranks=join(trainer.device),
+            ranks=get_collectives(trainer.device),
             continues=earlier,
         )
         self._connect(run)
@@ -115,29 +115,29 @@ class TrainerRuns:
             trainer.val_loader,
             trainer.test_loader,
         )
-        run.training_data.part, run.decisions.every = trainer.part, trainer.agree_every
-        run.clock.epoch_length = length_of(trainer.train_loader, trainer.part)
+        run.training_data.part, run.decisions.every = trainer.train_shard, trainer.agree_every
+        run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
         run.validations.on_results = trainer.scheduler.after_validation
         for name, service in self._services.items():
             run.provide(name, service)
 
-    def _evaluator(self, kind: Kind) -> Evaluator | None:
+    def _get_evaluator(self, kind: Kind) -> Evaluator | None:
         """Return the function that runs a validation or test, or None if the trainer has no loader for it."""
         trainer, loader = self._trainer, f"{kind}_loader"
         if getattr(trainer, loader) is None:
             return None
-        return lambda run: judge(run, kind, getattr(trainer, loader), trainer.scores, trainer.device)
+        return lambda run: evaluate(run, kind, getattr(trainer, loader), trainer.eval_metrics, trainer.device)
 
-    def _claim(self, mode: Mode, resume: str | Path) -> WorkDir | None:
+    def _acquire_work_dir(self, mode: Mode, resume: str | Path) -> WorkDir | None:
         """Return the work directory of a run, or None.
 
         The first training determines the directory of all later runs.
         """
         trainer = self._trainer
         if self._directory is not None:
-            return claim_for(self._directory, "auto", False, trainer.ranks)
+            return acquire_work_dir(self._directory, "auto", False, trainer.ranks)
         if mode != "train":
-            return claim_for(trainer.work_dir, "auto", False, trainer.ranks)
-        work_dir = claim_for(trainer.work_dir, resume, trainer.overwrite, trainer.ranks)
+            return acquire_work_dir(trainer.work_dir, "auto", False, trainer.ranks)
+        work_dir = acquire_work_dir(trainer.work_dir, resume, trainer.overwrite, trainer.ranks)
         self._directory = work_dir.path if work_dir is not None else None
         return work_dir

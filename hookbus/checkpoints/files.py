@@ -22,31 +22,31 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hookbus.errors import CheckpointDamaged, CheckpointError
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 if TYPE_CHECKING:
     import xxhash
 
 __all__ = [
     "Sidecar",
-    "check_of",
-    "commit",
-    "flush",
+    "checksum",
+    "atomic_write",
+    "fsync",
     "hash_file",
-    "is_of",
-    "link",
-    "newest_first",
+    "written_by",
+    "add_link",
+    "list_newest_first",
     "read_sidecar",
     "remove",
-    "remove_leftovers",
-    "temporary_name",
+    "remove_temporary_files",
+    "make_temporary_name",
     "verify",
     "write_json",
 ]
 
-SIDECAR = ".json"
-TEMPORARY = ".tmp-"
-UNIQUE = re.compile(r"[0-9a-f]{32}")
+SIDECAR_SUFFIX = ".json"
+TEMPORARY_PREFIX = ".tmp-"
+UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Sidecar:
     previous: tuple[Sidecar, ...] = ()
     run: str = ""
 
-    def vouches(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
+    def matching_entry(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
         """Return the entry that matches a file, None if the file is corrupted.
 
         Args:
@@ -81,7 +81,9 @@ class Sidecar:
         return next((entry for entry in candidates if entry.hash == digest()), None)
 
 
-def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None, run: str = "") -> Sidecar:
+def atomic_write(
+    path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None, run: str = ""
+) -> Sidecar:
     """Write a file atomically; an existing file is replaced only once the new one is complete.
 
     Args:
@@ -96,9 +98,9 @@ def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | N
     Raises:
         OSError: If the file could not be written; the file under `path` is unchanged.
     """
-    with _temporary(path, run) as temporary:
+    with _temporary_path(path, run) as temporary:
         with open(temporary, "wb") as file:
-            hashing = _Hashing(file)
+            hashing = _HashingFile(file)
             write(hashing)  # type: ignore[arg-type]
             file.flush()
             # The data must be durable before the rename: after a power failure, the name could exist without it.
@@ -108,7 +110,7 @@ def commit(path: Path, write: Callable[[IO[bytes]], object], generation: int | N
     return sidecar
 
 
-def link(source: Path, target: Path) -> None:
+def add_link(source: Path, target: Path) -> None:
     """Add a second name to a committed file: a hard link, or a copy if the file system does not support hard links.
 
     Raises:
@@ -117,9 +119,9 @@ def link(source: Path, target: Path) -> None:
     sidecar = read_sidecar(source)
     if sidecar is None:
         raise CheckpointError(
-            f"{source}: {source.name}{SIDECAR} is missing or corrupted, so the link {target.name} cannot be created."
+            f"{source}: {source.name}{SIDECAR_SUFFIX} is missing or corrupted, so the link {target.name} cannot be created."
         )
-    with _temporary(target, sidecar.run) as temporary:
+    with _temporary_path(target, sidecar.run) as temporary:
         try:
             # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
             os.link(source, temporary)
@@ -137,7 +139,7 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
         # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
         _write_sidecar(path, replace(sidecar, previous=(*sidecar.previous, *replaced)))
     os.replace(temporary, path)
-    flush(path.parent)
+    fsync(path.parent)
     if sidecar is not None and old is not None:
         # The new file is committed and matches its sidecar. This only drops the entries of replaced files.
         with suppress(OSError):
@@ -147,23 +149,23 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
 def remove(path: Path) -> None:
     """Delete a file and its sidecar. Crash-safe: an interrupted call never leaves a file without an owner."""
     sidecar = read_sidecar(path)
-    with _temporary(path, sidecar.run if sidecar is not None else "") as hidden:
-        # The temporary name contains the ID of the run, so `remove_leftovers` deletes the file after a kill.
+    with _temporary_path(path, sidecar.run if sidecar is not None else "") as hidden:
+        # The temporary name contains the ID of the run, so `remove_temporary_files` deletes the file after a kill.
         with suppress(FileNotFoundError):
             os.replace(path, hidden)
-        _sidecar_path(path).unlink(missing_ok=True)
+        _get_sidecar_path(path).unlink(missing_ok=True)
 
 
-def temporary_name(run: str) -> str:
+def make_temporary_name(run: str) -> str:
     """Return a hidden, unique file name that contains the ID of the run that owns the file.
 
     Args:
         run: ID of the run; "" for a file that belongs to no run.
     """
-    return f"{TEMPORARY}{run}-{uuid.uuid4().hex}" if run else f"{TEMPORARY}{uuid.uuid4().hex}"
+    return f"{TEMPORARY_PREFIX}{run}-{uuid.uuid4().hex}" if run else f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
-def remove_leftovers(directory: Path, run: str) -> None:
+def remove_temporary_files(directory: Path, run: str) -> None:
     """Delete the temporary files that killed processes of a run left in a directory.
 
     The ID in the name identifies the owner. Every other file named `.tmp-*` is foreign and is not modified. No process
@@ -173,9 +175,9 @@ def remove_leftovers(directory: Path, run: str) -> None:
         directory: Directory to clean up; it may be missing.
         run: ID of the run; "" removes nothing.
     """
-    prefix = f"{TEMPORARY}{run}-"
-    for leftover in directory.glob(f"{TEMPORARY}*") if run else ():
-        is_own = leftover.name.startswith(prefix) and UNIQUE.fullmatch(leftover.name.removeprefix(prefix))
+    prefix = f"{TEMPORARY_PREFIX}{run}-"
+    for leftover in directory.glob(f"{TEMPORARY_PREFIX}*") if run else ():
+        is_own = leftover.name.startswith(prefix) and UUID_PATTERN.fullmatch(leftover.name.removeprefix(prefix))
         # hookbus creates no symlinks
         if not is_own or leftover.is_symlink():
             continue
@@ -198,19 +200,19 @@ def write_json(path: Path, value: Any, run: str = "") -> None:
         OSError: If the file could not be written; the file under `path` is unchanged.
     """
     text = json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    commit(path, lambda file: file.write(text.encode()), run=run)
+    atomic_write(path, lambda file: file.write(text.encode()), run=run)
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
     """Return the sidecar of a file, None if it is missing or corrupted."""
     try:
-        fields = json.loads(_sidecar_path(path).read_text())
-        return _parse_sidecar(fields) if fields.pop("check") == check_of(fields) else None
+        fields = json.loads(_get_sidecar_path(path).read_text())
+        return _parse_sidecar(fields) if fields.pop("check") == checksum(fields) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def is_of(path: Path, run: str) -> bool:
+def written_by(path: Path, run: str) -> bool:
     """Return whether a file was written by the run with this ID, according to its sidecar."""
     sidecar = read_sidecar(path)
     return sidecar is not None and sidecar.run == run
@@ -230,17 +232,19 @@ def verify(path: Path) -> Sidecar:
         raise CheckpointError(f"{path}: file does not exist.")
     sidecar = read_sidecar(path)
     if sidecar is None:
-        raise CheckpointError(f"{path}: {path.name}{SIDECAR} is missing or corrupted, so the file cannot be verified.")
+        raise CheckpointError(
+            f"{path}: {path.name}{SIDECAR_SUFFIX} is missing or corrupted, so the file cannot be verified."
+        )
     size = path.stat().st_size
     # Several entries may have the size of the file, which is hashed at most once.
-    entry = sidecar.vouches(size, functools.cache(lambda: hash_file(path)))
+    entry = sidecar.matching_entry(size, functools.cache(lambda: hash_file(path)))
     if entry is None:
         reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
-        raise CheckpointDamaged(f"{path}: corrupted: {reason}.")
+        raise CheckpointCorruptedError(f"{path}: corrupted: {reason}.")
     return entry
 
 
-def newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
+def list_newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
     """Return the files of a directory that have a sidecar, newest generation first; hidden files are ignored.
 
     If the replacement of a file was interrupted, its hash determines which of the two generations the file contains.
@@ -257,21 +261,21 @@ def newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
 
 def hash_file(path: Path) -> str:
     """Return the XXH3-128 hash of a file, in hex."""
-    digest = _digest()
+    digest = _create_hasher()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
 
-def check_of(fields: Mapping[str, Any]) -> str:
+def checksum(fields: Mapping[str, Any]) -> str:
     """Return a checksum, in hex, of the fields of a sidecar or manifest; it detects corruption of that file itself."""
-    digest = _digest()
+    digest = _create_hasher()
     digest.update(json.dumps(fields, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-def flush(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Fsync a file or a directory; for a directory this makes created and renamed entries durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -280,12 +284,12 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-class _Hashing:
+class _HashingFile:
     """File wrapper that hashes and counts the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.digest = _digest()
+        self.digest = _create_hasher()
         self.size = 0
 
     def write(self, data: Any) -> int:
@@ -299,11 +303,11 @@ class _Hashing:
 
 
 @contextmanager
-def _temporary(path: Path, run: str) -> Iterator[Path]:
+def _temporary_path(path: Path, run: str) -> Iterator[Path]:
     """Yield a hidden path in the directory of `path`, and delete the file on exit."""
     # A rename is atomic only within one file system, hence the same directory.
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / temporary_name(run)
+    temporary = path.parent / make_temporary_name(run)
     try:
         yield temporary
     finally:
@@ -333,7 +337,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     fields = asdict(sidecar)
-    write_json(_sidecar_path(path), {**fields, "check": check_of(fields)}, sidecar.run)
+    write_json(_get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
 
 
 def _parse_sidecar(fields: dict[str, Any]) -> Sidecar:
@@ -349,14 +353,14 @@ def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:
     # Hashing is needed only if an interrupted replacement left several candidates.
     if not sidecar.previous:
         return sidecar
-    return sidecar.vouches(path.stat().st_size, lambda: hash_file(path)) or sidecar
+    return sidecar.matching_entry(path.stat().st_size, lambda: hash_file(path)) or sidecar
 
 
-def _sidecar_path(path: Path) -> Path:
-    return path.with_name(path.name + SIDECAR)
+def _get_sidecar_path(path: Path) -> Path:
+    return path.with_name(path.name + SIDECAR_SUFFIX)
 
 
-def _digest() -> xxhash.xxh3_128:
+def _create_hasher() -> xxhash.xxh3_128:
     # Imported on first use to keep `import hookbus` fast.
     import xxhash
 

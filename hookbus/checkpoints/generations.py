@@ -22,49 +22,49 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoints.files import check_of, flush, hash_file, temporary_name, write_json
-from hookbus.errors import CheckpointDamaged, CheckpointError
+from hookbus.checkpoints.files import checksum, fsync, hash_file, make_temporary_name, write_json
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 __all__ = [
-    "COMMON",
-    "POINTER",
-    "directory_of",
-    "generation_named",
-    "generations_in",
+    "COMMON_FILE",
+    "POINTER_KEY",
+    "get_directory_name",
+    "resolve_pointer",
+    "iter_generations",
     "is_generation",
-    "publish",
+    "commit_generation",
     "read_manifest",
     "remove_generation",
-    "seal",
+    "write_manifest",
     "verify_generation",
 ]
 
-COMMON = "checkpoint.pth"
-MANIFEST = "manifest.json"
-POINTER = "generation"
+COMMON_FILE = "checkpoint.pth"
+MANIFEST_FILE = "manifest.json"
+POINTER_KEY = "generation"
 """Key of a reference file: directory name of the generation and hash of its manifest."""
 
-DIRECTORY = re.compile(r"generation_(\d+)")
+DIRECTORY_PATTERN = re.compile(r"generation_(\d+)")
 
 
-def directory_of(generation: int) -> str:
+def get_directory_name(generation: int) -> str:
     """Return the directory name of a generation."""
     return f"generation_{generation}"
 
 
-def generations_in(folder: Path) -> Iterator[tuple[int, Path]]:
+def iter_generations(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield (number, directory) of each generation in a directory."""
     for path in folder.glob("generation_*"):
-        if (match := DIRECTORY.fullmatch(path.name)) and path.is_dir():
+        if (match := DIRECTORY_PATTERN.fullmatch(path.name)) and path.is_dir():
             yield int(match[1]), path
 
 
 def is_generation(path: Path) -> bool:
     """Return whether a path is the directory of a generation, whether corrupted or not."""
-    return path.is_dir() and (path / MANIFEST).exists()
+    return path.is_dir() and (path / MANIFEST_FILE).exists()
 
 
-def generation_named(path: Path, content: Mapping[str, Any]) -> Path | None:
+def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
     """Return the generation that a file refers to, None if the file is itself a checkpoint.
 
     Args:
@@ -75,19 +75,19 @@ def generation_named(path: Path, content: Mapping[str, Any]) -> Path | None:
         CheckpointError: If the directory of the generation does not exist.
         CheckpointDamaged: If the reference is not the name of a generation.
     """
-    pointer = content.get(POINTER)
+    pointer = content.get(POINTER_KEY)
     if not isinstance(pointer, Mapping):
         return None
     name = pointer.get("directory")
     # The pattern also rejects path separators, so that a reference cannot lead out of its directory.
-    if not isinstance(name, str) or not DIRECTORY.fullmatch(name):
-        raise CheckpointDamaged(f"{path}: invalid reference to a generation, got {name!r}.")
+    if not isinstance(name, str) or not DIRECTORY_PATTERN.fullmatch(name):
+        raise CheckpointCorruptedError(f"{path}: invalid reference to a generation, got {name!r}.")
     if not (path.parent / name).is_dir():
         raise CheckpointError(f"{path}: its tensors are in {name}, which does not exist. Copy that directory as well.")
     return path.parent / name
 
 
-def seal(directory: Path, files: Mapping[str, tuple[int, str]], **facts: Any) -> str:
+def write_manifest(directory: Path, files: Mapping[str, tuple[int, str]], **facts: Any) -> str:
     """Write the manifest of a generation.
 
     Args:
@@ -99,11 +99,11 @@ def seal(directory: Path, files: Mapping[str, tuple[int, str]], **facts: Any) ->
         Hash of the manifest.
     """
     fields = {**facts, "files": {name: list(size_and_hash) for name, size_and_hash in sorted(files.items())}}
-    write_json(directory / MANIFEST, {**fields, "check": check_of(fields)})
-    return hash_file(directory / MANIFEST)
+    write_json(directory / MANIFEST_FILE, {**fields, "check": checksum(fields)})
+    return hash_file(directory / MANIFEST_FILE)
 
 
-def publish(temporary: Path, directory: Path) -> None:
+def commit_generation(temporary: Path, directory: Path) -> None:
     """Rename a complete generation to its final name.
 
     Raises:
@@ -111,7 +111,7 @@ def publish(temporary: Path, directory: Path) -> None:
     """
     os.rename(temporary, directory)
     # The new name must be durable before a reference to it is written.
-    flush(directory.parent)
+    fsync(directory.parent)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -121,12 +121,14 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         CheckpointDamaged: If the manifest is missing or corrupted.
     """
     try:
-        fields: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
-        if fields.pop("check") == check_of(fields):
+        fields: dict[str, Any] = json.loads((directory / MANIFEST_FILE).read_text())
+        if fields.pop("check") == checksum(fields):
             return fields
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise CheckpointDamaged(f"{directory}: {MANIFEST} is missing or corrupted, so the generation cannot be verified.")
+    raise CheckpointCorruptedError(
+        f"{directory}: {MANIFEST_FILE} is missing or corrupted, so the generation cannot be verified."
+    )
 
 
 def verify_generation(directory: Path, manifest: str | None = None) -> None:
@@ -140,14 +142,14 @@ def verify_generation(directory: Path, manifest: str | None = None) -> None:
         CheckpointDamaged: If a file is missing or does not match; the message contains its path.
     """
     files = read_manifest(directory)["files"]
-    if manifest is not None and hash_file(directory / MANIFEST) != manifest:
-        raise CheckpointDamaged(f"{directory}: not the generation that was saved under this name.")
+    if manifest is not None and hash_file(directory / MANIFEST_FILE) != manifest:
+        raise CheckpointCorruptedError(f"{directory}: not the generation that was saved under this name.")
     for name, (size, digest) in files.items():
         path = directory / name
         if not path.is_file():
-            raise CheckpointDamaged(f"{path}: corrupted: file is missing.")
+            raise CheckpointCorruptedError(f"{path}: corrupted: file is missing.")
         if path.stat().st_size != size or hash_file(path) != digest:
-            raise CheckpointDamaged(f"{path}: corrupted: checksum mismatch.")
+            raise CheckpointCorruptedError(f"{path}: corrupted: checksum mismatch.")
 
 
 def remove_generation(directory: Path, run: str) -> None:
@@ -158,6 +160,6 @@ def remove_generation(directory: Path, run: str) -> None:
         run: ID of the run that wrote it.
     """
     # A partially deleted directory must not look like a generation.
-    hidden = directory.with_name(temporary_name(run))
+    hidden = directory.with_name(make_temporary_name(run))
     os.rename(directory, hidden)
     shutil.rmtree(hidden)

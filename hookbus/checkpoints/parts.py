@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus.model.layouts import has_spread
-from hookbus.training.rng import get_rng_state, mix, preserved_rng, seed_everything
+from hookbus.model.layouts import has_sharded_tensors
+from hookbus.training.rng import get_rng_state, derive_seed, isolate_rng, seed_everything
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["add_parts", "with_own_part"]
+__all__ = ["add_rank_states", "select_rank_state"]
 
-OF_RANK = ("rng", "grads")
+RANK_KEYS = ("rng", "grads")
 """Keys of a checkpoint whose values differ between ranks."""
 
-OF_LOOP = ("metrics", "data")
+RANK_LOOP_KEYS = ("metrics", "data")
 """Keys of `loop` in a checkpoint whose values differ between ranks."""
 
 
-def add_parts(checkpoint: dict[str, Any], run: Run) -> None:
+def add_rank_states(checkpoint: dict[str, Any], run: Run) -> None:
     """Add the state of each rank under the key `ranks`. A collective call; a no-op in a single process."""
     if run.ranks.world_size == 1:
         return
     # Sharded gradients are written with the sharded tensors, so they are not gathered here.
-    own = {key: checkpoint[key] for key in OF_RANK if key in checkpoint and not has_spread(checkpoint[key])}
-    own |= {key: checkpoint["loop"][key] for key in OF_LOOP}
-    checkpoint["ranks"] = run.ranks.gather("parts of a checkpoint", own)
+    own = {key: checkpoint[key] for key in RANK_KEYS if key in checkpoint and not has_sharded_tensors(checkpoint[key])}
+    own |= {key: checkpoint["loop"][key] for key in RANK_LOOP_KEYS}
+    checkpoint["ranks"] = run.ranks.all_gather("parts of a checkpoint", own)
 
 
-def with_own_part(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
+def select_rank_state(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     """Return a checkpoint with the state of this rank; a rank that did not write the checkpoint is reseeded.
 
     Args:
@@ -44,14 +44,14 @@ def with_own_part(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     rank_states, rank = checkpoint.get("ranks", ()), run.ranks.rank
     if rank < len(rank_states):
         own = rank_states[rank]
-        loop = {**checkpoint["loop"], **{key: own[key] for key in OF_LOOP}}
-        return {**checkpoint, **{key: own[key] for key in OF_RANK if key in own}, "loop": loop}
+        loop = {**checkpoint["loop"], **{key: own[key] for key in RANK_LOOP_KEYS}}
+        return {**checkpoint, **{key: own[key] for key in RANK_KEYS if key in own}, "loop": loop}
     # Rank 0 has the common state. Other ranks would draw the same random numbers as rank 0 without a new seed.
-    return {**checkpoint, "rng": _fresh_streams(checkpoint["loop"], rank)} if rank else checkpoint
+    return {**checkpoint, "rng": _fresh_rng_state(checkpoint["loop"], rank)} if rank else checkpoint
 
 
-def _fresh_streams(loop: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _fresh_rng_state(loop: Mapping[str, Any], rank: int) -> dict[str, Any]:
     # The iteration is part of the seed: otherwise a second resume would repeat the random numbers of the first.
-    with preserved_rng():
-        seed_everything(mix(loop["seed"], rank, loop["clock"]["iters_done"]))
+    with isolate_rng():
+        seed_everything(derive_seed(loop["seed"], rank, loop["clock"]["iters_done"]))
         return get_rng_state()

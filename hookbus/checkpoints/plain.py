@@ -12,16 +12,18 @@ import torch
 
 from hookbus.errors import CheckpointError
 
-__all__ = ["check_plain", "plain_state"]
+__all__ = ["validate_plain_data", "to_plain_data"]
 
-PLAIN = frozenset({NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype})
+BUILTIN_TYPES = frozenset(
+    {NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype}
+)
 """Types that `torch.load(weights_only=True)` loads, in addition to tensors, dicts, lists, tuples and sets."""
 
-LEAVES = PLAIN | {torch.Tensor, torch.nn.Parameter}
+LEAF_TYPES = BUILTIN_TYPES | {torch.Tensor, torch.nn.Parameter}
 """Types that are not inspected further. Most containers consist of these types, which one `issuperset` call checks."""
 
 
-def check_plain(value: Any, where: str) -> None:
+def validate_plain_data(value: Any, where: str) -> None:
     """Raise if a checkpoint, or a component of it, cannot be loaded without executing code.
 
     Args:
@@ -45,15 +47,15 @@ def _find_invalid(value: Any) -> tuple[str, type] | None:
     """Return path and type of the first object of another type, None if there is none."""
     # Exact types only: `weights_only=True` rejects subclasses of dict, list, str, ...
     type_ = type(value)
-    if type_ in LEAVES:
+    if type_ in LEAF_TYPES:
         return None
     if type_ in (dict, OrderedDict, Counter):
         if _has_only_leaves(value) and (_has_only_leaves(value.values()) or _has_only_flat_dicts(value)):
             return None
         for key, item in value.items():
-            if type(key) not in LEAVES and (invalid := _find_invalid(key)):
+            if type(key) not in LEAF_TYPES and (invalid := _find_invalid(key)):
                 return f": the key {key!r}{invalid[0]}", invalid[1]
-            if type(item) not in LEAVES and (invalid := _find_invalid(item)):
+            if type(item) not in LEAF_TYPES and (invalid := _find_invalid(item)):
                 return f"[{key!r}]{invalid[0]}", invalid[1]
         return None
     if type_ in (list, tuple, set):
@@ -67,7 +69,7 @@ def _find_invalid(value: Any) -> tuple[str, type] | None:
 
 
 def _has_only_leaves(values: Iterable[Any]) -> bool:
-    return LEAVES.issuperset(map(type, values))
+    return LEAF_TYPES.issuperset(map(type, values))
 
 
 def _has_only_flat_dicts(value: dict[Any, Any]) -> bool:
@@ -81,7 +83,7 @@ def _has_only_flat_dicts(value: dict[Any, Any]) -> bool:
     )
 
 
-def plain_state(state: Any, where: str) -> Any:
+def to_plain_data(state: Any, where: str) -> Any:
     """Return a state dict in new containers, with NumPy scalars converted to Python numbers.
 
     NumPy scalars occur as learning rates set by users and as metric values.
@@ -97,7 +99,7 @@ def plain_state(state: Any, where: str) -> Any:
     plain = _copy(state, unchecked)
     # The full check walks every container again; the copy has shown already that most states do not need it.
     if unchecked:
-        check_plain(plain, where)
+        validate_plain_data(plain, where)
     return plain
 
 
@@ -115,6 +117,6 @@ def _copy(value: Any, unchecked: list[Any]) -> Any:
         return type(value)(value if _has_only_leaves(value) else [_copy(item, unchecked) for item in value])
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         value = value.item()
-    if type(value) not in LEAVES:
+    if type(value) not in LEAF_TYPES:
         unchecked.append(value)
     return value

@@ -14,24 +14,24 @@ import torch
 from torch import nn
 
 from hookbus.checkpoints import files
-from hookbus.checkpoints.generations import COMMON, POINTER, generation_named, is_generation, verify_generation
-from hookbus.errors import CheckpointDamaged, CheckpointError, HookWarning
-from hookbus.model.wrappers import unwrapped
+from hookbus.checkpoints.generations import COMMON_FILE, POINTER_KEY, resolve_pointer, is_generation, verify_generation
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
+from hookbus.model.wrappers import unwrap_model
 
 __all__ = [
-    "check_fit",
-    "content_of",
-    "existing",
-    "fitting_of",
-    "glance_at",
+    "check_compatible",
+    "load_file",
+    "resolve_path",
+    "matching_weights",
+    "load_file_on_meta",
     "load_into",
-    "outline_of",
-    "put_content",
+    "load_on_meta",
+    "save_file",
     "verify_checkpoint",
 ]
 
 
-def existing(path: Path | str) -> Path:
+def resolve_path(path: Path | str) -> Path:
     """Return the path of a checkpoint: a file, or the directory of a generation.
 
     Raises:
@@ -51,7 +51,7 @@ def existing(path: Path | str) -> Path:
     return path
 
 
-def content_of(path: Path, **options: Any) -> dict[str, Any]:
+def load_file(path: Path, **options: Any) -> dict[str, Any]:
     """Load a file with `torch.load(weights_only=True)`, which executes no code from it.
 
     Args:
@@ -67,13 +67,13 @@ def content_of(path: Path, **options: Any) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path}: file cannot be read: {error.strerror or error}.") from None
     except Exception as error:
-        raise CheckpointDamaged(f"{path}: file cannot be loaded as data: {_get_reason(str(error))}") from None
+        raise CheckpointCorruptedError(f"{path}: file cannot be loaded as data: {_get_reason(str(error))}") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: not a checkpoint: expected a dict, got {type(content).__name__}.")
     return content
 
 
-def outline_of(path: Path | str) -> dict[str, Any]:
+def load_on_meta(path: Path | str) -> dict[str, Any]:
     """Load a checkpoint with its tensors on the meta device, without reading their data.
 
     Args:
@@ -82,19 +82,19 @@ def outline_of(path: Path | str) -> dict[str, Any]:
     Raises:
         CheckpointError: If the file does not exist, or is not a checkpoint.
     """
-    path = existing(path)
-    directory = path if path.is_dir() else generation_named(path, content := glance_at(path))
-    return content if directory is None else glance_at(directory / COMMON)
+    path = resolve_path(path)
+    directory = path if path.is_dir() else resolve_pointer(path, content := load_file_on_meta(path))
+    return content if directory is None else load_file_on_meta(directory / COMMON_FILE)
 
 
-def glance_at(path: Path) -> dict[str, Any]:
+def load_file_on_meta(path: Path) -> dict[str, Any]:
     """Load a single file with its tensors on the meta device.
 
     Raises:
         CheckpointError: If the file cannot be loaded as a checkpoint.
     """
     # torch.load supports `mmap` only for zip files; the legacy format is read completely.
-    return content_of(path, map_location="meta", mmap=zipfile.is_zipfile(path))
+    return load_file(path, map_location="meta", mmap=zipfile.is_zipfile(path))
 
 
 def verify_checkpoint(path: Path) -> None:
@@ -114,13 +114,13 @@ def verify_checkpoint(path: Path) -> None:
     else:
         message = f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected."
         warnings.warn(message, HookWarning, stacklevel=3)
-    content = glance_at(path)
-    directory = generation_named(path, content)
+    content = load_file_on_meta(path)
+    directory = resolve_pointer(path, content)
     if directory is not None:
-        verify_generation(directory, content[POINTER]["manifest"])
+        verify_generation(directory, content[POINTER_KEY]["manifest"])
 
 
-def put_content(content: Mapping[str, Any], file: IO[bytes]) -> None:
+def save_file(content: Mapping[str, Any], file: IO[bytes]) -> None:
     """Write a checkpoint with `torch.save`, without the CRC-32 checksums of the zip format.
 
     Raises:
@@ -133,7 +133,7 @@ def put_content(content: Mapping[str, Any], file: IO[bytes]) -> None:
         torch.save(dict(content), file)
     except RuntimeError as error:
         # When finishing a zip file fails, torch raises a RuntimeError while handling the OSError that caused it.
-        raise next((cause for cause in _causes(error) if isinstance(cause, OSError)), error) from None
+        raise next((cause for cause in _iter_causes(error) if isinstance(cause, OSError)), error) from None
     finally:
         torch.serialization.set_crc32_options(crc32)
 
@@ -145,19 +145,19 @@ def load_into(model: nn.Module, weights: Mapping[str, Any]) -> None:
         CheckpointError: If keys or shapes do not match; the message lists them.
     """
     try:
-        unwrapped(model).load_state_dict(dict(weights))
+        unwrap_model(model).load_state_dict(dict(weights))
     except RuntimeError as error:
         raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
 
 
-def fitting_of(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the weights that match the model in name and shape, and the names of the model's remaining weights.
 
     Raises:
         CheckpointError: If no weight matches.
     """
-    own = unwrapped(model).state_dict()
-    fitting = {name: value for name, value in weights.items() if _has_the_shape_of(value, own.get(name))}
+    own = unwrap_model(model).state_dict()
+    fitting = {name: value for name, value in weights.items() if _has_same_shape(value, own.get(name))}
     if own and not fitting:
         in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
         raise CheckpointError(
@@ -166,7 +166,7 @@ def fitting_of(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, 
     return fitting, sorted(set(own) - set(fitting))
 
 
-def check_fit(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
+def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
     """Raise if weights do not match a model, which is not modified.
 
     Args:
@@ -178,9 +178,9 @@ def check_fit(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = Tr
         CheckpointError: If the weights do not match.
     """
     if not strict:
-        fitting_of(model, weights)
+        matching_weights(model, weights)
         return
-    model = unwrapped(model)
+    model = unwrap_model(model)
     tensors = [*model.parameters(), *model.buffers()]
     try:
         # The memo replaces each tensor by a meta tensor, so the copy takes no memory on the device.
@@ -190,7 +190,7 @@ def check_fit(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = Tr
     load_into(meta_model, weights)
 
 
-def _has_the_shape_of(value: Any, own: Any) -> bool:
+def _has_same_shape(value: Any, own: Any) -> bool:
     """Return whether both are tensors of the same shape, or both are extra state without a shape."""
     return own is not None and getattr(value, "shape", None) == getattr(own, "shape", None)
 
@@ -200,7 +200,7 @@ def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
     return nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _iter_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield the chain of exceptions during whose handling an exception was raised."""
     cause = error.__context__
     while cause is not None:

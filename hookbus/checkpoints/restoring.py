@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import CheckpointError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["load_grads", "load_part"]
+__all__ = ["load_grads", "load_component"]
 
 
-def load_part(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
+def load_component(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
     """Load the state of an optimizer, scheduler or scaler; log a warning if only the run or the checkpoint has one.
 
     Args:
@@ -62,6 +62,6 @@ def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
         grads: Gradients by parameter name; the gradient of any other parameter is set to None.
     """
     assert run.model is not None
-    for name, parameter in unwrapped(run.model).named_parameters():
+    for name, parameter in unwrap_model(run.model).named_parameters():
         grad = grads.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)

@@ -17,33 +17,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from hookbus.checkpoints.files import commit, temporary_name
+from hookbus.checkpoints.files import atomic_write, make_temporary_name
 from hookbus.checkpoints.generations import (
-    COMMON,
-    POINTER,
-    directory_of,
-    publish,
-    seal,
+    COMMON_FILE,
+    POINTER_KEY,
+    get_directory_name,
+    commit_generation,
+    write_manifest,
 )
-from hookbus.checkpoints.reading import content_of, put_content
+from hookbus.checkpoints.reading import load_file, save_file
 from hookbus.checkpoints.shards import read_shards, write_shards
 from hookbus.errors import CheckpointError
-from hookbus.model.layouts import changed, is_spread
+from hookbus.model.layouts import tree_map_with_path, is_sharded
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from hookbus.model.layouts import Layout
-    from hookbus.ranks import Ranks
+    from hookbus.model.layouts import ShardingSpec
+    from hookbus.ranks import Collectives
 
 __all__ = ["read_generation", "write_generation"]
 
 
-PLACES = "places"
+NAMES_KEY = "places"
 """Key of the common file: name of the sharded tensor by path in the checkpoint."""
 
 
-def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, ranks: Ranks) -> dict[str, Any]:
+def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, ranks: Collectives) -> dict[str, Any]:
     """Write a checkpoint with sharded tensors. A collective call, which fails on all ranks or on none.
 
     Args:
@@ -58,27 +58,29 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
     Raises:
         CheckpointError: If the generation could not be written. Nothing of it remains, and no other file is modified.
     """
-    common, tensors = _parted(checkpoint)
-    final, run = folder / directory_of(generation), checkpoint["loop"]["id"]
+    common, tensors = _split_sharded(checkpoint)
+    final, run = folder / get_directory_name(generation), checkpoint["loop"]["id"]
     # The unique part of the name is random, so rank 0 chooses it for all ranks.
-    temporary = folder / ranks.broadcast("name of a generation", temporary_name(run))
+    temporary = folder / ranks.broadcast("name of a generation", make_temporary_name(run))
     try:
         write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
-        written = ranks.everywhere("tensors of a generation", partial(_in_words, final, write))
+        written = ranks.call_on_all("tensors of a generation", partial(_wrap_os_errors, final, write))
         files = {name: size_and_hash for rank_files in written for name, size_and_hash in rank_files.items()}
         facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
-        finish = partial(_finish, temporary, final, common, files, facts)
+        finish = partial(_commit, temporary, final, common, files, facts)
         # Only rank 0 commits, after all ranks have fsynced their shards.
-        manifest = ranks.by_main("generation", partial(_in_words, final, finish))
+        manifest = ranks.call_on_main("generation", partial(_wrap_os_errors, final, finish))
     finally:
         # A no-op after the rename.
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
     pointer = {"directory": final.name, "manifest": manifest}
-    return {"meta": checkpoint["meta"], "loop": {"id": run}, POINTER: pointer}
+    return {"meta": checkpoint["meta"], "loop": {"id": run}, POINTER_KEY: pointer}
 
 
-def read_generation(directory: Path, *, map_location: Any = "cpu", layout: Layout | None = None) -> dict[str, Any]:
+def read_generation(
+    directory: Path, *, map_location: Any = "cpu", layout: ShardingSpec | None = None
+) -> dict[str, Any]:
     """Load a checkpoint with sharded tensors, without verifying it. Not a collective call.
 
     Args:
@@ -90,18 +92,18 @@ def read_generation(directory: Path, *, map_location: Any = "cpu", layout: Layou
         CheckpointError: If a file does not exist.
         CheckpointDamaged: If a file is corrupted, or contains other objects than data.
     """
-    common = content_of(directory / COMMON, map_location=map_location)
-    names = common.pop(PLACES)
+    common = load_file(directory / COMMON_FILE, map_location=map_location)
+    names = common.pop(NAMES_KEY)
     if map_location == "meta":
         return common
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: tuple[str, ...], value: Any) -> Any:
-        name = names.get(_name(path))
+        name = names.get(_format_name(path))
         # Tensors with the same name were one object when they were written, and share memory again.
-        return value if name is None else tensors.setdefault(name, _room_for(value, map_location, layout))
+        return value if name is None else tensors.setdefault(name, _allocate(value, map_location, layout))
 
-    checkpoint: dict[str, Any] = changed(common, allocate)
+    checkpoint: dict[str, Any] = tree_map_with_path(common, allocate)
     read_shards(directory, tensors)
     return checkpoint
 
@@ -109,30 +111,30 @@ def read_generation(directory: Path, *, map_location: Any = "cpu", layout: Layou
 # -- inside ----------------------------------------------------------------------------------
 
 
-def _parted(checkpoint: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _split_sharded(checkpoint: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Split a checkpoint into its common part, with meta tensors, and the sharded tensors by name."""
     tensors: dict[str, Tensor] = {}
     name_by_id: dict[int, str] = {}
     names: dict[str, str] = {}
 
     def to_meta(path: tuple[str, ...], value: Any) -> Any:
-        if not is_spread(value):
+        if not is_sharded(value):
             return value
-        key = _name(path)
+        key = _format_name(path)
         # A tensor at several paths, such as a tied weight, is written once under its first path.
         name = names[key] = name_by_id.setdefault(id(value), key)
         tensors[name] = value.detach()
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-    return {**changed(checkpoint, to_meta), PLACES: names}, tensors
+    return {**tree_map_with_path(checkpoint, to_meta), NAMES_KEY: names}, tensors
 
 
-def _name(path: tuple[str, ...]) -> str:
+def _format_name(path: tuple[str, ...]) -> str:
     # Keys may contain slashes, so they are percent-encoded to keep names unique.
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in path)
 
 
-def _in_words(directory: Path, write: Callable[[], T]) -> T:
+def _wrap_os_errors(directory: Path, write: Callable[[], T]) -> T:
     """Call a function, and raise a CheckpointError with the directory if it raises an OSError."""
     try:
         return write()
@@ -140,7 +142,7 @@ def _in_words(directory: Path, write: Callable[[], T]) -> T:
         raise CheckpointError(f"{directory} could not be written: {error}.") from error
 
 
-def _finish(
+def _commit(
     temporary: Path,
     final: Path,
     common: dict[str, Any],
@@ -148,11 +150,11 @@ def _finish(
     facts: dict[str, Any],
 ) -> str:
     """Write the common file and the manifest, and rename the generation. Return the hash of the manifest."""
-    written = commit(temporary / COMMON, partial(put_content, common))
-    manifest = seal(temporary, {**files, COMMON: (written.size, written.hash)}, **facts)
-    publish(temporary, final)
+    written = atomic_write(temporary / COMMON_FILE, partial(save_file, common))
+    manifest = write_manifest(temporary, {**files, COMMON_FILE: (written.size, written.hash)}, **facts)
+    commit_generation(temporary, final)
     return manifest
 
 
-def _room_for(outline: Tensor, device: Any, layout: Layout | None) -> Tensor:
+def _allocate(outline: Tensor, device: Any, layout: ShardingSpec | None) -> Tensor:
     return torch.empty(outline.shape, dtype=outline.dtype, device=device) if layout is None else layout.empty(outline)

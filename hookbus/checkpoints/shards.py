@@ -21,14 +21,14 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from hookbus.checkpoints.files import flush, hash_file
-from hookbus.errors import CheckpointDamaged, CheckpointError, in_one_line
+from hookbus.checkpoints.files import fsync, hash_file
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_error
 
 __all__ = ["read_shards", "write_shards"]
 
-METADATA = ".metadata"
+METADATA_FILE = ".metadata"
 
-SAFE = frozenset(
+ALLOWED_GLOBALS = frozenset(
     {
         ("pathlib", "PosixPath"),
         ("torch", "Size"),
@@ -69,15 +69,15 @@ def write_shards(
     Raises:
         CheckpointError: If a rank could not write its shards; raised on all ranks.
     """
-    with _own_group() if group is None else nullcontext(group) as own_group:
+    with _temporary_group() if group is None else nullcontext(group) as own_group:
         try:
             # One thread per rank writes one file per rank.
             save(tensors, storage_writer=FileSystemWriter(directory, thread_count=1), process_group=own_group)
         except CheckpointException as error:  # derives from BaseException, so callers would not handle it
             raise CheckpointError(f"{directory.parent} could not be written: {_format_cause(error)}.") from None
-    own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA] if rank == 0 else [])]
+    own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA_FILE] if rank == 0 else [])]
     for path in own:
-        flush(path)
+        fsync(path)
     return {path.name: (path.stat().st_size, hash_file(path)) for path in own}
 
 
@@ -98,14 +98,14 @@ def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
             load(tensors, storage_reader=_Reader(directory), no_dist=True)
     except (Exception, CheckpointException) as error:
         cause = _format_cause(error) if isinstance(error, CheckpointException) else error
-        raise CheckpointDamaged(f"{directory}: shards cannot be loaded as data: {cause}.") from None
+        raise CheckpointCorruptedError(f"{directory}: shards cannot be loaded as data: {cause}.") from None
 
 
 # -- inside ----------------------------------------------------------------------------------
 
 
 @contextmanager
-def _own_group() -> Iterator[Any]:
+def _temporary_group() -> Iterator[Any]:
     """Create a gloo group of all ranks for one save."""
     # Its own group keeps the collectives of the save apart from others; gloo requires no device.
     group = dist.new_group(backend="gloo")
@@ -117,14 +117,14 @@ def _own_group() -> Iterator[Any]:
 
 def _format_cause(error: CheckpointException) -> str:
     rank, (cause, _) = next(iter(error.failures.items()))
-    return f"{in_one_line(cause)} (on rank {rank})"
+    return f"{format_error(cause)} (on rank {rank})"
 
 
 class _Reader(FileSystemReader):
     """Storage reader that loads metadata with an allowlist, and rejects paths outside the directory."""
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        with open(Path(self.path) / METADATA, "rb") as file:
+        with open(Path(self.path) / METADATA_FILE, "rb") as file:
             metadata: Metadata = _Unpickler(file).load()
         stored = metadata.storage_data.values()
         # A relative path with a slash could refer to any file on the machine.
@@ -137,6 +137,6 @@ class _Reader(FileSystemReader):
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         attribute = getattr(torch, name, None) if module == "torch" else None
-        if (module, name) in SAFE or isinstance(attribute, torch.dtype):
+        if (module, name) in ALLOWED_GLOBALS or isinstance(attribute, torch.dtype):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it contains {module}.{name}, and loading that would execute code")

@@ -5,25 +5,25 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from hookbus.checkpoints.generations import generation_named, generations_in, read_manifest, remove_generation
-from hookbus.checkpoints.reading import glance_at
+from hookbus.checkpoints.generations import resolve_pointer, iter_generations, read_manifest, remove_generation
+from hookbus.checkpoints.reading import load_file_on_meta
 from hookbus.errors import CheckpointError
 
-__all__ = ["sweep"]
+__all__ = ["remove_unreferenced"]
 
 
-def sweep(folder: Path, run: str) -> None:
+def remove_unreferenced(folder: Path, run: str) -> None:
     """Remove the generations of a run that no file refers to.
 
     Args:
         folder: Directory that contains references and generations.
         run: ID of the run; generations of other runs are kept.
     """
-    unreferenced = {directory for _, directory in generations_in(folder)}
+    unreferenced = {directory for _, directory in iter_generations(folder)}
     for path in folder.glob("[!.]*.pth") if unreferenced else ():
         # A file that cannot be loaded cannot be resumed from either, so it keeps no generation.
         with suppress(CheckpointError):
-            unreferenced.discard(generation_named(path, glance_at(path)))
+            unreferenced.discard(resolve_pointer(path, load_file_on_meta(path)))
     for directory in unreferenced:
         # Without a valid manifest the owner is unknown, so the directory is kept.
         with suppress(CheckpointError):

@@ -16,16 +16,16 @@ from hookbus.errors import CheckpointError
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["resized", "size_of"]
+__all__ = ["reshard", "get_parallel_metadata"]
 
 
-def size_of(run: Run) -> dict[str, Any]:
+def get_parallel_metadata(run: Run) -> dict[str, Any]:
     """Return `processes` and the per-rank `batch_size` of a run; None if the loader has no integer `batch_size`."""
     size = getattr(run.train_loader, "batch_size", None)
     return {"processes": run.ranks.world_size, "batch_size": size if isinstance(size, int) else None}
 
 
-def resized(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
+def reshard(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     """Return a checkpoint adapted to the world size of a run.
 
     Accumulated gradients are replaced by their mean over the ranks, as DistributedDataParallel would average them. All
@@ -39,17 +39,17 @@ def resized(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
         CheckpointError: If the number of samples per iteration would change.
     """
     # A checkpoint without these keys counts as written by a single process.
-    before, now = {"processes": 1, "batch_size": None, **checkpoint["meta"]}, size_of(run)
+    before, now = {"processes": 1, "batch_size": None, **checkpoint["meta"]}, get_parallel_metadata(run)
     if before["processes"] == now["processes"]:
         return checkpoint
-    _check_batch(before, now, run)
+    _check_samples_per_iter(before, now, run)
     rank_states: Sequence[Mapping[str, Any]] = checkpoint.get("ranks", ())
-    grads = _mean([state["grads"] for state in rank_states if "grads" in state])
+    grads = _average_grads([state["grads"] for state in rank_states if "grads" in state])
     common = {**(rank_states[0] if rank_states else {}), **grads}
     return {**checkpoint, **grads, "ranks": [{**common, "rng": state["rng"]} for state in rank_states]}
 
 
-def _check_batch(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
+def _check_samples_per_iter(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:
     if before["batch_size"] is None or now["batch_size"] is None:
         run.logger.warning(
             "The checkpoint was written with world size %s, and this run has world size %s. Check that the number of "
@@ -70,7 +70,7 @@ def _check_batch(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) ->
     )
 
 
-def _mean(grads: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+def _average_grads(grads: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
     """Return the mean gradients under the key `grads`, an empty dict if no rank has gradients."""
     if not grads:
         return {}

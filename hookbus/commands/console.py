@@ -17,63 +17,63 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hookbus.distributed import is_main, rank, said_by_main
+from hookbus.distributed import is_main, rank, reported_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
-__all__ = ["complain", "console", "errors", "print_json", "reported"]
+__all__ = ["print_error", "output_console", "error_console", "print_json", "handle_errors"]
 
 PIPED_WIDTH = 160
 """Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def handle_errors() -> Iterator[None]:
     """Context manager that converts exceptions to messages and exit codes, and warnings to lines."""
-    with _messages_shown(), warnings.catch_warnings():
+    with _print_log_messages(), warnings.catch_warnings():
         warnings.simplefilter("always", HookWarning)
-        warnings.showwarning = _show_warning
+        warnings.showwarning = _print_warning
         try:
             yield
         except (typer.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            raise typer.Exit(_told(error)) from None
+            raise typer.Exit(_report_error(error)) from None
 
 
-def _told(error: BaseException) -> int:
+def _report_error(error: BaseException) -> int:
     """Print the error that ended a command and return its exit code."""
     match error:
         case HookbusError():
             # An error that all ranks raise is printed by rank 0 only.
-            if not said_by_main(str(error)):
-                _show(error)
+            if not reported_by_main(str(error)):
+                _print_error_lines(error)
             return 2 if isinstance(error, ConfigError) else 1
         case KeyboardInterrupt():
-            errors().print("[yellow]interrupted[/]")
+            error_console().print("[yellow]interrupted[/]")
             return 130
         case SystemExit():
             code = "" if error.code is None else repr(error.code)
-            complain(f"Unexpected call of sys.exit({code}).")
-            _show_notes(error)
-        case OSError() if _came_from_output(error):
+            print_error(f"Unexpected call of sys.exit({code}).")
+            _print_notes(error)
+        case OSError() if _is_output_error(error):
             # Python flushes standard output at exit, which would raise a second time without this redirection.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            complain(f"Standard output cannot be written: {error.strerror}.")
+            print_error(f"Standard output cannot be written: {error.strerror}.")
         case _:
             traceback.print_exception(error)
     return 1
 
 
-def console() -> Console:
+def output_console() -> Console:
     """Return the console of standard output, as wide as the terminal or COLUMNS. Only rank 0 writes to it."""
     columns = os.environ.get("COLUMNS")
     has_width = columns != "0" if columns else sys.stdout is not None and sys.stdout.isatty()
     return _Output(width=None if has_width else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print an error message."""
-    errors().print(f"{_who()}[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    error_console().print(f"{_rank_prefix()}[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
 
 
 def print_json(value: Any) -> None:
@@ -82,7 +82,7 @@ def print_json(value: Any) -> None:
         typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def errors() -> Console:
+def error_console() -> Console:
     """Return the console of standard error."""
     return Console(stderr=True, highlight=False)
 
@@ -94,46 +94,46 @@ class _Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _who() -> str:
+def _rank_prefix() -> str:
     """Return the prefix of a line: the rank, or "" on rank 0."""
     return "" if is_main() else f"rank {rank()}: "
 
 
-def _came_from_output(error: OSError) -> bool:
+def _is_output_error(error: OSError) -> bool:
     """Return whether an error was raised while writing to standard output."""
     # An OSError carries no file name for a standard stream, so the module of the innermost frame decides.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer", "click")
 
 
-def _show(error: HookbusError) -> None:
+def _print_error_lines(error: HookbusError) -> None:
     """Print the lines of an error and its notes."""
     if isinstance(error, ConfigError):
         for problem in error.problems:
-            errors().print(escape(f"{_who()}{problem}"), soft_wrap=True, highlight=False)
+            error_console().print(escape(f"{_rank_prefix()}{problem}"), soft_wrap=True, highlight=False)
     else:
         for line in str(error).splitlines():
-            complain(line)
-    _show_notes(error)
+            print_error(line)
+    _print_notes(error)
 
 
-def _show_notes(error: BaseException) -> None:
+def _print_notes(error: BaseException) -> None:
     """Print the notes of an error, which name the hook and the point."""
     for note in getattr(error, "__notes__", ()):
-        errors().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
+        error_console().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    errors().print(f"{_who()}[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    error_console().print(f"{_rank_prefix()}[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
 
 
 @contextmanager
-def _messages_shown() -> Iterator[None]:
+def _print_log_messages() -> Iterator[None]:
     """Context manager that prints log messages of hookbus on standard error.
 
     Rank 0 prints all levels from INFO; the other ranks print errors only.
     """
-    logger, handler = logging.getLogger("hookbus"), _Messages()
+    logger, handler = logging.getLogger("hookbus"), _ConsoleHandler()
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if is_main() else logging.ERROR)
@@ -146,14 +146,14 @@ def _messages_shown() -> Iterator[None]:
         logger.propagate = propagates
 
 
-class _Messages(logging.Handler):
+class _ConsoleHandler(logging.Handler):
     """Logging handler that prints each message on a line."""
 
     @property
     def console(self) -> Console:
         """Console of standard error."""
-        return errors()
+        return error_console()
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
-        self.console.print(f"{_who()}{level}{escape(self.format(record))}", soft_wrap=True)
+        self.console.print(f"{_rank_prefix()}{level}{escape(self.format(record))}", soft_wrap=True)

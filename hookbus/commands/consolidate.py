@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hookbus.checkpoints.generations import generation_named, read_manifest
-from hookbus.checkpoints.reading import existing, glance_at
+from hookbus.checkpoints.generations import resolve_pointer, read_manifest
+from hookbus.checkpoints.reading import resolve_path, load_file_on_meta
 from hookbus.errors import CheckpointError
 from hookbus.state import read_checkpoint, write_checkpoint
 
@@ -26,8 +26,8 @@ def consolidate(path: Path, output: Path | None = None) -> Path:
         CheckpointError: If the generation does not exist, or if the file already exists or cannot be written.
         CheckpointDamaged: If a checksum of the generation does not match.
     """
-    path = existing(path)
-    directory = path if path.is_dir() else generation_named(path, glance_at(path))
+    path = resolve_path(path)
+    directory = path if path.is_dir() else resolve_pointer(path, load_file_on_meta(path))
     if directory is None:
         raise CheckpointError(f"{path}: the checkpoint already is a single file with full tensors.")
     # `resolve` follows a symbolic link, so that the file is named after the generation and not after the link.

@@ -11,29 +11,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hookbus import discovery
-from hookbus._packages import unreadable
-from hookbus._plugin_entries import Offer, listed_names
+from hookbus._packages import broken_distributions
+from hookbus._plugin_entries import PluginEntry, short_names
 from hookbus.errors import PluginVersionError
 
-__all__ = ["Report", "examine"]
+__all__ = ["HookHealth", "check_installed_hooks"]
 
-SECONDS = 120
+IMPORT_TIMEOUT_S = 120
 """Timeout of one import, in seconds."""
 
-DONE = "hookbus: imported"
+IMPORTED_MESSAGE = "hookbus: imported"
 PROBE = f"""
 import sys
 from hookbus import discovery
-offer = next(o for o in discovery.offers() if o.full_name == sys.argv[1])
+offer = next(o for o in discovery.list_entries() if o.full_name == sys.argv[1])
 hook = offer.entry.load()
 if not isinstance(hook, type):
     sys.exit(f"{{offer.entry.value}} should be a hook class, got {{hook!r}}")
-print({DONE!r})
+print({IMPORTED_MESSAGE!r})
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HookHealth:
     """Import result of one hook.
 
     Attributes:
@@ -49,48 +49,48 @@ class Report:
     problem: str
 
 
-def examine() -> Iterator[Report]:
+def check_installed_hooks() -> Iterator[HookHealth]:
     """Import every installed hook in a separate process, so that a crash does not affect the other hooks.
 
     Yields:
         One report per hook, sorted by name, and one per package with unreadable metadata.
     """
-    names = listed_names(discovery.offers())
+    names = short_names(discovery.list_entries())
     # The threads only wait for the processes, so the GIL does not limit them.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (offer, name), problem in zip(names.items(), pool.map(_problem_of, names), strict=True):
-            problem = problem or _clash(offer, list(names))
-            yield Report(name, f"{offer.package} {offer.version}", not problem, problem)
-    for package, flaw in unreadable().items():
-        yield Report("", package, False, f"its entry points cannot be read: {flaw}; reinstall the package")
+        for (offer, name), problem in zip(names.items(), pool.map(_check_offer, names), strict=True):
+            problem = problem or _find_conflict(offer, list(names))
+            yield HookHealth(name, f"{offer.package} {offer.version}", not problem, problem)
+    for package, flaw in broken_distributions().items():
+        yield HookHealth("", package, False, f"its entry points cannot be read: {flaw}; reinstall the package")
 
 
-def _problem_of(offer: Offer) -> str:
+def _check_offer(offer: PluginEntry) -> str:
     try:
         discovery.check_version(offer)
     except PluginVersionError as error:
         return str(error)
-    return _import(offer)
+    return _try_import(offer)
 
 
-def _clash(offer: Offer, entries: list[Offer]) -> str:
+def _find_conflict(offer: PluginEntry, entries: list[PluginEntry]) -> str:
     others = [entry.package for entry in entries if entry.name == offer.name and entry.package != offer.package]
     if not others:
         return ""
     return f"{', '.join(others)} also publishes {offer.name!r}; use {offer.full_name!r} in run files"
 
 
-def _import(offer: Offer) -> str:
+def _try_import(offer: PluginEntry) -> str:
     """Import a hook in a separate process. Returns the reason if the import fails, else ""."""
     command = [sys.executable, "-W", "ignore", "-c", PROBE, offer.full_name]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"the import exceeded {SECONDS} seconds"
+        return f"the import exceeded {IMPORT_TIMEOUT_S} seconds"
     if process.returncode < 0:
         return f"the import was killed by {signal.Signals(-process.returncode).name}"
     # The exit code is not enough: a module may call `sys.exit(0)`.
-    if process.returncode == 0 and process.stdout.rstrip().endswith(DONE):
+    if process.returncode == 0 and process.stdout.rstrip().endswith(IMPORTED_MESSAGE):
         return ""
     lines = process.stderr.strip().splitlines()
     return lines[-1] if lines else f"the import exited with code {process.returncode}"

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from hookbus.commands.console import console
+from hookbus.commands.console import output_console
 from hookbus.distributed import world_size
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["say_summary"]
+__all__ = ["print_summary"]
 
 
-def say_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
+def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
     """Print the output files and the commands to run next, on rank 0 only.
 
     Args:
@@ -34,21 +34,21 @@ def say_summary(run: Run, file: Path, overrides: Sequence[str], requested: str |
         return
     directory = run.work_dir.path
     moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
-    out = console()
+    out = output_console()
     out.print(f"\nThe files of this run are in [bold]{escape(str(directory))}[/]", soft_wrap=True)
-    rows = [(_inside(path, directory), meaning) for path, meaning in _files(run, directory)]
+    rows = [(_relative_path(path, directory), meaning) for path, meaning in _iter_files(run, directory)]
     width = max((len(name) for name, _ in rows), default=0)
     for name, meaning in rows:
         out.print(f"  {escape(name.ljust(width))}  [dim]{escape(meaning)}[/]", soft_wrap=True)
     out.print("\nNext steps")
-    for command in _commands(run, str(file), [*overrides, *moved]):
-        out.print(escape(f"  {_program(command[0])} {shlex.join(command)}"), soft_wrap=True)
+    for command in _iter_commands(run, str(file), [*overrides, *moved]):
+        out.print(escape(f"  {_get_program(command[0])} {shlex.join(command)}"), soft_wrap=True)
 
 
-def _files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
+def _iter_files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
     best = {b.path: f"best {name}: {b.value:.4g}, epoch {b.epoch}" for name, b in run.best.items() if b.path}
     yield from best.items()
-    newest = _newest(run)
+    newest = _newest_checkpoint(run)
     if newest is not None and newest not in best:
         yield newest, f"newest checkpoint, iteration {run.iters_done}"
     for path in sorted((directory / "logs").glob("[!.]*")):
@@ -58,8 +58,8 @@ def _files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
             yield directory / name, meaning
 
 
-def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
-    newest = _newest(run)
+def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
+    newest = _newest_checkpoint(run)
     if newest is not None and run.outcome in ("finished", "stopped"):
         best = next((best.path for best in run.best.values() if best.path is not None), newest)
         yield ["test", file, *overrides, "--checkpoint", str(best)]
@@ -73,22 +73,22 @@ def _commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
     yield ["explain", file, *overrides]
 
 
-def _newest(run: Run) -> Path | None:
+def _newest_checkpoint(run: Run) -> Path | None:
     """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
-    from hookbus.checkpoints.files import newest_first
+    from hookbus.checkpoints.files import list_newest_first
     from hookbus.runs.resuming import checkpoints_of
 
-    directory = checkpoints_of(run) if run.get("saver") is not None else None
-    checkpoints = newest_first(directory) if directory is not None else []
+    directory = checkpoints_of(run) if run.get("checkpoint_saver") is not None else None
+    checkpoints = list_newest_first(directory) if directory is not None else []
     best = {best.path for best in run.best.values()}
     return next((path for path in checkpoints if path not in best), next(iter(checkpoints), None))
 
 
-def _inside(path: Path, directory: Path) -> str:
+def _relative_path(path: Path, directory: Path) -> str:
     return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
-def _program(command: str) -> str:
+def _get_program(command: str) -> str:
     """Return the command that the user ran, with torchrun and the number of processes for distributed training."""
     program = sys.argv[0]
     if command == "train" and world_size() > 1:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.text import Text
 
-from hookbus.commands.console import console
-from hookbus.commands.layout import show_paragraph, show_table
+from hookbus.commands.console import output_console
+from hookbus.commands.layout import print_paragraph, print_table
 
 if TYPE_CHECKING:
-    from hookbus.commands.doctor import Report
+    from hookbus.commands.doctor import HookHealth
     from hookbus.dispatch.explain import Explanation
     from hookbus.points import Point
 
-__all__ = ["show_hooks", "show_metrics", "show_order", "show_points", "show_reports"]
+__all__ = ["print_hooks", "print_metrics", "print_order", "print_points", "print_hook_health"]
 
 
-def show_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -> None:
+def print_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -> None:
     """Print the results of a test.
 
     Args:
@@ -28,26 +28,26 @@ def show_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) ->
         metrics: Results by name.
     """
     suffix = ", averaged weights" if weights == "averaged" else ""
-    console().print(f"[dim]{escape(checkpoint)}{suffix}[/]", soft_wrap=True)
-    show_table(["metric", "value"], [(name, f"{value:.6g}") for name, value in metrics.items()])
+    output_console().print(f"[dim]{escape(checkpoint)}{suffix}[/]", soft_wrap=True)
+    print_table(["metric", "value"], [(name, f"{value:.6g}") for name, value in metrics.items()])
 
 
-def show_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the installed hooks.
 
     Args:
         rows: Name, class, package, version and blocked flag of each hook.
     """
     if not rows:
-        console().print("No hooks are installed. Run: pip install hookbus-logger hookbus-checkpoint")
+        output_console().print("No hooks are installed. Run: pip install hookbus-logger hookbus-checkpoint")
         return
     columns = ("name", "class", "package", "version")
     blocked = Text("blocked by HOOKBUS_BLOCK", "yellow")
     cells = [(*(str(row[column]) for column in columns), blocked if row["blocked"] else "") for row in rows]
-    show_table([*columns, ""], cells)
+    print_table([*columns, ""], cells)
 
 
-def show_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], more: Mapping[str, str]) -> None:
+def print_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], more: Mapping[str, str]) -> None:
     """Print the points of a run, and the points that packages declare.
 
     Args:
@@ -56,28 +56,28 @@ def show_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], m
         more: Declaring package by the name of an additional point.
     """
     for point in points:
-        show_paragraph(point.signature, 0, 8, "bold")
+        print_paragraph(point.signature, 0, 8, "bold")
         notes = [f"Counted per {point.unit}."] if point.unit else []
         notes += [f"Alias: {alias}." for alias in aliases[point.name]]
-        show_paragraph(" ".join([point.doc, *notes]), 4)
+        print_paragraph(" ".join([point.doc, *notes]), 4)
     for name, package in more.items():
-        show_paragraph(name, style="bold")
-        show_paragraph(f"Declared by {package}.", 4)
+        print_paragraph(name, style="bold")
+        print_paragraph(f"Declared by {package}.", 4)
 
 
-def show_reports(reports: Sequence[Report]) -> None:
+def print_hook_health(reports: Sequence[HookHealth]) -> None:
     """Print the installed hooks with their import errors."""
     if not reports:
-        console().print("No hooks are installed.")
+        output_console().print("No hooks are installed.")
         return
     good, bad = Text("ok", "green"), Text("broken", "red")
     rows = [(good if report.ok else bad, report.name, report.package, report.problem) for report in reports]
-    show_table(["", "name", "package", "problem"], rows, titles=2)
+    print_table(["", "name", "package", "problem"], rows, titles=2)
     broken = sum(not report.ok for report in reports)
-    console().print(f"\n{len(reports)} installed, {broken or 'none'} broken")
+    output_console().print(f"\n{len(reports)} installed, {broken or 'none'} broken")
 
 
-def show_order(explanation: Explanation) -> None:
+def print_order(explanation: Explanation) -> None:
     """Print each point with its listeners in call order, followed by the package of each hook."""
     # Most runs have no before=/after= constraints, and an empty column would waste width.
     has_constraints = any(row.before or row.after for rows in explanation.points.values() for row in rows)
@@ -94,8 +94,8 @@ def show_order(explanation: Explanation) -> None:
             cells.append(
                 [f"  {row.hook}", str(row.priority), row.source, row.when, *([constraints] if has_constraints else [])]
             )
-    show_paragraph(f"order: {explanation.order}; hooks are listed in call order")
-    console().print()
-    show_table(columns, cells)
-    console().print()
-    show_table(["hook", "package"], list(packages.items()))
+    print_paragraph(f"order: {explanation.order}; hooks are listed in call order")
+    output_console().print()
+    print_table(columns, cells)
+    output_console().print()
+    print_table(["hook", "package"], list(packages.items()))

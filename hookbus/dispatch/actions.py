@@ -18,9 +18,9 @@ from hookbus.dispatch.checks import Implementation
 from hookbus.dispatch.failure_notes import annotate
 from hookbus.errors import PointError
 from hookbus.markers import PROJECT
-from hookbus.points import SPELLINGS
+from hookbus.points import ARGUMENT_ALIASES
 
-__all__ = ["Actions", "Step", "action_arguments", "actionspec", "step_of"]
+__all__ = ["Actions", "Step", "action_arguments", "actionspec", "as_step"]
 
 _pluggy_spec = pluggy.HookspecMarker(PROJECT)
 
@@ -36,14 +36,14 @@ def actionspec(function: F) -> F:
 def action_arguments(specs: type) -> dict[str, tuple[str, ...]]:
     """Return the arguments of each action of a spec class in addition to `run` and the aliases."""
     methods = {name: method for name, method in vars(specs).items() if not name.startswith("_")}
-    ignored = ("self", "run", *SPELLINGS)
+    ignored = ("self", "run", *ARGUMENT_ALIASES)
     return {
         name: tuple(argument for argument in inspect.signature(method).parameters if argument not in ignored)
         for name, method in methods.items()
     }
 
 
-class _Face:
+class _PluggyAdapter:
     """Adapter that presents one implementation of one action to pluggy as a plugin.
 
     A separate plugin per implementation determines the order of registration, and thereby the order of the calls.
@@ -56,7 +56,7 @@ class _Face:
 
 class _Caller(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        return {"wrapper": plugin.wrapper} if isinstance(plugin, _Face) and name == plugin.action else None
+        return {"wrapper": plugin.wrapper} if isinstance(plugin, _PluggyAdapter) and name == plugin.action else None
 
 
 class Actions:
@@ -70,7 +70,7 @@ class Actions:
     def __init__(self, implementations: Callable[[str], Sequence[Implementation]], specs: type) -> None:
         self._implementations, self._specs = implementations, specs
 
-    def step(self, action: str, default: Step) -> Step:
+    def build_step(self, action: str, default: Step) -> Step:
         """Return the function that executes an action: `default` if no hook implements the action.
 
         Exceptions of hooks always propagate, because the step has no result without them.
@@ -78,13 +78,13 @@ class Actions:
         implementations = self._implementations(action)
         if not implementations:
             return default
-        caller = _caller(self._specs, action, default, implementations)
+        caller = _build_caller(self._specs, action, default, implementations)
 
         def execute(run: Any, batch: Any) -> Any:
             try:
                 return caller(run=run, batch=batch, runner=run, data_batch=batch)
             except Exception as error:
-                raiser = _raiser(error, implementations)
+                raiser = _failing_implementation(error, implementations)
                 if raiser is None:
                     raise
                 annotated = annotate(error, raiser.hook, raiser.plugin, action, run.clock)
@@ -95,7 +95,9 @@ class Actions:
         return execute
 
 
-def _caller(specs: type, action: str, default: Step, implementations: Sequence[Implementation]) -> Callable[..., Any]:
+def _build_caller(
+    specs: type, action: str, default: Step, implementations: Sequence[Implementation]
+) -> Callable[..., Any]:
     """Build pluggy's caller of an action, with the step of the loop as the innermost implementation.
 
     Args:
@@ -106,14 +108,16 @@ def _caller(specs: type, action: str, default: Step, implementations: Sequence[I
     """
     manager = _Caller(PROJECT)
     manager.add_hookspecs(specs)
-    manager.register(_Face(action, lambda run, batch: default(run, batch)))
+    manager.register(_PluggyAdapter(action, lambda run, batch: default(run, batch)))
     # pluggy calls the plugin that was registered last first.
     for implementation in reversed(implementations):
-        manager.register(_Face(action, implementation.call, wrapper=bool(implementation.options.get("wrapper"))))
+        manager.register(
+            _PluggyAdapter(action, implementation.call, wrapper=bool(implementation.options.get("wrapper")))
+        )
     return getattr(manager.hook, action)  # type: ignore[no-any-return]
 
 
-def _raiser(error: Exception, implementations: Sequence[Implementation]) -> Implementation | None:
+def _failing_implementation(error: Exception, implementations: Sequence[Implementation]) -> Implementation | None:
     """Return the implementation that raised an exception, None if the step of the loop raised it."""
     trace, raiser = error.__traceback__, None
     while trace is not None:
@@ -135,7 +139,7 @@ def _is_running(function: Any, frame: FrameType) -> bool:
     return frame.f_code is plain.__code__ and (owner is None or frame.f_locals.get("self", owner) is owner)
 
 
-def step_of(function: Callable[..., Any]) -> Step:
+def as_step(function: Callable[..., Any]) -> Step:
     """Return a step of a custom loop as a function of `(run, batch)`.
 
     Args:

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hookbus.dispatch.emitting import Emitter, write_emitter
+from hookbus.dispatch.emitting import Emitter, compile_emitter
 from hookbus.errors import PointError
 from hookbus.points import Point
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["BRACKETED", "Brackets", "LoopLeft", "wrap_emitter"]
+__all__ = ["NESTED_POINTS", "Nesting", "StopLoop", "wrap_emitter"]
 
-INSIDE = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
+INNER = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
 TRAIN_ITER = ("before_train_iter", "after_forward", "after_backward", "after_train_iter")
 EVALUATIONS = ("val", "test")
 
-BRACKETED = frozenset(
+NESTED_POINTS = frozenset(
     {"before_run", "after_run", "before_train", "after_train", "before_epoch", "after_epoch"}
     | {"before_train_epoch", "after_train_epoch", *TRAIN_ITER}
     | {f"{side}_{mode}{part}" for side in ("before", "after") for mode in EVALUATIONS for part in ("", "_epoch")}
@@ -32,7 +32,7 @@ BRACKETED = frozenset(
 """Points with automatic nesting."""
 
 
-class Brackets:
+class Nesting:
     """Open points of the run of a custom loop.
 
     Args:
@@ -43,14 +43,14 @@ class Brackets:
         self._fire = fire
         self._open: list[str] = []  # outermost first: "train", "epoch", "train_epoch", "val", "val_epoch", ...
         self._automatic: set[str] = set()  # open points that the loop did not emit
-        self._held: set[str] = set()  # open points that the caller of `open_automatically` closes
-        self._closed_for_loop: set[str] = set()  # points closed automatically, whose `after_*` the loop may still emit
-        self._trained = False  # whether the training part of the open epoch is complete
+        self._caller_managed: set[str] = set()  # open points that the caller of `auto_open` closes
+        self._auto_closed: set[str] = set()  # points closed automatically, whose `after_*` the loop may still emit
+        self._train_epoch_done = False  # whether the training part of the open epoch is complete
 
     @property
-    def closing(self) -> bool:
+    def epoch_end_pending(self) -> bool:
         """Whether an epoch is complete except for its `after_epoch`."""
-        return self._trained and "epoch" in self._automatic and self._open[-1:] == ["epoch"]
+        return self._train_epoch_done and "epoch" in self._automatic and self._open[-1:] == ["epoch"]
 
     def before(self, point: str) -> bool:
         """Open and close the enclosing points before an event.
@@ -60,11 +60,11 @@ class Brackets:
         """
         side, _, name = point.partition("_")
         if point in TRAIN_ITER:
-            self._need("train")
+            self.ensure_open("train")
             return True
         if side == "before":
-            return self._opens(name)
-        return self._closes(name)
+            return self._before_open(name)
+        return self._before_close(name)
 
     def after(self, point: str) -> None:
         """Update the open points after an event."""
@@ -72,20 +72,20 @@ class Brackets:
         if point in TRAIN_ITER or name == "run":
             return
         if side == "before":
-            self._opened(name)
+            self._mark_open(name)
             return
-        self._closed(name)
+        self._mark_closed(name)
         outer = name.removesuffix("_epoch")
         # A loop that emits only the points of its validation loader has no later event at which to close the
         # validation.
-        if name.endswith("_epoch") and outer in self._automatic - self._held and outer in EVALUATIONS:
+        if name.endswith("_epoch") and outer in self._automatic - self._caller_managed and outer in EVALUATIONS:
             self.close(outer)
 
     def open_training(self) -> None:
         """Open training unless it is open, for a run that starts at its limit and emits no event of training."""
-        self._need("train")
+        self.ensure_open("train")
 
-    def open_automatically(self, name: str, *, held: bool = False, **arguments: Any) -> None:
+    def auto_open(self, name: str, *, caller_closes: bool = False, **arguments: Any) -> None:
         """Emit `before_<name>` for the loop.
 
         Args:
@@ -94,18 +94,18 @@ class Brackets:
             arguments: Arguments of the event.
         """
         self._fire(f"before_{name}", **arguments)
-        self._opened(name)
+        self._mark_open(name)
         self._automatic.add(name)
-        if held:
-            self._held.add(name)
+        if caller_closes:
+            self._caller_managed.add(name)
 
     def close(self, name: str, **arguments: Any) -> None:
         """Emit `after_<name>`, after closing all points that are open inside of it."""
         while name in self._open:
             innermost = self._open[-1]
             self._fire(f"after_{innermost}", **(arguments if innermost == name else {}))
-            self._closed(innermost)
-            self._closed_for_loop.add(innermost)
+            self._mark_closed(innermost)
+            self._auto_closed.add(innermost)
 
     def close_epoch(self) -> None:
         """Close the open epoch."""
@@ -116,14 +116,14 @@ class Brackets:
         for name in (*EVALUATIONS, "train"):
             self.close(name)
 
-    def forget(self, name: str) -> None:
+    def discard(self, name: str) -> None:
         """Discard an open point and its loader after an exception, without emitting `after_*`."""
         for inner in (f"{name}_epoch", name):
-            self._closed(inner)
+            self._mark_closed(inner)
 
     # -- implementation ----------------------------------------------------------------------
 
-    def _opens(self, name: str) -> bool:
+    def _before_open(self, name: str) -> bool:
         if name == "run":
             return False
         if name in self._automatic:
@@ -133,52 +133,52 @@ class Brackets:
         if name == "train":
             return name not in self._open
         if name in ("epoch", "train_epoch"):
-            self._need("train")
+            self.ensure_open("train")
             # A new epoch, or a second training part, implies that the previous epoch has ended.
-            if name == "epoch" or self._trained or "train_epoch" in self._open:
+            if name == "epoch" or self._train_epoch_done or "train_epoch" in self._open:
                 self.close("epoch")
         if name == "train_epoch":
-            self._need("epoch")
+            self.ensure_open("epoch")
         if name.endswith("_epoch") and (outer := name.removesuffix("_epoch")) in EVALUATIONS:
-            self._need(outer)
+            self.ensure_open(outer)
         return True
 
-    def _closes(self, name: str) -> bool:
+    def _before_close(self, name: str) -> bool:
         if name == "run":
             self.close_all()  # `after_run` itself is emitted at the end of the run, when the outcome is known
             return False
         if name in self._open:
-            if name in INSIDE:
-                self.close(INSIDE[name])
+            if name in INNER:
+                self.close(INNER[name])
             return True
-        if name in self._closed_for_loop:
+        if name in self._auto_closed:
             return False
         if name in ("train", "epoch", "train_epoch"):
             raise PointError(f"after_{name}: emitted without before_{name}. Emit before_{name} first.")
         return True
 
-    def _need(self, name: str) -> None:
+    def ensure_open(self, name: str) -> None:
         if name not in self._open:
-            self.open_automatically(name)
+            self.auto_open(name)
 
-    def _opened(self, name: str) -> None:
+    def _mark_open(self, name: str) -> None:
         self._open.append(name)
-        self._closed_for_loop.discard(name)
+        self._auto_closed.discard(name)
         if name == "epoch":
-            self._trained = False
+            self._train_epoch_done = False
 
-    def _closed(self, name: str) -> None:
+    def _mark_closed(self, name: str) -> None:
         if name in self._open:
             self._open.remove(name)
         self._automatic.discard(name)
-        self._held.discard(name)
-        self._trained = name == "train_epoch" or (self._trained and name != "epoch")
+        self._caller_managed.discard(name)
+        self._train_epoch_done = name == "train_epoch" or (self._train_epoch_done and name != "epoch")
 
 
 # -- emitters ----------------------------------------------------------------------------------------
 
 
-class LoopLeft(KeyboardInterrupt):
+class StopLoop(KeyboardInterrupt):
     """Exception that leaves a custom loop which continues after the run was interrupted."""
 
 
@@ -193,16 +193,20 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
     name = point.name
     if name in ("before_optimizer_step", "after_optimizer_step"):
         # The step hooks of the optimizer emit these points as well; each step must emit them once.
-        return run.optimizer_events.explicit(name, emitter)
-    if name not in BRACKETED or not run.keeps_brackets:
+        return run.optimizer_events.manual_emitter(name, emitter)
+    if name not in NESTED_POINTS or not run.keeps_brackets:
         return emitter
-    emitter = _bracketed(run.brackets, point, emitter)
-    return _leaving(name, emitter) if run.interrupted and name in ("before_train_iter", "after_train_iter") else emitter
+    emitter = _nested_emitter(run.brackets, point, emitter)
+    return (
+        _stopping_emitter(name, emitter)
+        if run.interrupted and name in ("before_train_iter", "after_train_iter")
+        else emitter
+    )
 
 
-def _bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
+def _nested_emitter(brackets: Nesting, point: Point, emitter: Emitter) -> Emitter:
     """Return an emitter that also emits the enclosing points that the loop omits."""
-    name, check = point.name, write_emitter(point, None)
+    name, check = point.name, compile_emitter(point, None)
 
     def emit(*arguments: Any) -> None:
         if brackets.before(name):
@@ -215,7 +219,7 @@ def _bracketed(brackets: Brackets, point: Point, emitter: Emitter) -> Emitter:
     return emit
 
 
-def _leaving(point: str, emitter: Emitter) -> Emitter:
+def _stopping_emitter(point: str, emitter: Emitter) -> Emitter:
     """Return an emitter that leaves the loop of an interrupted run, before an iteration or after it.
 
     Raises:
@@ -226,6 +230,6 @@ def _leaving(point: str, emitter: Emitter) -> Emitter:
         # At the end of an iteration the weights may have changed, so that it must be counted before the loop is left.
         if point == "after_train_iter":
             emitter(*arguments)
-        raise LoopLeft
+        raise StopLoop
 
     return emit

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
-from hookbus._running import LINES, failed
-from hookbus.dispatch.due import Due
+from hookbus._running import LISTENER_LINES, failing_listener
+from hookbus.dispatch.due import ScheduleGate
 from hookbus.errors import OrderError
 from hookbus.points import Point
 from hookbus.when import Counters, CounterView, Schedule
 
-__all__ = ["DEFAULT_PRIORITY", "Listener", "compile_point", "load_text", "ordered"]
+__all__ = ["DEFAULT_PRIORITY", "Listener", "compile_point", "compile_source", "sort_listeners"]
 
 DEFAULT_PRIORITY = 50
 """Priority of plugins without a priority."""
@@ -49,12 +49,12 @@ class Listener:
     plugin: object
     point: str
     call: Callable[..., Any]
-    wants: tuple[str, ...]
-    rest: bool = False
+    argument_names: tuple[str, ...]
+    accepts_kwargs: bool = False
     priority: int = DEFAULT_PRIORITY
     source: str = "default"
     schedule: Schedule | None = None
-    asks: Callable[[int], object] | None = None
+    predicate: Callable[[int], object] | None = None
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ class Listener:
 # -- order -------------------------------------------------------------------------------------------
 
 
-def ordered(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
+def sort_listeners(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
     """Return the listeners of one point in execution order.
 
     Listeners are sorted by ascending priority, ties by order of registration; both are reversed if `reverse` is True.
@@ -82,12 +82,12 @@ def ordered(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
         base.reverse()
     if not any(listener.before or listener.after for listener in base):
         return base
-    waiting = dict(enumerate(_wishes(base)))
+    waiting = dict(enumerate(_predecessors(base)))
     result: list[Listener] = []
     while waiting:
         ready = [i for i, predecessors in waiting.items() if not predecessors]
         if not ready:
-            raise OrderError(_circle(base, waiting))
+            raise OrderError(_describe_cycle(base, waiting))
         chosen = min(ready)  # keeps the result as close to the priorities as the constraints allow
         result.append(base[chosen])
         del waiting[chosen]
@@ -96,7 +96,7 @@ def ordered(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
     return result
 
 
-def _wishes(base: Sequence[Listener]) -> list[set[int]]:
+def _predecessors(base: Sequence[Listener]) -> list[set[int]]:
     """Return the indices of the listeners that must run before each listener."""
     earlier: list[set[int]] = [set() for _ in base]
     for i, listener in enumerate(base):
@@ -108,7 +108,7 @@ def _wishes(base: Sequence[Listener]) -> list[set[int]]:
     return earlier
 
 
-def _circle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
+def _describe_cycle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
     # Every remaining listener has a remaining predecessor, so that following predecessors must repeat an index.
     path = [next(iter(waiting))]
     while path.count(path[-1]) < 2:
@@ -128,11 +128,11 @@ def compile_point(
     *,
     counter_view: Callable[[Any, Point], CounterView],
     run: object,
-    fill: dict[str, str],
+    default_arguments: dict[str, str],
     names: dict[str, object],
-    recover: Callable[[BaseException, Listener, Counters, Callable[[], None]], bool],
-    first: Sequence[str] = (),
-    finally_: Sequence[str] = (),
+    handle_exception: Callable[[BaseException, Listener, Counters, Callable[[], None]], bool],
+    prologue: Sequence[str] = (),
+    epilogue: Sequence[str] = (),
 ) -> Callable[..., None]:
     """Compile the function that emits a point. It takes the arguments of the point as keywords.
 
@@ -150,36 +150,43 @@ def compile_point(
         finally_: Statements after the listeners (processing of requests).
     """
     scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
-    schedule = Due(counter_view(clock, point), scheduled) if scheduled else None
-    source, lines = _source(point, listeners, schedule, fill, first, finally_)
+    schedule = ScheduleGate(counter_view(clock, point), scheduled) if scheduled else None
+    source, lines = _generate_source(point, listeners, schedule, default_arguments, prologue, epilogue)
 
     def on_error(error: BaseException, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
-        raiser = failed(error)
+        raiser = failing_listener(error)
         if raiser is None:  # raised by the generated code itself, such as KeyboardInterrupt between two calls
             return True
         # The remaining listeners are compiled on demand, so that the common case without exceptions costs nothing.
-        others = _after(raiser, listeners, due)
+        others = _remaining_listeners(raiser, listeners, due)
         rest = compile_point(
-            point, others, clock, counter_view=counter_view, run=run, fill=fill, names=names, recover=recover
+            point,
+            others,
+            clock,
+            counter_view=counter_view,
+            run=run,
+            default_arguments=default_arguments,
+            names=names,
+            handle_exception=handle_exception,
         )
-        return recover(error, raiser, clock, functools.partial(rest, **arguments))
+        return handle_exception(error, raiser, clock, functools.partial(rest, **arguments))
 
-    own = {"run": run, "_clock": clock, "_schedule": schedule, "_recover": on_error, LINES: lines}
-    namespace: dict[str, Any] = {**names, **_objects(listeners, schedule), **own}
-    exec(load_text(source, point.name), namespace)
+    own = {"run": run, "_clock": clock, "_schedule": schedule, "_recover": on_error, LISTENER_LINES: lines}
+    namespace: dict[str, Any] = {**names, **_build_namespace(listeners, schedule), **own}
+    exec(compile_source(source, point.name), namespace)
     return namespace[point.name]  # type: ignore[no-any-return]
 
 
-def _objects(listeners: Sequence[Listener], schedule: Due | None) -> dict[str, object]:
+def _build_namespace(listeners: Sequence[Listener], schedule: ScheduleGate | None) -> dict[str, object]:
     """Return the objects that the source calls, by name."""
     return {
         **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
-        **{f"_asks_{i}": listener.asks for i, listener in enumerate(listeners)},
+        **{f"_asks_{i}": listener.predicate for i, listener in enumerate(listeners)},
         **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
     }
 
 
-def _after(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:
+def _remaining_listeners(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:
     """Return the due listeners after the one that raised an exception.
 
     Schedules were evaluated before the first listener was called and must not be evaluated again.
@@ -190,21 +197,25 @@ def _after(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool])
     return [replace(listener, schedule=None) for listener in called[index + 1 :]]
 
 
-def _source(
+def _generate_source(
     point: Point,
     listeners: Sequence[Listener],
-    schedule: Due | None,
+    schedule: ScheduleGate | None,
     fill: dict[str, str],
     first: Sequence[str],
     finally_: Sequence[str],
 ) -> tuple[str, dict[int, Listener]]:
-    used = {name for listener in listeners for name in (point.args if listener.rest else listener.wants)}
+    used = {
+        name for listener in listeners for name in (point.args if listener.accepts_kwargs else listener.argument_names)
+    }
     head = [f"def {point.name}({', '.join(f'{a}=None' for a in point.args)}):"]
     head += [f"    {line}" for line in first]
     # Only for arguments that a listener takes: some defaults, such as `metrics`, are expensive to compute.
     head += [f"    if {a} is None: {a} = {fill[a]}" for a in point.args if a in fill and a in used]
     head += ["    _due = ()"] if schedule else []
-    calls, lines = _calls(point, listeners, schedule, start=len(head) + 2)  # lines count from 1, and `try:` precedes
+    calls, lines = _generate_calls(
+        point, listeners, schedule, start=len(head) + 2
+    )  # lines count from 1, and `try:` precedes
     if calls:
         arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
         calls = ["    try:", *calls, "    except BaseException as _error:"]
@@ -215,11 +226,11 @@ def _source(
     return "\n".join(body) + "\n", lines
 
 
-def _calls(
-    point: Point, listeners: Sequence[Listener], schedule: Due | None, start: int
+def _generate_calls(
+    point: Point, listeners: Sequence[Listener], schedule: ScheduleGate | None, start: int
 ) -> tuple[list[str], dict[int, Listener]]:
     """Return the lines that call the listeners, and the listener called by each line."""
-    always = [(_call(point, i, item), item) for i, item in enumerate(listeners) if item.schedule is None]
+    always = [(_generate_call(point, i, item), item) for i, item in enumerate(listeners) if item.schedule is None]
     body: list[tuple[str, Listener | None]] = []
     if schedule is None:
         body += [(f"        {line}", listener) for line, listener in always]
@@ -227,28 +238,28 @@ def _calls(
         scheduled = iter(range(len(listeners)))
         # If no counter has reached its next number, only the unscheduled listeners are called and no schedule is
         # evaluated.
-        test = " or ".join(counter.test(f"_counter_{i}") for i, counter in enumerate(schedule.counters))
-        body += [(f"        if {test}:", None), ("            _due = _schedule.now()", None)]
+        test = " or ".join(counter.source(f"_counter_{i}") for i, counter in enumerate(schedule.counters))
+        body += [(f"        if {test}:", None), ("            _due = _schedule.due_listeners()", None)]
         for i, listener in enumerate(listeners):
             condition = "" if listener.schedule is None else f"if _due[{next(scheduled)}]: "
-            body.append((f"            {condition}{_call(point, i, listener)}", listener))
+            body.append((f"            {condition}{_generate_call(point, i, listener)}", listener))
         body += [("        else:", None)] if always else []
         body += [(f"            {line}", listener) for line, listener in always]
     lines = {start + n: called for n, (_, called) in enumerate(body) if called is not None}
     return [line for line, _ in body], lines
 
 
-def _call(point: Point, i: int, listener: Listener) -> str:
-    arguments = list(listener.wants)
-    if listener.rest:
-        arguments += [f"{a}={a}" for a in ("run", *point.args) if a not in listener.wants]
+def _generate_call(point: Point, i: int, listener: Listener) -> str:
+    arguments = list(listener.argument_names)
+    if listener.accepts_kwargs:
+        arguments += [f"{a}={a}" for a in ("run", *point.args) if a not in listener.argument_names]
     call = f"_{i}({', '.join(arguments)})"
     index = "batch" if point.unit == "batch" else "iter"
-    return call if listener.asks is None else f"_asks_{i}(_clock.{index}) and {call}"
+    return call if listener.predicate is None else f"_asks_{i}(_clock.{index}) and {call}"
 
 
 @functools.lru_cache(maxsize=512)
-def load_text(source: str, name: str) -> CodeType:
+def compile_source(source: str, name: str) -> CodeType:
     """Compile source text, once per text, and register it with `linecache` so that tracebacks show its lines."""
     # The hash makes the name unique: linecache must not mix up the versions of a function.
     filename = f"<hookbus {name} {abs(hash(source)):x}>"

@@ -9,17 +9,17 @@ from hookbus.errors import ConfigError
 from hookbus.points import Unit
 from hookbus.when import CounterView, Schedule
 
-__all__ = ["Counter", "Due"]
+__all__ = ["ScheduleCounter", "ScheduleGate"]
 
 
-class Scheduled(Protocol):
+class ScheduledListener(Protocol):
     """Protocol of a scheduled listener, with the attributes used in error messages."""
 
     hook: str
     point: str
 
 
-class Counter:
+class ScheduleCounter:
     """Schedules that count in one unit, and the attribute of the clock that counts the unit.
 
     Args:
@@ -32,15 +32,15 @@ class Counter:
         seen: Value of the attribute at the last evaluated event. A value that is not greater indicates a new loader.
     """
 
-    __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "next", "seen")
+    __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "next", "last_value")
 
     def __init__(self, moment: CounterView, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
         self._moment, self._unit, self._schedules = moment, unit, schedules
-        counter = moment.counter(unit) if unit else None
+        counter = moment.get_counter(unit) if unit else None
         self._name, self._least, self._greatest = counter or ("", 0, 0)
-        self.next = self.seen = 0
+        self.next = self.last_value = 0
 
-    def test(self, name: str) -> str:
+    def source(self, name: str) -> str:
         """Return Python source that tests whether a schedule may be due; `"True"` if no attribute counts the unit.
 
         Args:
@@ -49,7 +49,7 @@ class Counter:
         if not self._name:
             return "True"
         if self._unit == "batch":
-            return f"_clock.batch >= {name}.next or _clock.batch <= {name}.seen"
+            return f"_clock.batch >= {name}.next or _clock.batch <= {name}.last_value"
         return f"_clock.{self._name} >= {name}.next"
 
     def advance(self) -> None:
@@ -57,13 +57,13 @@ class Counter:
         if not self._name or self._unit is None:
             return
         # Several events may have the same number (the iterations of an epoch), so the current number may recur.
-        self.seen = getattr(self._moment.clock, self._name)
-        number = self.seen + self._least
+        self.last_value = getattr(self._moment.clock, self._name)
+        number = self.last_value + self._least
         limit = self._moment.next_limit(self._unit, number)
-        self.next = min(schedule.following(number - 1, limit) for schedule in self._schedules) - self._greatest
+        self.next = min(schedule.next_due(number - 1, limit) for schedule in self._schedules) - self._greatest
 
 
-class Due:
+class ScheduleGate:
     """Scheduled listeners of one point.
 
     Args:
@@ -74,15 +74,15 @@ class Due:
         counters: Counters, one per unit of the schedules.
     """
 
-    __slots__ = ("_listeners", "_moment", "_places", "_schedules", "counters")
+    __slots__ = ("_listeners", "_moment", "_schedule_indices", "_schedules", "counters")
 
-    def __init__(self, moment: CounterView, listeners: Sequence[tuple[Scheduled, Schedule]]) -> None:
+    def __init__(self, moment: CounterView, listeners: Sequence[tuple[ScheduledListener, Schedule]]) -> None:
         self._moment, self._listeners = moment, listeners
         self._schedules: list[Schedule] = []  # without duplicates, because hooks often have the same interval
         for _, schedule in listeners:
             if schedule not in self._schedules:
                 self._schedules.append(schedule)
-        self._places = [self._schedules.index(schedule) for _, schedule in listeners]
+        self._schedule_indices = [self._schedules.index(schedule) for _, schedule in listeners]
         by_unit: dict[Unit | None, list[Schedule]] = {}
         for schedule in self._schedules:
             units = {unit or moment.unit for unit in schedule.units()}
@@ -90,9 +90,9 @@ class Due:
             if "seconds" in units:
                 moment.clock.count_seconds()
             by_unit.setdefault(units.pop() if len(units) == 1 else None, []).append(schedule)
-        self.counters = [Counter(moment, unit, schedules) for unit, schedules in by_unit.items()]
+        self.counters = [ScheduleCounter(moment, unit, schedules) for unit, schedules in by_unit.items()]
 
-    def now(self) -> list[bool]:
+    def due_listeners(self) -> list[bool]:
         """Return which listeners are due at this event, and advance the counters.
 
         Raises:
@@ -102,7 +102,7 @@ class Due:
         due = [self._is_due(schedule) for schedule in self._schedules]
         for counter in self.counters:
             counter.advance()
-        return [due[index] for index in self._places]
+        return [due[index] for index in self._schedule_indices]
 
     def _is_due(self, schedule: Schedule) -> bool:
         try:

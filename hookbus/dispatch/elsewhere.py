@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["NAMES", "named_elsewhere"]
+__all__ = ["FRAMEWORK_ALIASES", "find_framework_alias"]
 
-NAMES: Mapping[str, Mapping[str, str]] = {
+FRAMEWORK_ALIASES: Mapping[str, Mapping[str, str]] = {
     "Lightning": {
         "on_fit_start": "before_run",
         "on_fit_end": "after_run",
@@ -64,7 +64,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 """Callback names by framework, and the point that is emitted at the same moment; also listed in docs/coming-from.md."""
 
 
-def named_elsewhere(name: str) -> tuple[str, str] | None:
+def find_framework_alias(name: str) -> tuple[str, str] | None:
     """Return the frameworks that define a callback name, and the corresponding point.
 
     Args:
@@ -73,5 +73,5 @@ def named_elsewhere(name: str) -> tuple[str, str] | None:
     Returns:
         ("Lightning and Keras", "after_train_iter"), or None if no framework defines the name.
     """
-    matches = {framework: names[name] for framework, names in NAMES.items() if name in names}
+    matches = {framework: names[name] for framework, names in FRAMEWORK_ALIASES.items() if name in names}
     return (" and ".join(matches), next(iter(matches.values()))) if matches else None

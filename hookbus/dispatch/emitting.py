@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hookbus.dispatch.compiling import load_text
-from hookbus.errors import PointError, did_you_mean
-from hookbus.points import SPELLINGS, Point
+from hookbus.dispatch.compiling import compile_source
+from hookbus.errors import PointError, suggest_names
+from hookbus.points import ARGUMENT_ALIASES, Point
 
-__all__ = ["EXPLICIT", "Emitter", "firing", "write_emitter"]
+__all__ = ["EXPLICIT_ARGUMENTS", "Emitter", "bind_point", "compile_emitter"]
 
-EXPLICIT = ("step", "batch_idx", "batch", "model", "outputs", "loss")
+EXPLICIT_ARGUMENTS = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """Arguments that `emit` names explicitly, because collecting them in **kwargs in every iteration would be slow."""
 
 Emitter = Callable[..., None]
 """Function that `emit` calls for a point, with the arguments in `EXPLICIT` and a dict of all others, positionally."""
 
 
-def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
+def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     """Generate a function that checks the arguments and emits the point.
 
     The function takes the arguments in `EXPLICIT` and a dict of all others, positionally.
@@ -27,26 +27,26 @@ def write_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
         point: The point.
         call: Compiled function, None if the point has no listeners.
     """
-    unknown = [name for name in EXPLICIT if name not in point.args]
-    known = [name for name in EXPLICIT if name in point.args]
-    lines = [f"def emit_{point.name}({', '.join(EXPLICIT)}, rest):"]
+    unknown = [name for name in EXPLICIT_ARGUMENTS if name not in point.args]
+    known = [name for name in EXPLICIT_ARGUMENTS if name in point.args]
+    lines = [f"def emit_{point.name}({', '.join(EXPLICIT_ARGUMENTS)}, rest):"]
     if unknown:
         test = " or ".join(f"{name} is not None" for name in unknown)
         lines.append(f"    if {test}: refuse({', '.join(f'{name}={name}' for name in unknown)})")
     keywords = "".join(f"{name}={name}, " for name in known)
-    aliases = [(alias, name) for alias, name in SPELLINGS.items() if name in known]
+    aliases = [(alias, name) for alias, name in ARGUMENT_ALIASES.items() if name in known]
     lines += ["    if rest:"]
     lines += [f"        if {alias!r} in rest: {name} = rest.pop({alias!r})" for alias, name in aliases]
     lines += ["        if not known.issuperset(rest): rest = check(rest)"]
     if call is not None:
         lines += [f"        call({keywords}**rest)", f"    else: call({keywords})"]
-    namespace: dict[str, Any] = {"call": call, "refuse": _refusal(point), "check": _check(point)}
+    namespace: dict[str, Any] = {"call": call, "refuse": _build_rejector(point), "check": _build_argument_check(point)}
     namespace["known"] = frozenset(point.args)
-    exec(load_text("\n".join(lines) + "\n", f"emit {point.name}"), namespace)
+    exec(compile_source("\n".join(lines) + "\n", f"emit {point.name}"), namespace)
     return namespace[f"emit_{point.name}"]  # type: ignore[no-any-return]
 
 
-def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
+def bind_point(emit: Callable[..., None], point: Point) -> Callable[..., None]:
     """Return a function that emits a point, with positional or keyword arguments.
 
     Args:
@@ -66,27 +66,27 @@ def firing(emit: Callable[..., None], point: Point) -> Callable[..., None]:
     return fire
 
 
-def _refusal(point: Point) -> Callable[..., None]:
+def _build_rejector(point: Point) -> Callable[..., None]:
     def refuse(**arguments: Any) -> None:
-        raise _wrong(point, [name for name, value in arguments.items() if value is not None])
+        raise _argument_error(point, [name for name, value in arguments.items() if value is not None])
 
     return refuse
 
 
-def _check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _build_argument_check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def check(rest: dict[str, Any]) -> dict[str, Any]:
-        arguments = {SPELLINGS.get(name, name): value for name, value in rest.items()}
+        arguments = {ARGUMENT_ALIASES.get(name, name): value for name, value in rest.items()}
         arguments.pop("run", None)  # accepted, but listeners always receive the run of the bus
         unknown = [name for name in arguments if name not in point.args]
         if unknown:
-            raise _wrong(point, unknown)
+            raise _argument_error(point, unknown)
         return arguments
 
     return check
 
 
-def _wrong(point: Point, names: Iterable[str]) -> PointError:
+def _argument_error(point: Point, names: Iterable[str]) -> PointError:
     first = next(iter(names))
     return PointError(
-        f"{point.name}: unknown argument {first!r}.{did_you_mean(first, point.args)} Signature: {point.signature}."
+        f"{point.name}: unknown argument {first!r}.{suggest_names(first, point.args)} Signature: {point.signature}."
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookbus._packages import package_of
+from hookbus._packages import package_label
 from hookbus.dispatch.compiling import Listener
-from hookbus.dispatch.table import EventRun, Table
+from hookbus.dispatch.table import EventRun, EventTable
 from hookbus.when import NEVER
 
 __all__ = ["Explanation", "Row", "explain"]
@@ -51,51 +51,51 @@ class Explanation:
         lines = [f"order: {self.order}"]
         for point, rows in self.points.items():
             lines.append(point)
-            lines += [f"  {row.priority:>4}  {row.hook}  ({row.source}){_extras(row)}" for row in rows]
+            lines += [f"  {row.priority:>4}  {row.hook}  ({row.source}){_format_options(row)}" for row in rows]
         return "\n".join(lines)
 
 
-def explain(table: Table, run: EventRun) -> Explanation:
+def explain(table: EventTable, run: EventRun) -> Explanation:
     """Return the order of the listeners for a run.
 
     Raises:
         OrderError: If the before=/after= constraints form a cycle.
     """
     by_point = {point: table.listeners(point, run) for point in table.points}
-    points = {point: _rows(listeners) for point, listeners in by_point.items() if listeners}
+    points = {point: _build_rows(listeners) for point, listeners in by_point.items() if listeners}
     return Explanation(table.order, points)
 
 
-def _rows(listeners: list[Listener]) -> list[Row]:
+def _build_rows(listeners: list[Listener]) -> list[Row]:
     names = {listener.hook for listener in listeners}
     return [
         Row(
             hook=listener.hook,
-            package=package_of(listener.plugin),
+            package=package_label(listener.plugin),
             priority=listener.priority,
             source=listener.source,
-            when=_when(listener),
-            before=_marked(listener.before, names),
-            after=_marked(listener.after, names),
+            when=_format_schedule(listener),
+            before=_mark_absent(listener.before, names),
+            after=_mark_absent(listener.after, names),
         )
         for listener in listeners
     ]
 
 
-def _when(listener: Listener) -> str:
+def _format_schedule(listener: Listener) -> str:
     schedule = listener.schedule
     # Such as `every(None)`, the schedule of a listener that the settings disable.
-    if schedule is not None and schedule.following(0, None) == NEVER:
+    if schedule is not None and schedule.next_due(0, None) == NEVER:
         return "never"
     parts = [repr(schedule)] if schedule is not None else []
-    return " & ".join([*parts, "should_trigger"] if listener.asks else parts)
+    return " & ".join([*parts, "should_trigger"] if listener.predicate else parts)
 
 
-def _marked(constraints: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
+def _mark_absent(constraints: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
     return tuple(name if name in names else f"({name}: absent)" for name in constraints)
 
 
-def _extras(row: Row) -> str:
+def _format_options(row: Row) -> str:
     parts = [f"when {row.when}"] if row.when else []
     parts += [f"before {', '.join(row.before)}"] if row.before else []
     parts += [f"after {', '.join(row.after)}"] if row.after else []

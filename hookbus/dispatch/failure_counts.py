@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookbus._packages import package_of
+from hookbus._packages import package_label
 from hookbus.dispatch.compiling import Listener
-from hookbus.errors import HookWarning, in_one_line
+from hookbus.errors import HookWarning, format_error
 
 __all__ = ["FailureCounts", "FailureRecord"]
 
@@ -48,7 +48,7 @@ class FailureCounts:
         """
         record = self._records.get(hook)
         if record is None:
-            record = self._records[hook] = FailureRecord(in_one_line(error), package_of(plugin))
+            record = self._records[hook] = FailureRecord(format_error(error), package_label(plugin))
         record.count += 1
         record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
         return record
@@ -58,7 +58,7 @@ class FailureCounts:
         if (record := self._records.get(hook)) is not None:
             record.in_a_row[point] = 0
 
-    def watched(self, listener: Listener) -> Callable[..., Any]:
+    def reset_on_success(self, listener: Listener) -> Callable[..., Any]:
         """Return the function of a listener; if its hook has failed, a function that resets the count on success."""
         record = self._records.get(listener.hook)
         if record is None:
@@ -77,7 +77,7 @@ class FailureCounts:
         record = self._records.get(hook)
         return record is not None and bool(record.disabled)
 
-    def forget(self, hook: str) -> None:
+    def discard(self, hook: str) -> None:
         """Discard the counts of an unregistered hook, so that they do not apply to a later hook of the same name."""
         self._records.pop(hook, None)
 

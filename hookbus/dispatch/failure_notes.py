@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hookbus._packages import package_of
-from hookbus.errors import HookFailure, note_besides
+from hookbus._packages import package_label
+from hookbus.errors import HookStopIterationError, add_failure_notes
 from hookbus.when import Counters
 
 __all__ = ["annotate", "merge_exceptions"]
@@ -25,12 +25,12 @@ def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Cou
         The exception, or a HookFailure for a StopIteration.
     """
     note = (
-        f"raised by hook {hook!r} ({package_of(plugin)}) at {point}, "
-        f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
+        f"raised by hook {hook!r} ({package_label(plugin)}) at {point}, "
+        f"epoch {clock.current('epoch')}, iteration {clock.current('iter')}"
     )
     if isinstance(error, StopIteration):
         # A `for` loop over the data interprets StopIteration as the end of the data and would end silently.
-        return HookFailure(f"StopIteration {note}. Raise another exception type.")
+        return HookStopIterationError(f"StopIteration {note}. Raise another exception type.")
     error.add_note(note)
     return error
 
@@ -45,5 +45,5 @@ def merge_exceptions(errors: Sequence[BaseException], point: str) -> BaseExcepti
         message = f"{len(failures)} hooks failed at {point}"
         return failures[0] if len(failures) == 1 else ExceptionGroup(message, failures)
     main = next(error for error in errors if not isinstance(error, Exception))
-    note_besides(main, (error for error in errors if error is not main))
+    add_failure_notes(main, (error for error in errors if error is not main))
     return main

@@ -31,15 +31,15 @@ from hookbus.dispatch.failure_notes import annotate, merge_exceptions
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.when import Counters
 
-__all__ = ["IN_A_ROW", "Failures", "policy_of"]
+__all__ = ["MAX_CONSECUTIVE_FAILURES", "Failures", "get_policy"]
 
 T = TypeVar("T")
 
-IN_A_ROW = 3
+MAX_CONSECUTIVE_FAILURES = 3
 """Number of consecutive failures of one listener that disables its hook."""
 
 
-def policy_of(plugin: object, error: Exception) -> str:
+def get_policy(plugin: object, error: Exception) -> str:
     """Return the policy for an exception of a hook: "raise", "warn" or "disable"."""
     if not is_configured(plugin):
         return "raise"
@@ -63,12 +63,14 @@ class Failures:
         self.reach_all = frozenset(reach_all)
         self.counts = FailureCounts()
         self._changed = changed
-        self._collected: list[BaseException] = []
+        self._pending: list[BaseException] = []
         # Id of the exception that propagates from an event. If the event is nested, the enclosing event must not apply
         # the policy of its own hook. A reference instead of the id would keep the frames of the traceback alive.
-        self._let_through = 0
+        self._propagating_id = 0
 
-    def recover(self, error: BaseException, listener: Listener, clock: Counters, proceed: Callable[[], None]) -> bool:
+    def handle_exception(
+        self, error: BaseException, listener: Listener, clock: Counters, proceed: Callable[[], None]
+    ) -> bool:
         """Handle an exception of a listener. `proceed` calls the remaining listeners.
 
         Returns:
@@ -77,24 +79,24 @@ class Failures:
         reaches_all = listener.point in self.reach_all
         if not isinstance(error, Exception):
             if reaches_all:
-                self._collected.append(error)
+                self._pending.append(error)
                 proceed()
             return not reaches_all
-        fatal = id(error) == self._let_through or policy_of(listener.plugin, error) == "raise"
+        fatal = id(error) == self._propagating_id or get_policy(listener.plugin, error) == "raise"
         annotated = annotate(error, listener.hook, listener.plugin, listener.point, clock)
         if fatal and not reaches_all:
-            self._let_through = id(annotated)
+            self._propagating_id = id(annotated)
             if annotated is not error:
                 raise annotated from error
             return True
         if fatal:
-            self._collected.append(annotated)
+            self._pending.append(annotated)
         else:
             self._count(error, listener.hook, listener.plugin, listener.point, clock)
         proceed()
         return False
 
-    def guarded(self, work: Callable[[], T], hook: str, plugin: object, label: str, clock: Counters) -> T | None:
+    def call_guarded(self, work: Callable[[], T], hook: str, plugin: object, label: str, clock: Counters) -> T | None:
         """Execute an operation requested by a hook under the policy of the hook. `label` replaces the point.
 
         Returns:
@@ -103,10 +105,10 @@ class Failures:
         try:
             result = work()
         except Exception as error:
-            if id(error) == self._let_through:
+            if id(error) == self._propagating_id:
                 raise
             annotated = annotate(error, hook, plugin, label, clock)
-            if policy_of(plugin, error) != "raise":
+            if get_policy(plugin, error) != "raise":
                 self._count(error, hook, plugin, label, clock)
                 return None
             if annotated is error:
@@ -115,24 +117,26 @@ class Failures:
         self.counts.succeed(hook, label)
         return result
 
-    def raise_collected(self, point: str) -> None:
+    def raise_pending(self, point: str) -> None:
         """Raise the exceptions that the listeners of a point in `reach_all` have raised.
 
         Raises:
             ExceptionGroup: If there are multiple exceptions. A single exception is raised unchanged.
             KeyboardInterrupt, SystemExit: If there is one, with the other exceptions added as notes.
         """
-        errors, self._collected = self._collected, []
+        errors, self._pending = self._pending, []
         if errors:
             error = merge_exceptions(errors, point)
-            self._let_through = id(error)
+            self._propagating_id = id(error)
             raise error
 
     def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Counters) -> None:
         """Count a failure: log a warning for the first, and disable the hook if its policy requires it."""
         record = self.counts.add(error, hook, plugin, point)
-        if not record.disabled and (record.in_a_row[point] >= IN_A_ROW or policy_of(plugin, error) == "disable"):
-            record.disabled = f"epoch {clock.number('epoch')}, iteration {clock.number('iter')}"
+        if not record.disabled and (
+            record.in_a_row[point] >= MAX_CONSECUTIVE_FAILURES or get_policy(plugin, error) == "disable"
+        ):
+            record.disabled = f"epoch {clock.current('epoch')}, iteration {clock.current('iter')}"
         # The first failure makes `watched` wrap the listeners of the hook; disabling removes them.
         if record.count == 1 or record.disabled:
             self._changed()

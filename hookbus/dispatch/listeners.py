@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookbus.dispatch.checks import Implementation, PluginConfig, configured_base, is_configured, refusal
+from hookbus.dispatch.checks import Implementation, PluginConfig, configured_base, is_configured, registration_error
 from hookbus.dispatch.compiling import DEFAULT_PRIORITY, Listener
 from hookbus.errors import ConfigError
 from hookbus.markers import Options
 from hookbus.points import Point
 from hookbus.when import Schedule, every
 
-__all__ = ["check_listeners", "check_priority", "listener_of", "priority_of", "schedule_of"]
+__all__ = ["check_listeners", "check_priority", "build_listener", "resolve_priority", "resolve_schedule"]
 
 
-def listener_of(implementation: Implementation, point: Point, override: int | None) -> Listener:
+def build_listener(implementation: Implementation, point: Point, override: int | None) -> Listener:
     """Build the listener of an implementation.
 
     Args:
@@ -23,24 +23,24 @@ def listener_of(implementation: Implementation, point: Point, override: int | No
         point: The point.
         override: Priority passed at registration, None if there is none.
     """
-    number, source = priority_of(implementation, override)
+    number, source = resolve_priority(implementation, override)
     return Listener(
         hook=implementation.hook,
         plugin=implementation.plugin,
         point=point.name,
         call=implementation.call,
-        wants=implementation.wants,
-        rest=implementation.rest,
+        argument_names=implementation.argument_names,
+        accepts_kwargs=implementation.accepts_kwargs,
         priority=number,
         source=source,
-        schedule=schedule_of(implementation.plugin, implementation.options, point),
-        asks=_asks(implementation.plugin, point),
+        schedule=resolve_schedule(implementation.plugin, implementation.options, point),
+        predicate=_get_predicate(implementation.plugin, point),
         before=implementation.options.get("before", ()),
         after=implementation.options.get("after", ()),
     )
 
 
-def priority_of(implementation: Implementation, override: int | None) -> tuple[int, str]:
+def resolve_priority(implementation: Implementation, override: int | None) -> tuple[int, str]:
     """Return the priority of an implementation and its origin.
 
     Settings of the user (at registration, in the config) take precedence over those of the hook author (marker, class).
@@ -57,7 +57,7 @@ def priority_of(implementation: Implementation, override: int | None) -> tuple[i
     return DEFAULT_PRIORITY, "default"
 
 
-def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | None:
+def resolve_schedule(plugin: object, options: Options, point: Point) -> Schedule | None:
     """Return the schedule of a listener: its own schedule, combined with `when` and `frequency` of the config.
 
     Raises:
@@ -69,7 +69,7 @@ def schedule_of(plugin: object, options: Options, point: Point) -> Schedule | No
         return own
     # `frequency` applies to the points of the unit of the hook only, so that, for example, `after_train` is not
     # affected.
-    gated = _per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
+    gated = _is_per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
     if not gated:
         return own
     frequency = every(plugin.config.frequency)
@@ -93,14 +93,14 @@ def _own_schedule(when: Any, config: PluginConfig | None) -> Schedule | None:
     return when.resolve(config)
 
 
-def _asks(plugin: object, point: Point) -> Callable[[int], object] | None:
+def _get_predicate(plugin: object, point: Point) -> Callable[[int], object] | None:
     """Return `should_trigger` of a hook if it is overridden and applies to the point."""
     if not is_configured(plugin) or type(plugin).should_trigger is vars(configured_base(plugin))["should_trigger"]:
         return None
-    return plugin.should_trigger if _per_iteration(point) else None
+    return plugin.should_trigger if _is_per_iteration(point) else None
 
 
-def _per_iteration(point: Point) -> bool:
+def _is_per_iteration(point: Point) -> bool:
     return point.unit in ("iter", "batch")
 
 
@@ -113,16 +113,16 @@ def check_listeners(
         RegistrationError: If a schedule or priority is invalid, or the config sets `when` and no listener is scheduled.
     """
     for implementation in implementations:
-        check_priority(priority_of(implementation, None)[0], plugin, name)
+        check_priority(resolve_priority(implementation, None)[0], plugin, name)
         try:
             if implementation.target in points:
-                schedule_of(plugin, implementation.options, points[implementation.target])
+                resolve_schedule(plugin, implementation.options, points[implementation.target])
         except ConfigError as error:
-            raise refusal(plugin, name, f"{implementation.method}: {error}") from None
+            raise registration_error(plugin, name, f"{implementation.method}: {error}") from None
     scheduled = any(implementation.options.get("when") is not None for implementation in implementations)
     if is_configured(plugin) and plugin.config.when is not None and not scheduled:
         why = "`when` replaces the schedules of listeners, but this hook has no scheduled listener."
-        raise refusal(plugin, name, f"{why} Set `frequency` for its per-iteration points.")
+        raise registration_error(plugin, name, f"{why} Set `frequency` for its per-iteration points.")
 
 
 def check_priority(number: object, plugin: object, name: str) -> None:
@@ -133,4 +133,6 @@ def check_priority(number: object, plugin: object, name: str) -> None:
     """
     # `bool` is a subclass of `int`.
     if not isinstance(number, int) or isinstance(number, bool):
-        raise refusal(plugin, name, f"invalid priority, got {number!r}. Pass an integer such as Priority.LOW or 70.")
+        raise registration_error(
+            plugin, name, f"invalid priority, got {number!r}. Pass an integer such as Priority.LOW or 70."
+        )

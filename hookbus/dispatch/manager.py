@@ -9,17 +9,17 @@ from typing import Any, Protocol
 import pluggy
 
 from hookbus import _packages
-from hookbus._running import handling
-from hookbus.dispatch.checks import AliasLookup, Implementation, inspect_plugin, is_configured, refusal
-from hookbus.dispatch.compiling import load_text
+from hookbus._running import in_event
+from hookbus.dispatch.checks import AliasLookup, Implementation, inspect_plugin, is_configured, registration_error
+from hookbus.dispatch.compiling import compile_source
 from hookbus.dispatch.listeners import check_listeners
-from hookbus.dispatch.members import Member, Members, see_that_it_is_free
-from hookbus.dispatch.table import EventRun, Table
+from hookbus.dispatch.members import RegisteredPlugin, PluginRegistry, ensure_single_bus
+from hookbus.dispatch.table import EventRun, EventTable
 from hookbus.errors import HookError, RegistrationError
 from hookbus.markers import PROJECT
-from hookbus.points import SPELLINGS, Point
+from hookbus.points import ARGUMENT_ALIASES, Point
 
-__all__ = ["ManagedBus", "Manager", "spec_class"]
+__all__ = ["ManagedBus", "BusPluginManager", "generate_spec_class"]
 
 
 class ManagedBus(Protocol):
@@ -30,7 +30,7 @@ class ManagedBus(Protocol):
         actions: Arguments of each action, by name.
     """
 
-    table: Table
+    table: EventTable
     actions: Mapping[str, tuple[str, ...]]
 
     @property
@@ -45,17 +45,17 @@ class ManagedBus(Protocol):
     def points(self) -> Mapping[str, Point]:
         """Points of the bus, by name."""
 
-    def name_of(self, hook: object) -> str:
+    def default_name(self, hook: object) -> str:
         """Return the default instance name of a plugin."""
 
-    def find_points(self, names: Collection[str], module: str = "") -> bool:
+    def discover_points(self, names: Collection[str], module: str = "") -> bool:
         """Declare points of installed packages. Return whether any point was declared."""
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Invalidate the compiled functions after a change of plugins."""
 
 
-class Manager(pluggy.PluginManager):
+class BusPluginManager(pluggy.PluginManager):
     """PluginManager of a bus.
 
     pluggy stores the adapters of the plugins; queries return the plugins themselves.
@@ -71,9 +71,11 @@ class Manager(pluggy.PluginManager):
     def __init__(self, bus: ManagedBus, find_alias: AliasLookup) -> None:
         super().__init__(PROJECT)
         self._bus, self._find_alias = bus, find_alias
-        self._entering: Member | None = None  # the plugin whose implementations pluggy is reading
-        self._leaving: list[tuple[object, Callable[..., Any] | None]] = []  # unregistered plugins and their cleanup
-        self.members = Members()
+        self._registering: RegisteredPlugin | None = None  # the plugin whose implementations pluggy is reading
+        self._pending_cleanups: list[
+            tuple[object, Callable[..., Any] | None]
+        ] = []  # unregistered plugins and their cleanup
+        self.members = PluginRegistry()
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
         """Register a plugin.
@@ -84,26 +86,26 @@ class Manager(pluggy.PluginManager):
         Raises:
             RegistrationError: If the plugin is invalid.
         """
-        name = name or self._bus.name_of(plugin)
+        name = name or self._bus.default_name(plugin)
         if self.is_blocked(name):
             return None
-        self._refuse_member(plugin, name)
+        self._check_registration(plugin, name)
         # Outside of the lock: validation may import a package that publishes points.
-        member = Member(plugin, self._inspect(plugin, name))
+        member = RegisteredPlugin(plugin, self._inspect(plugin, name))
         with self._bus.lock:
             self._add(member, name)
         return name
 
-    def _add(self, member: Member, name: str) -> None:
-        self._entering, plugin = member, member.plugin
+    def _add(self, member: RegisteredPlugin, name: str) -> None:
+        self._registering, plugin = member, member.plugin
         try:
-            super().register(member.face, name)
+            super().register(member.adapter, name)
         finally:
-            self._entering = None
+            self._registering = None
         self.members[name] = member
         if is_configured(plugin):
             plugin._name, plugin._run = name, self._bus.current
-        self._bus.changed()
+        self._bus.invalidate()
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
         """Unregister a plugin, passed as the object or by name.
@@ -116,23 +118,23 @@ class Manager(pluggy.PluginManager):
         Raises:
             HookError: If the name belongs to another plugin.
         """
-        name = self.members.name_of(plugin) if name is None else name
+        name = self.members.get_name(plugin) if name is None else name
         member = self.members.get(name) if name is not None else None
         if name is None or member is None:
             return super().unregister(plugin, name)
         if plugin is not None and plugin is not member.plugin:
             raise HookError(f"unregister: {name!r} is not the name of {plugin!r}. Pass the plugin or its name.")
-        self._leaving.append((member.plugin, self._remove(name, member)))
+        self._pending_cleanups.append((member.plugin, self._remove(name, member)))
         # Processed like a request at the next boundary, because a listener of the plugin may be running.
         self._bus.current.pending = True
-        if not handling(self._bus.current):
-            self.release()
+        if not in_event(self._bus.current):
+            self.run_pending_cleanups()
         return member.plugin
 
-    def release(self) -> None:
+    def run_pending_cleanups(self) -> None:
         """Call `cleanup` of the unregistered plugins and detach them from their run. No event may be in progress."""
-        while self._leaving:
-            plugin, cleanup = self._leaving.pop(0)
+        while self._pending_cleanups:
+            plugin, cleanup = self._pending_cleanups.pop(0)
             try:
                 if cleanup is not None:
                     cleanup()
@@ -140,7 +142,7 @@ class Manager(pluggy.PluginManager):
                 if is_configured(plugin) and not self.is_registered(plugin):
                     plugin._run = None
 
-    def _remove(self, name: str, member: Member) -> Callable[..., Any] | None:
+    def _remove(self, name: str, member: RegisteredPlugin) -> Callable[..., Any] | None:
         """Remove a plugin from pluggy and the tables.
 
         Returns:
@@ -148,17 +150,17 @@ class Manager(pluggy.PluginManager):
         """
         run, table = self._bus.current, self._bus.table
         # Compiled before the removal, after which the tables no longer contain its listeners.
-        cleanup = table.cleanup_of(name, run) if run.alive else None
+        cleanup = table.compile_cleanup(name, run) if run.is_running else None
         with self._bus.lock:
-            super().unregister(member.face, name)
+            super().unregister(member.adapter, name)
             del self.members[name]
-            table.forget(name)
-            self._bus.changed()
+            table.discard_hook(name)
+            self._bus.invalidate()
         return cleanup
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Return the options of an implementation to pluggy, as determined by the validation."""
-        implementation = self._entering.found.get(name) if self._entering is not None else None
+        implementation = self._registering.implementations.get(name) if self._registering is not None else None
         if implementation is None:
             return None
         options = {key: implementation.options.get(key, False) for key in ("wrapper", "tryfirst", "trylast")}
@@ -176,11 +178,11 @@ class Manager(pluggy.PluginManager):
 
     def get_name(self, plugin: object) -> str | None:
         """Return the name of a plugin, None if it is not registered."""
-        return self.members.name_of(plugin)
+        return self.members.get_name(plugin)
 
     def is_registered(self, plugin: object) -> bool:
         """Return whether a plugin is registered."""
-        return self.members.name_of(plugin) is not None
+        return self.members.get_name(plugin) is not None
 
     def list_name_plugin(self) -> list[tuple[str, Any]]:
         """Return pairs of name and plugin; the plugin is None if the name is blocked."""
@@ -188,23 +190,25 @@ class Manager(pluggy.PluginManager):
 
     def get_hookcallers(self, plugin: object) -> Any:
         """Return the pluggy hook callers of a plugin, None if it is not registered."""
-        name = self.members.name_of(plugin)
-        return None if name is None else super().get_hookcallers(self.members[name].face)
+        name = self.members.get_name(plugin)
+        return None if name is None else super().get_hookcallers(self.members[name].adapter)
 
-    def _refuse_member(self, plugin: object, name: str) -> None:
+    def _check_registration(self, plugin: object, name: str) -> None:
         if isinstance(plugin, type):
             cls = plugin.__name__
-            raise refusal(plugin, name, f"expected an instance, got the class {cls}. Register {cls}(...).")
+            raise registration_error(plugin, name, f"expected an instance, got the class {cls}. Register {cls}(...).")
         if not isinstance(name, str):
-            raise refusal(plugin, str(name), f"expected the name to be a string, got {name!r}.")
+            raise registration_error(plugin, str(name), f"expected the name to be a string, got {name!r}.")
         if is_configured(plugin):
-            see_that_it_is_free(plugin, self._bus)
-        existing = self.members.name_of(plugin)
+            ensure_single_bus(plugin, self._bus)
+        existing = self.members.get_name(plugin)
         if existing is not None:
-            raise refusal(plugin, name, f"the object is already registered as {existing!r}.")
+            raise registration_error(plugin, name, f"the object is already registered as {existing!r}.")
         if name in self.members:
-            other = _packages.package_of(self.members[name].plugin)
-            raise refusal(plugin, name, f"a hook with this name is already registered ({other}). Set another `name`.")
+            other = _packages.package_label(self.members[name].plugin)
+            raise registration_error(
+                plugin, name, f"a hook with this name is already registered ({other}). Set another `name`."
+            )
 
     def _inspect(self, plugin: object, name: str) -> list[Implementation]:
         bus = self._bus
@@ -212,14 +216,14 @@ class Manager(pluggy.PluginManager):
             implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
         except RegistrationError:
             # The plugin may implement points of its own or another package, which are imported only when needed.
-            if not bus.find_points(set(dir(plugin)), _packages.module_of(plugin)):
+            if not bus.discover_points(set(dir(plugin)), _packages.get_module_name(plugin)):
                 raise
             implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
         check_listeners(implementations, plugin, name, bus.points)
         return implementations
 
 
-def spec_class(points: Mapping[str, Point]) -> type:
+def generate_spec_class(points: Mapping[str, Point]) -> type:
     """Generate a pluggy spec class for points.
 
     Its functions have no defaults, because pluggy does not pass arguments with defaults, and include the aliases of the
@@ -228,9 +232,9 @@ def spec_class(points: Mapping[str, Point]) -> type:
     namespace: dict[str, Any] = {"mark": pluggy.HookspecMarker(PROJECT)}
     lines = ["class Spec:"]
     for point in points.values():
-        aliases = [alias for alias, name in SPELLINGS.items() if name in ("run", *point.args)]
+        aliases = [alias for alias, name in ARGUMENT_ALIASES.items() if name in ("run", *point.args)]
         lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args, *aliases))}): ..."]
     if not points:
         lines.append("    pass")
-    exec(load_text("\n".join(lines) + "\n", "points"), namespace)
+    exec(compile_source("\n".join(lines) + "\n", "points"), namespace)
     return namespace["Spec"]  # type: ignore[no-any-return]

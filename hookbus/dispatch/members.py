@@ -14,10 +14,10 @@ from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Impleme
 from hookbus.errors import HookError
 from hookbus.markers import Options
 
-__all__ = ["FunctionPlugin", "Member", "Members", "see_that_it_is_free"]
+__all__ = ["FunctionPlugin", "RegisteredPlugin", "PluginRegistry", "ensure_single_bus"]
 
 
-class Face:
+class PluggyAdapter:
     """Adapter of a plugin for pluggy, with one attribute per implemented point or action."""
 
     def __init__(self, implementations: Sequence[Implementation]) -> None:
@@ -25,7 +25,7 @@ class Face:
             setattr(self, implementation.target, implementation.call)
 
 
-class Member:
+class RegisteredPlugin:
     """A validated plugin.
 
     Attributes:
@@ -36,8 +36,8 @@ class Member:
 
     def __init__(self, plugin: object, implementations: Sequence[Implementation]) -> None:
         self.plugin = plugin
-        self.found = {implementation.target: implementation for implementation in implementations}
-        self.face = Face(implementations)
+        self.implementations = {implementation.target: implementation for implementation in implementations}
+        self.adapter = PluggyAdapter(implementations)
 
 
 class FunctionPlugin:
@@ -53,16 +53,16 @@ class FunctionPlugin:
         setattr(self, OPTIONS_ATTRIBUTE, {"listener": options})
 
 
-class Members(dict[str, Member]):
+class PluginRegistry(dict[str, RegisteredPlugin]):
     """Registered plugins by instance name, in registration order."""
 
-    def name_of(self, plugin: object) -> str | None:
+    def get_name(self, plugin: object) -> str | None:
         """Return the name of a plugin or adapter, None if it is not registered. Compares by identity."""
         # A copy of the items: another thread may register a plugin during the iteration.
         members = list(self.items())
-        return next((name for name, member in members if plugin is member.plugin or plugin is member.face), None)
+        return next((name for name, member in members if plugin is member.plugin or plugin is member.adapter), None)
 
-    def running_in(self, frame: FrameType | None) -> str | None:
+    def hook_in_frame(self, frame: FrameType | None) -> str | None:
         """Return the name of the hook whose method is executed by a frame or one of its callers, or None."""
         # `f_locals` is read for methods of registered classes only: reading it creates a dict that keeps the local
         # variables of the frame alive.
@@ -71,37 +71,39 @@ class Members(dict[str, Member]):
         while frame is not None:
             if frame.f_code.co_qualname.startswith(starts):
                 owner = frame.f_locals.get("self")
-                if owner is not None and (name := self.name_of(owner)):
+                if owner is not None and (name := self.get_name(owner)):
                     return name
             frame = frame.f_back
         return None
 
-    def names_of(self, hook: object) -> list[str]:
+    def find_names(self, hook: object) -> list[str]:
         """Return the names of a plugin, passed as the object, its name, or a function registered by `bus.on`."""
         if isinstance(hook, str):
             return [hook] if hook in self else []
         return [name for name, member in self.items() if hook is member.plugin or _is_function(member.plugin, hook)]
 
-    def free_name(self, function: Callable[..., Any], point: str) -> str:
+    def unique_name(self, function: Callable[..., Any], point: str) -> str:
         """Return a name for a function: `module.qualname`, or `module.qualname@point` for a further point."""
         name = f"{function.__module__}.{function.__qualname__}"
         member = self.get(name)
-        is_further_point = member is not None and _is_function(member.plugin, function) and point not in member.found
+        is_further_point = (
+            member is not None and _is_function(member.plugin, function) and point not in member.implementations
+        )
         return f"{name}@{point}" if is_further_point else name
 
     def implementations(self, target: str) -> Iterator[Implementation]:
         """Return the implementations of a point or an action, in registration order."""
-        return (member.found[target] for member in self.values() if target in member.found)
+        return (member.implementations[target] for member in self.values() if target in member.implementations)
 
 
-def see_that_it_is_free(hook: ConfiguredPlugin, bus: object) -> None:
+def ensure_single_bus(hook: ConfiguredPlugin, bus: object) -> None:
     """Raise if a hook is used by an active run of another bus, which would share its counts and files.
 
     Raises:
         HookError: If the other run is active.
     """
     run = hook._run
-    if run is not None and run.alive and run.bus is not bus:
+    if run is not None and run.is_running and run.bus is not bus:
         raise HookError(
             f"hook {hook.name!r} is used by an active run of another bus. Create a separate hook for each bus, or end "
             "that run first."

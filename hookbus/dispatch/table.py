@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hookbus.dispatch.actions import Actions, Step
 from hookbus.dispatch.checks import Implementation
-from hookbus.dispatch.compiling import Listener, compile_point, ordered
+from hookbus.dispatch.compiling import Listener, compile_point, sort_listeners
 from hookbus.dispatch.failures import Failures
-from hookbus.dispatch.listeners import listener_of, priority_of
+from hookbus.dispatch.listeners import build_listener, resolve_priority
 from hookbus.points import Point
 from hookbus.when import Counters, CounterView
 
-__all__ = ["Calls", "EventRun", "Order", "Statements", "Table", "Wrap"]
+__all__ = ["DispatchTable", "EventRun", "Order", "Statements", "EventTable", "Wrap"]
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
@@ -33,21 +33,21 @@ class EventRun(Protocol):
         pending: Whether requests are to be processed at the next boundary.
     """
 
-    alive: bool
+    is_running: bool
     pending: bool
 
     @property
     def clock(self) -> Counters:
         """Counters of the run."""
 
-    def serves(self, plugin: object) -> bool:
+    def runs_on_this_rank(self, plugin: object) -> bool:
         """Return whether a plugin receives the events of this process."""
 
-    def members_changed(self) -> None:
+    def on_hooks_changed(self) -> None:
         """Respond to a change of the registered plugins."""
 
 
-class Calls:
+class DispatchTable:
     """Compiled function of each point and action, as attributes.
 
     The function of a point is None if the point has no listeners. The training loop uses
@@ -61,8 +61,8 @@ class Calls:
     def __init__(self, make: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
         # A class with `__getattr__` makes all attribute reads several times slower. Therefore an attribute that is not
         # compiled is set to a function that compiles it when called.
-        self._make, self._lock = make, lock
-        self._made: set[str] = set()
+        self._compile, self._lock = make, lock
+        self._compiled: set[str] = set()
 
     def get(self, name: str) -> Any:
         """Return the compiled function of a point or action, None if it would do nothing.
@@ -71,16 +71,16 @@ class Calls:
             AttributeError: If the point or action does not exist.
         """
         with self._lock:
-            if name not in self._made:
-                setattr(self, name, self._make(name))
-                self._made.add(name)
+            if name not in self._compiled:
+                setattr(self, name, self._compile(name))
+                self._compiled.add(name)
             return getattr(self, name)
 
-    def forget(self, names: Iterable[str]) -> None:
+    def invalidate(self, names: Iterable[str]) -> None:
         """Invalidate the functions of the given names, which are compiled again on next use."""
         with self._lock:
             for name in names:
-                self._made.discard(name)
+                self._compiled.discard(name)
                 setattr(self, name, partial(self._compile_and_call, name))
 
     def _compile_and_call(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ class Calls:
         def __getattr__(self, name: str) -> Any: ...
 
 
-class Table:
+class EventTable:
     """Event tables, from which the functions of points and actions are compiled.
 
     Args:
@@ -113,7 +113,7 @@ class Table:
         given: Priorities passed at registration, by instance name.
         failures: Policy for the exceptions of hooks, and their counts.
         wrap: Function that replaces the function of each listener, None for no replacement.
-        around_work: `around_work(hook, label, work)` executes an operation requested by a hook; None to call it
+        around_work: `work_wrapper(hook, label, work)` executes an operation requested by a hook; None to call it
             directly.
     """
 
@@ -134,12 +134,12 @@ class Table:
         self.order = order
         self.points: dict[str, Point] = {}
         self.steps: dict[str, Step] = {}
-        self.given: dict[str, int] = {}
+        self.priority_overrides: dict[str, int] = {}
         self.failures = Failures(changed, reach_all)
         self.wrap: Wrap | None = None
-        self.around_work: Callable[[str, str, Callable[[], Any]], Any] | None = None
+        self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
-        self._actions = Actions(self._of_action, actions)
+        self._actions = Actions(self._action_implementations, actions)
         self._prologue, self._epilogue = prologue, epilogue
         self._default_arguments, self._namespace = default_arguments, namespace
         self._counter_view = counter_view
@@ -154,7 +154,7 @@ class Table:
             AttributeError: If the point or action does not exist.
         """
         if name in self.steps:
-            return self._actions.step(name, self.steps[name])
+            return self._actions.build_step(name, self.steps[name])
         if name not in self.points:
             raise AttributeError(name)
         listeners = self.listeners(name, run)
@@ -164,12 +164,12 @@ class Table:
             last = [f"_report({name!r})", *last]
         if not (listeners or first or last):
             return None
-        return self._compiled(name, listeners, run, first, last)
+        return self._compile_point(name, listeners, run, first, last)
 
-    def cleanup_of(self, hook: str, run: EventRun) -> Callable[..., Any]:
+    def compile_cleanup(self, hook: str, run: EventRun) -> Callable[..., Any]:
         """Compile the `cleanup` of a single hook, for a hook that is unregistered before the end of the run."""
         listeners = [listener for listener in self.listeners("cleanup", run) if listener.hook == hook]
-        return self._compiled("cleanup", listeners, run, (), ["_report('cleanup')"])
+        return self._compile_point("cleanup", listeners, run, (), ["_report('cleanup')"])
 
     def listeners(self, point: str, run: EventRun) -> list[Listener]:
         """Return the listeners of a point in execution order, without those that are disabled or run on other ranks.
@@ -178,13 +178,13 @@ class Table:
             OrderError: If the before=/after= constraints form a cycle.
         """
         spec, listeners = self.points[point], []
-        for implementation in self._of(point, run):
-            listener = listener_of(implementation, spec, self.given.get(implementation.hook))
-            listener.call = self.failures.counts.watched(listener)
+        for implementation in self._active_implementations(point, run):
+            listener = build_listener(implementation, spec, self.priority_overrides.get(implementation.hook))
+            listener.call = self.failures.counts.reset_on_success(listener)
             if self.wrap is not None:
                 listener.call = self.wrap(listener)
             listeners.append(listener)
-        return ordered(listeners, reverse=spec.reverse and self.order == "nested")
+        return sort_listeners(listeners, reverse=spec.reverse and self.order == "nested")
 
     def check_order(self, run: EventRun) -> None:
         """Check the ordering constraints at every point.
@@ -195,12 +195,12 @@ class Table:
         for point in self.points:
             self.listeners(point, run)
 
-    def forget(self, hook: str) -> None:
+    def discard_hook(self, hook: str) -> None:
         """Discard the priority and the failures of an unregistered hook, whose name may be reused."""
-        self.given.pop(hook, None)
-        self.failures.counts.forget(hook)
+        self.priority_overrides.pop(hook, None)
+        self.failures.counts.discard(hook)
 
-    def _compiled(
+    def _compile_point(
         self, name: str, listeners: list[Listener], run: EventRun, first: Sequence[str], last: Sequence[str]
     ) -> Callable[..., None]:
         return compile_point(
@@ -209,28 +209,28 @@ class Table:
             run.clock,
             counter_view=self._counter_view,
             run=run,
-            fill=self._default_arguments(self.points[name]),
-            names={**self._namespace(run), "_report": self.failures.raise_collected},
-            recover=self.failures.recover,
-            first=first,
-            finally_=last,
+            default_arguments=self._default_arguments(self.points[name]),
+            names={**self._namespace(run), "_report": self.failures.raise_pending},
+            handle_exception=self.failures.handle_exception,
+            prologue=first,
+            epilogue=last,
         )
 
-    def _of(self, name: str, run: EventRun) -> list[Implementation]:
-        return [item for item in self._implementations(name) if self._takes_part(item, name, run)]
+    def _active_implementations(self, name: str, run: EventRun) -> list[Implementation]:
+        return [item for item in self._implementations(name) if self._is_active(item, name, run)]
 
-    def _takes_part(self, implementation: Implementation, name: str, run: EventRun) -> bool:
+    def _is_active(self, implementation: Implementation, name: str, run: EventRun) -> bool:
         # A disabled hook may still have threads and files to release.
         if self.failures.counts.is_disabled(implementation.hook) and name != "cleanup":
             return False
-        return run.serves(implementation.plugin)
+        return run.runs_on_this_rank(implementation.plugin)
 
-    def _of_action(self, action: str) -> list[Implementation]:
+    def _action_implementations(self, action: str) -> list[Implementation]:
         """Return the implementations of an action, outermost first."""
         enabled = [item for item in self._implementations(action) if not self.failures.counts.is_disabled(item.hook)]
-        return sorted(enabled, key=self._depth)
+        return sorted(enabled, key=self._nesting_key)
 
-    def _depth(self, implementation: Implementation) -> tuple[int, int]:
+    def _nesting_key(self, implementation: Implementation) -> tuple[int, int]:
         """Return the sort key of an implementation: tryfirst and trylast take precedence over the priority."""
         side = bool(implementation.options.get("trylast")) - bool(implementation.options.get("tryfirst"))
-        return side, priority_of(implementation, self.given.get(implementation.hook))[0]
+        return side, resolve_priority(implementation, self.priority_overrides.get(implementation.hook))[0]

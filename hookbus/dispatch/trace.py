@@ -9,9 +9,9 @@ from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
 from hookbus.dispatch.compiling import Listener
-from hookbus.dispatch.table import Table, Wrap
+from hookbus.dispatch.table import EventTable, Wrap
 
-__all__ = ["Spent", "timed", "traced"]
+__all__ = ["HookTimings", "time_hooks", "trace_hooks"]
 
 T = TypeVar("T")
 
@@ -23,13 +23,13 @@ class InstrumentedBus(Protocol):
         table: Event tables.
     """
 
-    table: Table
+    table: EventTable
 
-    def wrapped(self, wrap: Wrap) -> AbstractContextManager[None]:
+    def wrap_listeners(self, wrap: Wrap) -> AbstractContextManager[None]:
         """Replace the function of each listener by `wrap(listener)` inside the context."""
 
 
-class Spent(dict[tuple[str, str], int]):
+class HookTimings(dict[tuple[str, str], int]):
     """Execution time in nanoseconds by (hook, point) or (hook, requested operation).
 
     Entries may be removed. Times are exclusive: the time of a listener called within another one, such as that of a
@@ -42,24 +42,24 @@ class Spent(dict[tuple[str, str], int]):
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
-        self._inside = 0  # time measured within the current call, to be subtracted from it
+        self._nested_time = 0  # time measured within the current call, to be subtracted from it
 
     def measure(self, key: tuple[str, str], call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function and add its execution time to an entry."""
-        before, self._inside = self._inside, 0
+        before, self._nested_time = self._nested_time, 0
         start = perf_counter_ns()
         try:
             return call(*args, **kwargs)
         finally:
             elapsed = perf_counter_ns() - start
-            own, self._inside = elapsed - self._inside, before + elapsed
+            own, self._nested_time = elapsed - self._nested_time, before + elapsed
             self[key] = self.get(key, 0) + own
             # Not computed from the entries, which the caller may remove.
             self.total += own
 
 
 @contextmanager
-def timed(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterator[Spent]:
+def time_hooks(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterator[HookTimings]:
     """Measure the execution time of listeners, and of the operations that hooks have requested.
 
     Args:
@@ -69,7 +69,7 @@ def timed(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterator[Sp
     Yields:
         Times, updated while the context is active.
     """
-    spent, outer = Spent(), bus.table.around_work
+    spent, outer = HookTimings(), bus.table.work_wrapper
 
     def wrap(listener: Listener) -> Callable[..., Any]:
         # Bound once per listener instead of looked up in every call.
@@ -79,16 +79,16 @@ def timed(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterator[Sp
     def work_for(hook: str, label: str, work: Callable[[], Any]) -> Any:
         return spent.measure((hook, label), work if outer is None else partial(outer, hook, label, work))
 
-    bus.table.around_work = work_for
+    bus.table.work_wrapper = work_for
     try:
-        with bus.wrapped(wrap):
+        with bus.wrap_listeners(wrap):
             yield spent
     finally:
-        bus.table.around_work = outer
+        bus.table.work_wrapper = outer
 
 
 @contextmanager
-def traced(bus: InstrumentedBus, report: Callable[[str, str], None]) -> Iterator[None]:
+def trace_hooks(bus: InstrumentedBus, report: Callable[[str, str], None]) -> Iterator[None]:
     """Call `report(hook, point)` before each call of a listener."""
 
     def wrap(listener: Listener) -> Callable[..., Any]:
@@ -100,5 +100,5 @@ def traced(bus: InstrumentedBus, report: Callable[[str, str], None]) -> Iterator
 
         return announce
 
-    with bus.wrapped(wrap):
+    with bus.wrap_listeners(wrap):
         yield

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus.errors import ConfigError, suggest_names
 
 if TYPE_CHECKING:
     import torch
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
-    from hookbus.ranks import Ranks
+    from hookbus.ranks import Collectives
 
-__all__ = ["check_mesh", "gathered", "spread_model", "take_main_buffers"]
+__all__ = ["validate_mesh", "unsharded", "apply_fsdp", "broadcast_buffers"]
 
 
-def spread_model(
+def apply_fsdp(
     model: nn.Module,
     optimizer: Optimizer | None,
-    ranks: Ranks,
+    ranks: Collectives,
     device: torch.device,
     *,
     wrap: Sequence[str] = (),
@@ -51,18 +51,18 @@ def spread_model(
     from torch.distributed.fsdp import fully_shard
 
     modules = _parts(model, wrap)
-    device_mesh = _mesh(device, check_mesh(mesh, ranks.world_size))
+    device_mesh = _mesh(device, validate_mesh(mesh, ranks.world_size))
     before = dict(model.named_parameters(remove_duplicate=False))
     # Before sharding: `fully_shard` keeps the local values of each rank.
-    _begin_with_main(model)
+    _broadcast_parameters(model)
     # Inner modules first, as `fully_shard` requires; the root module contains the remaining parameters.
     for module in (*modules, model):
         fully_shard(module, mesh=device_mesh, reshard_after_forward=True)
     if optimizer is not None:
-        _exchange(optimizer, before, dict(model.named_parameters(remove_duplicate=False)))
+        _swap_parameters(optimizer, before, dict(model.named_parameters(remove_duplicate=False)))
 
 
-def check_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]:
+def validate_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]:
     """Validate the shape of the device mesh.
 
     Args:
@@ -87,12 +87,12 @@ def check_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]:
 
 
 @contextmanager
-def gathered(model: nn.Module | None) -> Iterator[None]:
+def unsharded(model: nn.Module | None) -> Iterator[None]:
     """Context manager in which every rank has the full parameters, and calls the model without communication.
 
     No effect on a model that is not sharded. A collective call.
     """
-    modules = _spread_parts(model)
+    modules = _shard_modules(model)
     for module in modules:
         # Otherwise the first forward pass would reshard the module, and ranks with fewer batches would block.
         module.set_reshard_after_forward(False, recurse=False)
@@ -105,7 +105,7 @@ def gathered(model: nn.Module | None) -> Iterator[None]:
             module.reshard()
 
 
-def take_main_buffers(model: nn.Module) -> None:
+def broadcast_buffers(model: nn.Module) -> None:
     """Broadcast the buffers of a model from rank 0. A collective call."""
     import torch
     import torch.distributed as dist
@@ -125,7 +125,7 @@ def take_main_buffers(model: nn.Module) -> None:
 # -- inside ----------------------------------------------------------------------------------
 
 
-def _spread_parts(model: nn.Module | None) -> list[Any]:
+def _shard_modules(model: nn.Module | None) -> list[Any]:
     """Return the modules to which `fully_shard` was applied."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
     if model is None or fsdp is None:
@@ -142,7 +142,7 @@ def _parts(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
     inner = [module for module in model.modules() if module is not model]
     known = {type(module).__name__ for module in inner}
     errors = [
-        f"fsdp2.wrap: the model has no module {name!r}.{did_you_mean(name, known)}"
+        f"fsdp2.wrap: the model has no module {name!r}.{suggest_names(name, known)}"
         for name in wrap
         if name not in known
     ]
@@ -158,7 +158,7 @@ def _mesh(device: torch.device, shape: tuple[int, ...]) -> DeviceMesh:
     return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
 
 
-def _begin_with_main(model: nn.Module) -> None:
+def _broadcast_parameters(model: nn.Module) -> None:
     """Broadcast parameters and buffers from rank 0."""
     import torch.distributed as dist
 
@@ -166,7 +166,7 @@ def _begin_with_main(model: nn.Module) -> None:
         dist.broadcast(tensor.detach(), src=0)
 
 
-def _exchange(optimizer: Optimizer, before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
+def _swap_parameters(optimizer: Optimizer, before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
     """Replace the parameters of an optimizer by the sharded ones of the same names.
 
     Raises:

@@ -12,17 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Provider", "Weights"]
+__all__ = ["AverageProvider", "Weights"]
 
 StateDict = dict[str, "Tensor"]
 
 
-class Provider(Protocol):
+class AverageProvider(Protocol):
     """Protocol of objects that average the weights of a model."""
 
     def raw(self) -> StateDict | None:
@@ -50,12 +50,12 @@ class Weights:
 
     def __init__(self, model: Callable[[], nn.Module | None]) -> None:
         self._model = model  # a function, because a later run of the bus may replace the model
-        self._provider: Provider | None = None
+        self._provider: AverageProvider | None = None
         self._readers: list[Callable[[], object]] = []
         self._put_back: Callable[[], bool] | None = None
         self.exchanged = False
 
-    def provide(self, provider: Provider | None) -> None:
+    def provide(self, provider: AverageProvider | None) -> None:
         """Register the provider of averaged weights; None unregisters it.
 
         Raises:
@@ -72,7 +72,7 @@ class Weights:
         """Return the raw weights, also while the model contains the averaged ones. References, not copies."""
         raw = self._provider.raw() if self._provider else None
         model = self._model()
-        return raw if raw is not None else ({} if model is None else unwrapped(model).state_dict())
+        return raw if raw is not None else ({} if model is None else unwrap_model(model).state_dict())
 
     def averaged(self) -> StateDict | None:
         """Return the averaged weights; None if no hook averages."""
@@ -88,7 +88,7 @@ class Weights:
         if self._provider:
             self._provider.wait()
 
-    def read_by(self, wait: Callable[[], object]) -> Callable[[], None]:
+    def add_reader(self, wait: Callable[[], object]) -> Callable[[], None]:
         """Register another thread that may read the weights between optimizer steps. There may be multiple.
 
         Args:
@@ -121,14 +121,14 @@ class Weights:
                 "run.weights.load: the model contains the averaged weights, or the run has no model. Load weights "
                 "outside of validations."
             )
-        from hookbus.model.layouts import spread_like  # imports torch
+        from hookbus.model.layouts import shard_like  # imports torch
 
         self.wait()
         self.wait_for_readers()
         try:
-            unwrapped(model).load_state_dict(spread_like(raw, model, None))
+            unwrap_model(model).load_state_dict(shard_like(raw, model, None))
             if averaged is not None:
-                averages = spread_like(averaged, model, None)
+                averages = shard_like(averaged, model, None)
                 for name, average in (own or {}).items():
                     average.detach().copy_(averages[name])
         except (KeyError, RuntimeError) as error:
@@ -136,7 +136,7 @@ class Weights:
                 f"run.weights.load: the weights do not match the model: {' '.join(str(error).split())}"
             ) from None
 
-    def put_back(self, restore: Callable[[], bool] | None) -> None:
+    def restore_at_end(self, restore: Callable[[], bool] | None) -> None:
         """Register a function that exchanges the weights after training, when the last checkpoint is saved.
 
         Args:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["inside_ddp", "unwrapped"]
+__all__ = ["unwrap_ddp", "unwrap_model"]
 
 
-def inside_ddp(model: Any) -> Any:
+def unwrap_ddp(model: Any) -> Any:
     """Return the model without DistributedDataParallel, as hooks receive it."""
     # By name: importing torch.nn.parallel only for this check would make every run slower to start.
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_model(model: nn.Module) -> nn.Module:
     """Return the module without wrappers.
 
     Wrappers are `torch.compile`, and modules without own parameters whose only child is named `module`, such as DDP.

@@ -6,12 +6,12 @@ import errno
 import os
 from pathlib import Path
 
-from hookbus.checkpoints.files import commit
+from hookbus.checkpoints.files import atomic_write
 
-__all__ = ["AppendedFile"]
+__all__ = ["AppendOnlyFile"]
 
 
-class AppendedFile:
+class AppendOnlyFile:
     """Append-only file. Data is buffered until `flush` writes all of it or nothing.
 
     Args:
@@ -27,12 +27,12 @@ class AppendedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._waiting: list[bytes] = []
+        self._pending: list[bytes] = []
         self._open()
 
-    def put(self, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
         """Buffer data for the next `flush`."""
-        self._waiting.append(data)
+        self._pending.append(data)
 
     def flush(self) -> None:
         """Write the buffered data to the operating system, so that it survives a kill of the process.
@@ -41,7 +41,7 @@ class AppendedFile:
             OSError: If the data could not be written, or the file was deleted. The content of the file is unchanged,
                 and the buffered data is discarded.
         """
-        data, self._waiting = b"".join(self._waiting), []
+        data, self._pending = b"".join(self._pending), []
         if not data:
             return
         state = os.fstat(self._file.fileno())
@@ -57,11 +57,11 @@ class AppendedFile:
             self._file.truncate(begin)
             raise
 
-    def forget(self) -> None:
+    def discard_pending(self) -> None:
         """Discard the buffered data."""
-        self._waiting = []
+        self._pending = []
 
-    def lines(self) -> list[str]:
+    def read_lines(self) -> list[str]:
         """Return the complete lines of the file, with line breaks; a last line truncated by a kill is omitted."""
         complete = self.path.read_bytes().rpartition(b"\n")[0]
         return [f"{line}\n" for line in complete.decode().split("\n")] if complete else []
@@ -72,7 +72,7 @@ class AppendedFile:
         Raises:
             OSError: If the content could not be written; the file is unchanged.
         """
-        commit(self.path, lambda file: file.write(content))
+        atomic_write(self.path, lambda file: file.write(content))
         # The open descriptor refers to the replaced file.
         self._file.close()
         self._open()

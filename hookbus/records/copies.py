@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from typing import Any
 
-__all__ = ["current_stream", "finite_values", "kept", "number_of", "size_of"]
+__all__ = ["current_stream", "to_finite_array", "snapshot_value", "to_number", "nbytes"]
 
 
 def current_stream() -> AbstractContextManager[Any]:
@@ -22,7 +22,7 @@ def current_stream() -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def kept(value: Any) -> Callable[[], Any]:
+def snapshot_value(value: Any) -> Callable[[], Any]:
     """Copy a value to the host. From CUDA devices the copy is asynchronous.
 
     Args:
@@ -58,7 +58,7 @@ def _copy_tensor(tensor: Any) -> Callable[[], Any]:
     return read
 
 
-def finite_values(name: str, values: Any) -> Any:
+def to_finite_array(name: str, values: Any) -> Any:
     """Return the finite values as a one-dimensional float64 NumPy array.
 
     Args:
@@ -77,7 +77,7 @@ def finite_values(name: str, values: Any) -> Any:
     return finite.numpy()
 
 
-def number_of(value: Any) -> float:
+def to_number(value: Any) -> float:
     """Return a Python float from a number, or a tensor or array with one element; booleans become 0 or 1.
 
     Raises:
@@ -92,7 +92,7 @@ def number_of(value: Any) -> float:
     raise TypeError(f"expected a real number, got {type(item).__name__}")
 
 
-def size_of(value: Any) -> int:
+def nbytes(value: Any) -> int:
     """Return the approximate memory size of a value in bytes."""
     nbytes = getattr(value, "nbytes", None)
     # 100 bytes for the objects of an entry.

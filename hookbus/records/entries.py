@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus.records.copies import number_of
-from hookbus.records.names import encodable
+from hookbus.records.copies import to_number
+from hookbus.records.names import escape_surrogates
 from hookbus.records.writer_thread import NUMBERS, Entry, Report, Write
-from hookbus.writers import Place, Writer
+from hookbus.writers import RecordKey, Writer
 
-__all__ = ["Entries", "Ledger", "Recent"]
+__all__ = ["EntryFactory", "WrittenSteps", "RecentRecords"]
 
-KINDS = {
+RECORD_TYPES = {
     "image": ("images", Writer.write_image.__name__),
     "histogram": ("histograms", Writer.write_histogram.__name__),
     "text": ("texts", Writer.write_text.__name__),
@@ -23,14 +23,14 @@ KINDS = {
 """Plural in messages and method of `Writer`, by type of record."""
 
 
-REMEMBERED = 500
+MAX_RECENT_NUMBERS = 500
 """Maximum number of recent numbers in a checkpoint, which a kill may lose before they are written."""
 
 Numbers = Mapping[str, Callable[[], Any]]
 """Functions that return a number, by full name; to be called on the writer's thread."""
 
 
-class Recent:
+class RecentRecords:
     """The most recent numbers and their steps, for writing them again after a kill."""
 
     def __init__(self) -> None:
@@ -45,23 +45,23 @@ class Recent:
         self._records.append((step, values))
         self._count += len(values)
         # The last record is kept even if it exceeds the limit alone.
-        while len(self._records) > 1 and self._count > REMEMBERED:
+        while len(self._records) > 1 and self._count > MAX_RECENT_NUMBERS:
             self._count -= len(self._records.popleft()[1])
 
-    def plain(self) -> list[Any]:
+    def to_builtin(self) -> list[Any]:
         """Return steps and numbers as built-in Python types; values that are not numbers become strings."""
         return [[step, {name: _to_builtin(read()) for name, read in values.items()}] for step, values in self]
 
 
-class Ledger:
+class WrittenSteps:
     """Steps of the records that are already written, so that no record is written twice or out of order."""
 
     def __init__(self) -> None:
-        self._newest: dict[tuple[str, str], int] = {}
-        self._existing: frozenset[Place] = frozenset()
+        self._last_steps: dict[tuple[str, str], int] = {}
+        self._existing: frozenset[RecordKey] = frozenset()
         self._step = -1
 
-    def begin(self, existing: Iterable[Place], step: int) -> None:
+    def initialize(self, existing: Iterable[RecordKey], step: int) -> None:
         """Initialize with the existing records of a backend.
 
         Args:
@@ -72,25 +72,25 @@ class Ledger:
         for kind, name, at in self._existing:
             # Backends that cannot delete may contain records of steps after the checkpoint.
             if at <= step:
-                self._newest[kind, name] = max(at, self._newest.get((kind, name), at))
+                self._last_steps[kind, name] = max(at, self._last_steps.get((kind, name), at))
 
-    def admit(self, kind: str, name: str, step: int) -> bool:
+    def try_add(self, kind: str, name: str, step: int) -> bool:
         """Return whether a record is to be written; if so, it counts as written.
 
         Raises:
             ValueError: If a record of a later step was written under this name.
         """
-        newest = self._newest.get((kind, name))
+        newest = self._last_steps.get((kind, name))
         if newest is not None and step < newest:
             # A number of the checkpoint that was written again in case that a kill had lost it.
             if step < self._step:
                 return False
             raise ValueError(f"{name!r}: steps must increase, got step {step} after step {newest}")
-        self._newest[kind, name] = step
+        self._last_steps[kind, name] = step
         return step != newest and (kind, name, step) not in self._existing
 
 
-class Entries:
+class EntryFactory:
     """Factory of entries under the names of a backend, one entry per name and step.
 
     Args:
@@ -98,14 +98,14 @@ class Entries:
         ledger: Steps that are already written.
     """
 
-    def __init__(self, stored_name: Callable[[str], str], ledger: Ledger) -> None:
-        self._name, self._ledger = stored_name, ledger
+    def __init__(self, stored_name: Callable[[str], str], ledger: WrittenSteps) -> None:
+        self._backend_name, self._ledger = stored_name, ledger
 
-    def numbers(self, values: Numbers, step: int) -> Entry:
+    def make_numbers(self, values: Numbers, step: int) -> Entry:
         """Create an entry for the numbers of one step. Values that are not numbers are reported and skipped."""
         return Entry(NUMBERS, partial(self._prepare_numbers, values, step), 100 * len(values))
 
-    def record(self, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any) -> Entry:
+    def make_record(self, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any) -> Entry:
         """Create an entry for an image, histogram or text.
 
         Args:
@@ -116,33 +116,33 @@ class Entries:
             size: Approximate size in bytes.
             more: Further arguments of the method of `Writer`.
         """
-        plural, method = KINDS[kind]
+        plural, method = RECORD_TYPES[kind]
 
         def prepare(_: Report) -> Write:
-            value, stored = _call_with_name(read, name), self._stored_name(name)
-            if not self._ledger.admit(kind, stored, step):
+            value, stored = _call_with_name(read, name), self._get_backend_name(name)
+            if not self._ledger.try_add(kind, stored, step):
                 return _no_op
             return lambda writer: getattr(writer, method)(stored, value, step, *more)
 
         return Entry(plural, prepare, size)
 
-    def file(self, path: Path, name: str | None) -> Entry:
+    def make_file(self, path: Path, name: str | None) -> Entry:
         """Create an entry for a file. A file that does not exist when it is written is reported."""
         return Entry("files", lambda _: partial(_write_file, path=path, name=name))
 
-    def simple(self, kind: str, write: Write) -> Entry:
+    def make_call(self, kind: str, write: Write) -> Entry:
         """Create an entry from a function that is called with the writer."""
         return Entry(kind, lambda _: write)
 
-    def _stored_name(self, name: str) -> str:
-        return self._name(encodable(name))
+    def _get_backend_name(self, name: str) -> str:
+        return self._backend_name(escape_surrogates(name))
 
     def _prepare_numbers(self, values: Numbers, step: int, report: Report) -> Write:
         numbers: dict[str, float] = {}
         for name, read in values.items():
             try:
-                number, stored = _call_with_name(partial(_read_number, read), name), self._stored_name(name)
-                if self._ledger.admit("scalar", stored, step):
+                number, stored = _call_with_name(partial(_read_number, read), name), self._get_backend_name(name)
+                if self._ledger.try_add("scalar", stored, step):
                     numbers[stored] = number
             except Exception as error:
                 report(error)
@@ -152,13 +152,13 @@ class Entries:
 def _to_builtin(value: Any) -> float | str:
     # An invalid value must not prevent a checkpoint; it is reported when the entry is prepared.
     try:
-        return number_of(value)
+        return to_number(value)
     except Exception:
         return str(value)
 
 
 def _read_number(read: Callable[[], Any]) -> float:
-    return number_of(read())
+    return to_number(read())
 
 
 def _call_with_name(read: Callable[[], Any], name: str) -> Any:

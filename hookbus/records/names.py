@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["encodable", "safe_name"]
+__all__ = ["escape_surrogates", "sanitize_name"]
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """Replace lone surrogates by escape sequences, so that the text can be encoded as UTF-8.
 
     Lone surrogates occur in file names whose bytes are not valid UTF-8.
@@ -16,7 +16,7 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def safe_name(name: str, forbidden: re.Pattern[str], longest: int) -> str:
+def sanitize_name(name: str, forbidden: re.Pattern[str], max_length: int) -> str:
     """Replace forbidden characters of a name by `_`, and shorten it if it is too long.
 
     A name that is changed gets a dash and the first 8 digits of its SHA-256 hash, so that different names remain
@@ -28,7 +28,7 @@ def safe_name(name: str, forbidden: re.Pattern[str], longest: int) -> str:
         longest: Maximum number of characters.
     """
     safe = forbidden.sub("_", name)
-    if safe == name and 0 < len(name) <= longest:
+    if safe == name and 0 < len(name) <= max_length:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{safe[: longest - len(digest) - 1] or '_'}-{digest}"
+    return f"{safe[: max_length - len(digest) - 1] or '_'}-{digest}"

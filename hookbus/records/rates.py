@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["named_rates", "rates_of"]
+__all__ = ["name_learning_rates", "get_learning_rates"]
 
 
-def rates_of(optimizer: Any) -> list[Any]:
+def get_learning_rates(optimizer: Any) -> list[Any]:
     """Return the current learning rate of each parameter group: numbers, or copies of tensors.
 
     Args:
@@ -19,7 +19,7 @@ def rates_of(optimizer: Any) -> list[Any]:
     return [rate if type(rate) is float else _copy(rate) for group in groups if (rate := group.get("lr")) is not None]
 
 
-def named_rates(rates: list[Any]) -> dict[str, float]:
+def name_learning_rates(rates: list[Any]) -> dict[str, float]:
     """Return learning rates by name: `lr`, or `lr/0`, `lr/1`, ... for multiple groups. Synchronizes with the device."""
     names = ["lr"] if len(rates) == 1 else [f"lr/{i}" for i in range(len(rates))]
     return {name: float(rate) for name, rate in zip(names, rates, strict=True)}

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from hookbus._imports import see_library
+from hookbus._imports import require_library
 from hookbus.distributed import is_main
 from hookbus.errors import HookError, HookWarning
 from hookbus.hook import HookConfig, Priority
 from hookbus.markers import hookimpl
 from hookbus.metrics import Metrics, Window
-from hookbus.records.copies import kept
-from hookbus.records.entries import Entries, Ledger, Recent
-from hookbus.records.rates import named_rates, rates_of
-from hookbus.records.reports import ReportedHook
+from hookbus.records.copies import snapshot_value
+from hookbus.records.entries import EntryFactory, WrittenSteps, RecentRecords
+from hookbus.records.rates import name_learning_rates, get_learning_rates
+from hookbus.records.reports import LogPointsMixin
 from hookbus.records.writer_thread import Entry, WriterThread
 from hookbus.when import every
 from hookbus.writers import Writer
@@ -46,7 +46,7 @@ class WriterConfig(HookConfig):
     interval: int = Field(default=50, gt=0, description="Log the means of training metrics every N iterations.")
 
 
-class WriterHook(ReportedHook):
+class WriterHook(LogPointsMixin):
     """Logs training means, validation results and the data of the `log_*` points through a `Writer`.
 
     The means of training are logged every `interval` iterations and at the end of training; their step is the number of
@@ -68,7 +68,7 @@ class WriterHook(ReportedHook):
     priority = Priority.NORMAL
     observer = True
     ranks = "main"
-    needs_work_dir = True
+    requires_work_dir = True
     config: WriterConfig
 
     library: ClassVar[str] = ""
@@ -84,8 +84,8 @@ class WriterHook(ReportedHook):
         super().__init__(config, **settings)
         # Only rank 0 writes, so the other ranks do not need the library.
         if self.library and is_main():
-            see_library(type(self).__name__, self.library, self.install)
-        self._feed: WriterThread | None = None
+            require_library(type(self).__name__, self.library, self.install)
+        self._writer_thread: WriterThread | None = None
         self._warned = self._resumed = self._opened = False
         self._reset()
 
@@ -101,15 +101,15 @@ class WriterHook(ReportedHook):
         """
         raise NotImplementedError(f"{type(self).__name__}: `writer_factory` is not implemented.")
 
-    def stored_name(self, name: str) -> str:
+    def backend_name(self, name: str) -> str:
         """Return the name of a record in the backend. Default: `name`."""
         return name
 
-    def owns_place(self) -> bool:
+    def may_truncate(self) -> bool:
         """Return whether records of later steps may be removed even if the run was not resumed from a checkpoint."""
         return True
 
-    def rest(self) -> str:
+    def undelivered_note(self) -> str:
         """Return a note about records that the backend has buffered but not written when a run ends. Default: ""."""
         return ""
 
@@ -127,7 +127,7 @@ class WriterHook(ReportedHook):
                 "No directory to write to: the run has no work directory. Set `work_dir`, or the directory of the hook."
             )
         directory = Path(logs) / self.name
-        run.own(directory)
+        run.register_output(directory)
         return directory
 
     # -- events of the run ---------------------------------------------------------------------
@@ -139,48 +139,50 @@ class WriterHook(ReportedHook):
             self._reset()
         self._warned = self._resumed = self._opened = False
         self._make_writer = self.writer_factory(run)
-        self._feed = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
+        self._writer_thread = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
         if mode == "train":
             # Requested before the first value is logged, so that the metric store collects values from the start.
-            self._window(run)
+            self._get_window(run)
         else:
-            self._start(run)
+            self._start_thread(run)
 
     def before_train(self, run: Run) -> None:
         """Start the thread; after a resume, first write the numbers that a kill may have lost."""
         for step, values in self._recent:
-            self._put(self._entries.numbers(values, step))
-        self._start(run)
-        if self._waiting:
+            self._enqueue_entry(self._entries.make_numbers(values, step))
+        self._start_thread(run)
+        if self._record_pending:
             self._request_record(run)
 
     def after_run(self, run: Run) -> None:
         """Write the outcome. A run that did not train starts the thread here."""
         # A run that failed before training must not modify the records of the run that it would have resumed.
         if run.exception is None:
-            self._start(run)
+            self._start_thread(run)
         outcome = run.outcome
-        self.put("outcomes", lambda writer: writer.write_outcome(outcome))
+        self.enqueue("outcomes", lambda writer: writer.write_outcome(outcome))
 
     def cleanup(self) -> None:
         """Write the queued entries, close the backend, and report dropped records."""
-        feed, self._feed = self._feed, None
+        feed, self._writer_thread = self._writer_thread, None
         if feed is None:
             return
-        feed.close(self.patience, self.rest())
-        if feed.lost:
+        feed.close(self.patience, self.undelivered_note())
+        if feed.dropped:
             self._warn_of_error(feed)
-            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(feed.lost.items()))
-            _warn(f"hook {self.name!r}: {feed.lost.total()} records are missing: {counts}. First: {feed.trouble}.")
-        elif feed.trouble and not self._warned:
-            _warn(f"hook {self.name!r}: {feed.trouble}.")
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(feed.dropped.items()))
+            _warn(
+                f"hook {self.name!r}: {feed.dropped.total()} records are missing: {counts}. First: {feed.first_error}."
+            )
+        elif feed.first_error and not self._warned:
+            _warn(f"hook {self.name!r}: {feed.first_error}.")
 
     # -- training metrics ----------------------------------------------------------------------
 
     def before_train_iter(self, run: Run) -> None:
         """Store the learning rates of this iteration."""
         # In every iteration: whether it is the last one is known only after the scheduler has stepped.
-        self._rates = rates_of(run.optimizer)
+        self._rates = get_learning_rates(run.optimizer)
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
@@ -189,7 +191,7 @@ class WriterHook(ReportedHook):
 
     def after_train(self, run: Run) -> None:
         """Log the remaining values, unless a checkpoint contains them for the resumed run."""
-        if self._window(run) and not run.resumable:
+        if self._get_window(run) and not run.resumable:
             self._request_record(run)
 
     def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
@@ -202,87 +204,87 @@ class WriterHook(ReportedHook):
 
     # -- for subclasses ------------------------------------------------------------------------
 
-    def put(self, kind: str, write: Callable[[Any], None]) -> None:
+    def enqueue(self, kind: str, write: Callable[[Any], None]) -> None:
         """Enqueue a record of another type.
 
         Args:
             kind: Type of the record in the plural, for the message about dropped records.
             write: Called with the writer, on its thread.
         """
-        self._put(self._entries.simple(kind, write))
+        self._enqueue_entry(self._entries.make_call(kind, write))
 
-    def put_config(self, config: Mapping[str, Any]) -> None:
+    def enqueue_config(self, config: Mapping[str, Any]) -> None:
         """Enqueue the configuration, whose secrets are already redacted."""
-        self.put("configurations", lambda writer: writer.write_config(config))
+        self.enqueue("configurations", lambda writer: writer.write_config(config))
 
-    def note(self, message: str) -> None:
+    def warn_once(self, message: str) -> None:
         """Log a warning about data that cannot be written, if it is the first warning of the run."""
-        if self._feed is not None:
-            self._feed.note(message)
-            self._warn_of_error(self._feed)
+        if self._writer_thread is not None:
+            self._writer_thread.record_error(message)
+            self._warn_of_error(self._writer_thread)
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent numbers, which a kill may lose, and whether a requested record is pending."""
         return {
-            "recent": self._recent.plain(),
-            "waiting": self._waiting,
+            "recent": self._recent.to_builtin(),
+            "waiting": self._record_pending,
             "rates": [float(rate) for rate in self._rates],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._recent = Recent()
+        self._recent = RecentRecords()
         for step, values in state["recent"]:
-            self._recent.add(step, {name: kept(value) for name, value in values.items()})
-        self._waiting, self._rates, self._resumed = state["waiting"], list(state["rates"]), True
+            self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
+        self._record_pending, self._rates, self._resumed = state["waiting"], list(state["rates"]), True
 
     # -- inside --------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        self._ledger = Ledger()
-        self._entries = Entries(self.stored_name, self._ledger)
-        self._recent = Recent()
-        self._waiting = False
+        self._ledger = WrittenSteps()
+        self._entries = EntryFactory(self.backend_name, self._ledger)
+        self._recent = RecentRecords()
+        self._record_pending = False
         self._rates = []
 
-    def _window(self, run: Run) -> Window:
+    def _get_window(self, run: Run) -> Window:
         return run.metrics.window(self.name)
 
     def _request_record(self, run: Run) -> None:
         # The record may be delivered several iterations later, at the next optimizer step.
-        self._waiting = True
-        run.request_record(self._window(run), self._deliver)
+        self._record_pending = True
+        run.request_record(self._get_window(run), self._deliver)
 
     def _deliver(self, metrics: Metrics, step: int) -> None:
-        self._waiting = False
-        self.log_scalars(self.run, {**metrics, **named_rates(self._rates)}, step)
+        self._record_pending = False
+        self.log_scalars(self.run, {**metrics, **name_learning_rates(self._rates)}, step)
 
-    def _put(self, entry: Entry) -> None:
-        if self._feed is not None:
-            self._warn_of_error(self._feed)
-            self._feed.put(entry)
+    def _enqueue_entry(self, entry: Entry) -> None:
+        if self._writer_thread is not None:
+            self._warn_of_error(self._writer_thread)
+            self._writer_thread.enqueue(entry)
 
-    def _start(self, run: Run) -> None:
+    def _start_thread(self, run: Run) -> None:
         """Start the thread, with the step that the run resumes from."""
-        if self._feed is None:
+        if self._writer_thread is None:
             return
         step = run.steps_done
         # The recent numbers are written again, so the ledger needs the existing records from the first of them on.
         since = min([step, *(at for at, _ in self._recent)])
         # Tests and validations write at the step of their checkpoint and must not remove later records.
-        resumes = run.mode == "train" and (self._resumed or self.owns_place())
-        open_writer = partial(self._open, self._make_writer, (since, step) if resumes else None)
-        self._feed.start(open_writer, f"hookbus {self.name}")
+        resumes = run.mode == "train" and (self._resumed or self.may_truncate())
+        open_writer = partial(self._open_writer, self._make_writer, (since, step) if resumes else None)
+        self._writer_thread.start(open_writer, f"hookbus {self.name}")
 
-    def _open(self, make: Callable[[], Writer], steps: tuple[int, int] | None) -> Writer:
+    def _open_writer(self, make: Callable[[], Writer], steps: tuple[int, int] | None) -> Writer:
         """Create a writer, and call `Writer.resume` on the first writer of a run."""
         writer = make()
         if steps is None or self._opened:
             return writer
         try:
-            self._ledger.begin(writer.resume(*steps), steps[1])
+            self._ledger.initialize(writer.resume(*steps), steps[1])
         except BaseException:
             # The caller does not receive the writer and could not release it.
             writer.abandon()
@@ -293,10 +295,10 @@ class WriterHook(ReportedHook):
     def _warn_of_error(self, feed: WriterThread) -> None:
         """Log a warning for the first error of the writer's thread."""
         # Called on the training thread: the warnings filters are not thread-safe.
-        if feed.trouble and not self._warned:
+        if feed.first_error and not self._warned:
             self._warned = True
             _warn(
-                f"hook {self.name!r}: {feed.trouble}; training continues, and dropped records are counted and reported "
+                f"hook {self.name!r}: {feed.first_error}; training continues, and dropped records are counted and reported "
                 "at the end."
             )
 

@@ -8,49 +8,51 @@ from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
-from hookbus.records.names import encodable
+from hookbus.records.names import escape_surrogates
 
-__all__ = ["HIDDEN", "flattened", "is_secret", "plain_settings", "recordable", "without_secrets"]
+__all__ = ["REDACTED", "flatten", "is_secret", "to_plain_dict", "redact_config", "redact"]
 
-HIDDEN = "***"
+REDACTED = "***"
 """Replacement for a secret."""
 
 # Key names are split into words: camelCase, snake_case and acronyms.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # Words that name a secret at any position of a key, at its end, and before `key`. `tokenizer` and `num_tokens` are not
 # secrets, hence whole words; `auth_url` and `token_count` are not either, hence the position.
-_ANYWHERE = frozenset(
+_SECRET_WORDS = frozenset(
     {"password", "passwd", "pwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey"}
 )
-_LAST = frozenset({"token", "auth", "authorization", "bearer"})
-_KEYS = frozenset({"api", "access", "private", "auth", "ssh", "encryption", "signing"})
+_SECRET_LAST_WORDS = frozenset({"token", "auth", "authorization", "bearer"})
+_SECRET_KEY_PREFIXES = frozenset({"api", "access", "private", "auth", "ssh", "encryption", "signing"})
 # Password of a URL such as postgres://user:password@host.
-_LOGIN = re.compile(r"(\w://[^/\s:@]*:)[^/\s@]+@")
+_URL_PASSWORD = re.compile(r"(\w://[^/\s:@]*:)[^/\s@]+@")
 
 
-def plain_settings(config: Any) -> Any:
+def to_plain_dict(config: Any) -> Any:
     """Convert a configuration to dicts and lists: pydantic models are dumped in JSON mode, keys become strings."""
     if hasattr(config, "model_dump"):
         return config.model_dump(mode="json")
     if isinstance(config, Mapping):
-        return {str(key): plain_settings(value) for key, value in config.items()}
-    return [plain_settings(item) for item in config] if isinstance(config, (list, tuple)) else config
+        return {str(key): to_plain_dict(value) for key, value in config.items()}
+    return [to_plain_dict(item) for item in config] if isinstance(config, (list, tuple)) else config
 
 
-def recordable(config: Any) -> Any:
+def redact_config(config: Any) -> Any:
     """Convert a configuration to dicts and lists, with its secrets redacted."""
-    return without_secrets(plain_settings(config))
+    return redact(to_plain_dict(config))
 
 
 def is_secret(key: str) -> bool:
     """Return whether a key names a secret: `api_key`, `hf_token`, `clientSecret`, `DB_PASSWORD`; not `num_tokens`."""
     words = [word.lower() for word in _WORD.findall(key)]
     pairs = pairwise(words)
-    matches = any(word in _ANYWHERE for word in words) or any(a in _KEYS and b == "key" for a, b in pairs)
-    return matches or bool(words and words[-1] in _LAST)
+    matches = any(word in _SECRET_WORDS for word in words) or any(
+        a in _SECRET_KEY_PREFIXES and b == "key" for a, b in pairs
+    )
+    return matches or bool(words and words[-1] in _SECRET_LAST_WORDS)
 
 
-def without_secrets(value: Any, key: str = "") -> Any:
+def redact(value: Any, key: str = "") -> Any:
     """Return a copy with secrets redacted: values whose key names a secret, and passwords in URLs.
 
     The copy consists of dicts with string keys, lists, numbers, booleans, strings and None.
@@ -63,11 +65,11 @@ def without_secrets(value: Any, key: str = "") -> Any:
     if value is None or isinstance(value, bool):
         return value
     if is_secret(key):
-        return HIDDEN
+        return REDACTED
     if isinstance(value, Mapping):
-        return {encodable(str(name)): without_secrets(item, str(name)) for name, item in value.items()}
+        return {escape_surrogates(str(name)): redact(item, str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [without_secrets(item) for item in value]
+        return [redact(item) for item in value]
     return _to_builtin(value)
 
 
@@ -77,10 +79,10 @@ def _to_builtin(value: Any) -> int | float | str:
         return int(value)
     if isinstance(value, Real):
         return float(value)
-    return _LOGIN.sub(rf"\1{HIDDEN}@", encodable(str(value)))
+    return _URL_PASSWORD.sub(rf"\1{REDACTED}@", escape_surrogates(str(value)))
 
 
-def flattened(value: Any, separator: str = ".") -> dict[str, Any]:
+def flatten(value: Any, separator: str = ".") -> dict[str, Any]:
     """Flatten nested mappings and sequences: `{"a": {"b": 1}, "c": [2]}` becomes `{"a.b": 1, "c.0": 2}`.
 
     Empty mappings and sequences are omitted.

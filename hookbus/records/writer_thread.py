@@ -15,12 +15,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hookbus.errors import in_one_line
+from hookbus.errors import format_error
 from hookbus.writers import Writer
 
 __all__ = ["NUMBERS", "Entry", "Report", "Write", "WriterThread"]
 
-LONGEST_PAUSE = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """Maximum number of seconds between two attempts after an error."""
 
 NUMBERS = "numbers"
@@ -68,15 +68,15 @@ class WriterThread:
         self._lock = threading.Lock()
         self._queue: deque[Entry] = deque()
         # Entries that are written but not flushed: a new writer gets them again.
-        self._unsure: list[Entry] = []
+        self._unflushed: list[Entry] = []
         self._bytes = 0
         self._failures = 0
         self._open_writer: Callable[[], Writer]
         self._writer: Writer | None = None
-        self._closing, self._gave_up = threading.Event(), False
+        self._close_requested, self._timed_out = threading.Event(), False
         self._thread: threading.Thread | None = None
-        self.lost: Counter[str] = Counter()
-        self.trouble = ""
+        self.dropped: Counter[str] = Counter()
+        self.first_error = ""
 
     # -- training thread -----------------------------------------------------------------------
 
@@ -93,69 +93,69 @@ class WriterThread:
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
-    def put(self, entry: Entry) -> None:
+    def enqueue(self, entry: Entry) -> None:
         """Append an entry to the queue, without blocking. If the queue is full, entries are dropped and counted."""
         with self._lock:
             self._queue.append(entry)
             self._bytes += entry.size
             # An entry larger than the limit is written if it is alone.
             while self._bytes > self._limit and len(self._queue) > 1:
-                self._drop(self._least_important())
+                self._drop(self._drop_candidate())
 
-    def close(self, patience: float, rest: str = "") -> None:
+    def close(self, timeout: float, note: str = "") -> None:
         """Write the queued entries and join the thread. Idempotent.
 
         Args:
             patience: Timeout in seconds; after it, all entries that are not written count as lost.
             rest: Note for the message of a timeout, about records that the backend has buffered.
         """
-        self._closing.set()
+        self._close_requested.set()
         if self._thread is None:
-            self.note("the run ended before anything could be written")
+            self.record_error("the run ended before anything could be written")
         else:
-            self._thread.join(patience)
+            self._thread.join(timeout)
             if self._thread.is_alive():
-                self.note(f"the backend timed out after {patience:g} s{rest and f'; {rest}'}")
+                self.record_error(f"the backend timed out after {timeout:g} s{note and f'; {note}'}")
         with self._lock:
             # The thread may still be running: it must not write entries that were counted as lost.
-            self._gave_up = True
-            self.lost.update(entry.kind for entry in [*self._unsure, *self._queue])
-            self._unsure, self._queue = [], deque()
+            self._timed_out = True
+            self.dropped.update(entry.kind for entry in [*self._unflushed, *self._queue])
+            self._unflushed, self._queue = [], deque()
 
-    def note(self, message: str) -> None:
+    def record_error(self, message: str) -> None:
         """Store the message of an error, if it is the first one."""
-        self.trouble = self.trouble or message
+        self.first_error = self.first_error or message
 
-    def _least_important(self) -> Entry:
+    def _drop_candidate(self) -> Entry:
         """Return the oldest entry that is not of type `NUMBERS`, or else the oldest entry."""
         return next((entry for entry in self._queue if entry.kind != NUMBERS), self._queue[0])
 
     def _drop(self, entry: Entry) -> None:
         self._queue.remove(entry)
         self._bytes -= entry.size
-        self._lose(entry, "the backend is slower than training")
+        self._count_dropped(entry, "the backend is slower than training")
 
-    def _lose(self, entry: Entry, message: str) -> None:
-        self.lost[entry.kind] += 1
-        self.note(message)
+    def _count_dropped(self, entry: Entry, message: str) -> None:
+        self.dropped[entry.kind] += 1
+        self.record_error(message)
 
     # -- writer's thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closing.wait(self._pause()):
-            self._round()
-        self._round()
-        self._end()
+        while not self._close_requested.wait(self._get_pause()):
+            self._write_queued()
+        self._write_queued()
+        self._close_writer()
 
-    def _pause(self) -> float:
+    def _get_pause(self) -> float:
         if not self._failures:
             return self._period
-        return min(LONGEST_PAUSE, self._first_pause * 2.0 ** (self._failures - 1))
+        return min(MAX_PAUSE_SECONDS, self._first_pause * 2.0 ** (self._failures - 1))
 
-    def _round(self) -> None:
+    def _write_queued(self) -> None:
         """Write and flush the queued entries, after those that an error left unflushed."""
         try:
-            unflushed, self._unsure = self._unsure, []
+            unflushed, self._unflushed = self._unflushed, []
             with self._lock:
                 # Back to the front of the queue, in the original order.
                 self._queue.extendleft(reversed(unflushed))
@@ -167,7 +167,7 @@ class WriterThread:
                 self._write_next(self._writer)
             self._flush(self._writer)
         except BaseException as error:  # a SystemExit of a backend would end the thread silently
-            self._failed(error)
+            self._handle_error(error)
 
     def _flush(self, writer: Writer) -> None:
         try:
@@ -175,62 +175,62 @@ class WriterThread:
         except OSError:
             raise
         except Exception as error:
-            for entry in self._unsure:
-                self._lose(entry, in_one_line(error))
-            self._flushed()
+            for entry in self._unflushed:
+                self._count_dropped(entry, format_error(error))
+            self._release_flushed()
             raise
-        self._flushed()
+        self._release_flushed()
         self._failures = 0
 
     def _write_next(self, writer: Writer) -> None:
         with self._lock:
-            if not self._queue or self._gave_up:
+            if not self._queue or self._timed_out:
                 return
             entry = self._queue.popleft()
-            self._unsure.append(entry)
+            self._unflushed.append(entry)
         try:
             if entry.write is None:
-                entry.write = entry.prepare(lambda error: self._lose(entry, in_one_line(error)))
+                entry.write = entry.prepare(lambda error: self._count_dropped(entry, format_error(error)))
             writer.time = entry.time
             entry.write(writer)
         except OSError as error:
             # A name that is too long fails at every attempt.
             if error.errno != errno.ENAMETOOLONG:
                 raise
-            self._cannot(entry, error)
+            self._report_unwritable(entry, error)
         except Exception as error:
-            self._cannot(entry, error)
+            self._report_unwritable(entry, error)
 
-    def _cannot(self, entry: Entry, error: Exception) -> None:
+    def _report_unwritable(self, entry: Entry, error: Exception) -> None:
         """Drop an entry that cannot be written at any time."""
         with self._lock:
-            self._unsure.remove(entry)
+            self._unflushed.remove(entry)
             self._bytes -= entry.size
-            self._lose(entry, in_one_line(error))
+            self._count_dropped(entry, format_error(error))
 
-    def _flushed(self) -> None:
+    def _release_flushed(self) -> None:
         """Release the entries written since the last flush, which are not written again."""
         with self._lock:
-            self._bytes -= sum(entry.size for entry in self._unsure)
-            self._unsure = []
+            self._bytes -= sum(entry.size for entry in self._unflushed)
+            self._unflushed = []
 
-    def _failed(self, error: BaseException) -> None:
+    def _handle_error(self, error: BaseException) -> None:
         self._failures += 1
-        self.note(in_one_line(error))
+        self.record_error(format_error(error))
         writer, self._writer = self._writer, None
         if writer is not None:
-            _quietly(writer.abandon)
+            _call_suppressed(writer.abandon)
 
-    def _end(self) -> None:
+    def _close_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             try:
                 writer.close()
             except BaseException as error:
-                self.note(in_one_line(error))
+                self.record_error(format_error(error))
 
 
-def _quietly(call: Callable[[], object]) -> None:
+def _call_suppressed(call: Callable[[], object]) -> None:
     """Call a function and suppress all exceptions."""
     # Abandoning a writer of an unavailable backend often fails as well; the first error is already stored.
     try:

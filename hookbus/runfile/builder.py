@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookbus import discovery
-from hookbus._imports import cause_of, import_path, nearest
-from hookbus._published import package_publishing
+from hookbus._imports import describe_error, import_string, suggest_if_close
+from hookbus._published import get_publishing_package
 from hookbus.dispatch.checks import OPTIONS_ATTRIBUTE
-from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFound, RegistrationError, did_you_mean
-from hookbus.hook import Hook, HookConfig, Priority, validated
+from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
+from hookbus.hook import Hook, HookConfig, Priority, validate_config
 from hookbus.markers import IMPL_ATTRIBUTE
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_HOOKS",
     "HOOKS",
-    "PROFILING",
+    "PROFILING_HOOKS",
     "Registry",
-    "add_missing",
+    "register_defaults",
     "build_hook",
     "build_hooks",
     "get_default_hooks",
-    "hook_class",
-    "named_settings",
+    "get_hook_class",
+    "add_instance_name",
 ]
 
 C = TypeVar("C", bound=type)
@@ -35,10 +35,10 @@ C = TypeVar("C", bound=type)
 DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
 """Types of the default hooks of a Trainer and of a run file. Only the installed ones are registered."""
 
-PROFILING = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
+PROFILING_HOOKS = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
 """Types of the hooks that `hookbus train --profile` adds."""
 
-COMMON = tuple(HookConfig.model_fields)
+COMMON_KEYS = tuple(HookConfig.model_fields)
 
 
 class Registry:
@@ -99,7 +99,7 @@ HOOKS = Registry()
 """Registry of the hook classes that the user's script defines."""
 
 
-def hook_class(name: str) -> type:
+def get_hook_class(name: str) -> type:
     """Return the hook class that a `type` refers to.
 
     Args:
@@ -116,7 +116,7 @@ def hook_class(name: str) -> type:
     registered = HOOKS.get(name)
     if registered is not None:
         return registered
-    implementation = _imported(name) if ":" in name else _installed(name)
+    implementation = _load_import_string(name) if ":" in name else _load_installed(name)
     if not isinstance(implementation, type):
         raise PluginError(f"{name!r}: should refer to a hook class, got {implementation!r}.")
     if not _is_hook_class(implementation):
@@ -147,13 +147,13 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     settings = dict(config)
     type_ = settings.pop("type", None)
     if isinstance(type_, type):
-        return construct(type_, settings)
+        return instantiate(type_, settings)
     if not isinstance(type_, str):
         raise ConfigError([f"hook: the key 'type' is missing or not a string, got {dict(config)!r}."])
-    hook = construct(hook_class(type_), settings)
+    hook = instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
-        hook._name = _entry_named(type_)
+        hook._name = _requested_entry_point(type_)
     return hook
 
 
@@ -176,10 +176,10 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
                 "build_hook for a single hook."
             ]
         )
-    entries = _named(configs) if isinstance(configs, Mapping) else list(configs)
+    entries = _to_list(configs) if isinstance(configs, Mapping) else list(configs)
     hooks = [build_hook(config) for config in entries]
     active = [hook for hook in hooks if not isinstance(hook, Hook) or hook.config.enabled]
-    return sorted(active, key=_number)
+    return sorted(active, key=_get_priority)
 
 
 def get_default_hooks() -> list[Hook]:
@@ -188,13 +188,13 @@ def get_default_hooks() -> list[Hook]:
     Returns:
         The hooks with their default settings.
     """
-    installed = {offer.full_name for offer in discovery.offers() if not offer.blocked}
+    installed = {offer.full_name for offer in discovery.list_entries() if not offer.blocked}
     # Full names: an installed package of another project must not be able to replace a default hook.
-    names = [f"{package_publishing(name)}/{name}" for name in DEFAULT_HOOKS]
+    names = [f"{get_publishing_package(name)}/{name}" for name in DEFAULT_HOOKS]
     return [build_hook({"type": name}) for name in names if name in installed]
 
 
-def add_missing(bus: HookBus, names: Iterable[str]) -> None:
+def register_defaults(bus: HookBus, names: Iterable[str]) -> None:
     """Register hooks with their default settings, except types that are already registered.
 
     Args:
@@ -210,7 +210,7 @@ def add_missing(bus: HookBus, names: Iterable[str]) -> None:
             bus.register(hook)
 
 
-def named_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def add_instance_name(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of one entry of a mapping of hooks. The name is also the type, if none is set.
 
     Args:
@@ -224,7 +224,7 @@ def named_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": type_, _instance_key(type_): name, **settings}
 
 
-def construct(cls: type, settings: Mapping[str, Any]) -> Any:
+def instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
     """Instantiate a hook class from settings.
 
     The signature of `__init__` determines whether the settings are passed as a config or as keyword arguments.
@@ -247,7 +247,7 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     except HookbusError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"{cls.__name__}: cannot be built: {cause_of(error)}."]) from error
+        raise ConfigError([f"{cls.__name__}: cannot be built: {describe_error(error)}."]) from error
 
 
 def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> Any:
@@ -256,52 +256,52 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
     The common keys of hooks are accepted in addition and validated separately.
     """
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    common_keys = COMMON if issubclass(cls, Hook) else ()
+    common_keys = COMMON_KEYS if issubclass(cls, Hook) else ()
     common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
     own = {key: value for key, value in settings.items() if key not in common}
     unknown = [key for key in own if key not in parameters] if not takes_any else []
     if unknown:
         known = [*parameters, *common_keys]
-        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{did_you_mean(key, known)}" for key in unknown)
+        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{suggest_names(key, known)}" for key in unknown)
     hook = cls(**own)
     if common:
         config = hook.config.model_dump(exclude_unset=True)
-        hook._config = validated(hook.Config, {**config, **common}, {}, cls.__name__)
+        hook._config = validate_config(hook.Config, {**config, **common}, {}, cls.__name__)
     return hook
 
 
-def _named(configs: Mapping[str, Any]) -> list[Any]:
+def _to_list(configs: Mapping[str, Any]) -> list[Any]:
     """Convert a mapping of hooks to a list. The key is the name, and the type if none is set; None omits the hook."""
-    return [named_settings(name, settings) for name, settings in configs.items() if settings is not None]
+    return [add_instance_name(name, settings) for name, settings in configs.items() if settings is not None]
 
 
 def _instance_key(kind: object) -> str:
     """Return the key that contains the instance name of a hook."""
     try:
-        cls = hook_class(kind) if isinstance(kind, str) else kind
+        cls = get_hook_class(kind) if isinstance(kind, str) else kind
     except HookbusError:  # an unknown type is reported when the hook is built
         cls = Hook
     return cls.Config.instance_key if isinstance(cls, type) and issubclass(cls, Hook) else HookConfig.instance_key
 
 
-def _number(hook: object) -> int:
+def _get_priority(hook: object) -> int:
     if not isinstance(hook, Hook):
         return int(Priority.NORMAL)
     return hook.config.priority if hook.config.priority is not None else int(hook.priority)
 
 
-def _installed(name: str) -> Any:
+def _load_installed(name: str) -> Any:
     try:
-        return discovery.load(discovery.find(name))
-    except PluginNotFound as error:
-        raise PluginNotFound(f"{error}{nearest(name, HOOKS)}") from None
+        return discovery.load_entry(discovery.find_entry(name))
+    except PluginNotFoundError as error:
+        raise PluginNotFoundError(f"{error}{suggest_if_close(name, HOOKS)}") from None
 
 
-def _imported(path: str) -> Any:
+def _load_import_string(path: str) -> Any:
     try:
-        return import_path(path)
+        return import_string(path)
     except ImportError as error:
-        raise PluginNotFound(f"hook: {error}") from error
+        raise PluginNotFoundError(f"hook: {error}") from error
 
 
 def _is_hook_class(cls: type) -> bool:
@@ -310,10 +310,10 @@ def _is_hook_class(cls: type) -> bool:
     return any(hasattr(inspect.getattr_static(cls, name), IMPL_ATTRIBUTE) for name in dir(cls))
 
 
-def _entry_named(kind: str) -> str | None:
+def _requested_entry_point(kind: str) -> str | None:
     """Return the name of the entry point that the user wrote, or None for a class name or an import string."""
     name = kind.strip().rpartition("/")[2]
-    return name if any(name == offer.name for offer in discovery.offers()) else None
+    return name if any(name == offer.name for offer in discovery.list_entries()) else None
 
 
 def _same_class(left: type, right: type) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["with_defaults"]
+__all__ = ["merge_defaults"]
 
 
-def with_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[object]:
+def merge_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[object]:
     """Return the default hooks that no user hook replaces, then the user hooks.
 
     Args:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hookbus._imports import nearest
-from hookbus._packages import class_of_entry
+from hookbus._imports import suggest_if_close
+from hookbus._packages import hook_names_of_entry
 from hookbus.hook import snake_case
 from hookbus.runfile.builder import DEFAULT_HOOKS
 from hookbus.runfile.yaml import Document, Path, parse_value
@@ -33,7 +33,7 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
         try:
             _Override(document, text).apply()
         except ValueError as error:
-            problems.append(document.problem_at(text, str(error)))
+            problems.append(document.format_problem_at(text, str(error)))
     return problems
 
 
@@ -46,14 +46,14 @@ class _Override:
     def apply(self) -> None:
         text = self._text
         if text.startswith("~"):
-            self._delete(_keys(text[1:]))
+            self._delete(_split_keys(text[1:]))
             return
         dotted, equals, value_text = text.partition("=")
         if not equals:
             raise ValueError("invalid override. Write key=value to set a key, or ~key to delete it.")
-        keys, value = _keys(dotted), parse_value(value_text)
+        keys, value = _split_keys(dotted), parse_value(value_text)
         if keys[0] != "hooks" or len(keys) == 1:
-            self._put(keys, value)
+            self._set(keys, value)
         elif len(keys) == 2 and value is None:
             self._delete(keys)
         else:
@@ -63,64 +63,66 @@ class _Override:
         index = self._find_hook(keys[1])
         index = self._add_hook({"type": keys[1]}) if index is None else index
         if len(keys) == 2 and isinstance(value, dict):
-            value = {**self._kept(index), **value}
-        self._put(["hooks", index, *keys[2:]], value)
+            value = {**self._preserved_settings(index), **value}
+        self._set(["hooks", index, *keys[2:]], value)
 
-    def _put(self, keys: list[Any], value: Any) -> None:
+    def _set(self, keys: list[Any], value: Any) -> None:
         target: Any = self._document.data
         path: Path = ()
         for key in keys[:-1]:
-            inner = _inside(target, key)
+            inner = _to_index(target, key)
             path = (*path, inner)
             child = target.get(inner) if isinstance(target, dict) else target[inner]
             if child is None:
                 child = target[inner] = {}
-                self._mark(path)
+                self._set_location(path)
             if not isinstance(child, (dict, list)):
                 raise ValueError(f"{'.'.join(map(str, path))} is {child!r}, which has no keys.")
             target = child
-        last = _inside(target, keys[-1])
+        last = _to_index(target, keys[-1])
         target[last] = value
-        self._mark((*path, last))
+        self._set_location((*path, last))
 
     def _delete(self, keys: list[Any]) -> None:
         if keys[0] == "hooks" and len(keys) > 1:
             index = self._find_hook(keys[1])
             if len(keys) == 2:
-                self._switch_off(keys[1], index)
+                self._disable_hook(keys[1], index)
                 return
             if index is None:
-                raise self._no_hook(keys[1])
+                raise self._unknown_hook_error(keys[1])
             keys = ["hooks", index, *keys[2:]]
         target: Any = self._document.data
         path: Path = ()
         for key in keys[:-1]:
-            path, target = (*path, _inside(target, key)), _child(target, key)
-        _child(target, keys[-1])
-        del target[_inside(target, keys[-1])]
+            path, target = (*path, _to_index(target, key)), _get_child(target, key)
+        _get_child(target, keys[-1])
+        del target[_to_index(target, keys[-1])]
         if isinstance(target, list):  # the following items have moved, so their locations are no longer valid
-            self._mark(path)
+            self._set_location(path)
 
-    def _switch_off(self, name: str, index: str | int | None) -> None:
+    def _disable_hook(self, name: str, index: str | int | None) -> None:
         """Disable a hook."""
         # The entry is kept with `enabled: false`, because a removed entry would enable the default hook.
         if index is not None:
-            self._put(["hooks", index, "enabled"], False)
-        elif {name, *class_of_entry(name)} & set(DEFAULT_HOOKS):
+            self._set(["hooks", index, "enabled"], False)
+        elif {name, *hook_names_of_entry(name)} & set(DEFAULT_HOOKS):
             self._add_hook({"type": name, "enabled": False})
         else:
-            raise self._no_hook(name)
+            raise self._unknown_hook_error(name)
 
-    def _no_hook(self, name: str) -> ValueError:
-        names = {str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *_names(entry))}
-        return ValueError(f"unknown hook {name!r}.{nearest(name, [*names, *DEFAULT_HOOKS])}")
+    def _unknown_hook_error(self, name: str) -> ValueError:
+        names = {
+            str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *_type_names(entry))
+        }
+        return ValueError(f"unknown hook {name!r}.{suggest_if_close(name, [*names, *DEFAULT_HOOKS])}")
 
     def _find_hook(self, name: str) -> str | int | None:
         """Return the key of a hook in the file: by instance name, else by type, else by index; or None."""
         entries = list(self._entries())
         for matches in (
             [key for key, entry in entries if name in (key, entry.get("name"))],
-            [key for key, entry in entries if name in _names(entry)],
+            [key for key, entry in entries if name in _type_names(entry)],
         ):
             if len(matches) > 1:
                 choices = ", ".join(f"hooks.{key}" for key in matches)
@@ -128,7 +130,7 @@ class _Override:
             if matches:
                 return matches[0]
         hooks = self._document.data.get("hooks")
-        return int(_inside(hooks, name)) if name.isdigit() and isinstance(hooks, list) else None
+        return int(_to_index(hooks, name)) if name.isdigit() and isinstance(hooks, list) else None
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
         """Iterate over the keys and settings of the hooks in the file that are mappings or names."""
@@ -155,30 +157,30 @@ class _Override:
             hooks[entry["type"]] = entry
         else:
             hooks.append(entry)
-        self._mark(("hooks", key))
+        self._set_location(("hooks", key))
         return key
 
-    def _kept(self, index: str | int) -> dict[str, Any]:
+    def _preserved_settings(self, index: str | int) -> dict[str, Any]:
         """Return the settings that a hook keeps if an override replaces all of them: type and name."""
         entry = self._document.data["hooks"][index]
         return {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
 
-    def _mark(self, path: Path) -> None:
+    def _set_location(self, path: Path) -> None:
         """Set the override as the location of a path and remove the locations below it."""
-        for places in (self._document.keys, self._document.values):
+        for places in (self._document.key_locations, self._document.value_locations):
             for known in [known for known in places if known[: len(path)] == path]:
                 del places[known]
             places[path] = self._text
 
 
-def _keys(dotted: str) -> list[str]:
+def _split_keys(dotted: str) -> list[str]:
     keys = dotted.split(".")
     if not all(keys):
         raise ValueError(f"invalid key {dotted!r}. Separate keys by single dots.")
     return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
 
 
-def _inside(target: Any, key: Any) -> Any:
+def _to_index(target: Any, key: Any) -> Any:
     """Convert a key to the type of its container: an index for a list."""
     if not isinstance(target, list):
         return key
@@ -187,20 +189,20 @@ def _inside(target: Any, key: Any) -> Any:
     return int(key)
 
 
-def _child(target: Any, key: Any) -> Any:
+def _get_child(target: Any, key: Any) -> Any:
     """Return the value of a key that is to be deleted."""
     if isinstance(target, list):
-        return target[_inside(target, key)]
+        return target[_to_index(target, key)]
     if not isinstance(target, dict) or key not in target:
         known = target if isinstance(target, dict) else ()
-        raise ValueError(f"cannot delete an unknown key.{nearest(str(key), known)}")
+        raise ValueError(f"cannot delete an unknown key.{suggest_if_close(str(key), known)}")
     return target[key]
 
 
-def _names(entry: dict[str, Any]) -> set[str]:
+def _type_names(entry: dict[str, Any]) -> set[str]:
     """Return the names of a hook type that overrides accept: `my_module:MyHook` is also `MyHook` and `my`."""
     type_name = entry.get("type")
     if not isinstance(type_name, str):
         return set()
     bare = re.split("[:/]", type_name)[-1]
-    return {type_name, bare, snake_case(bare), *class_of_entry(bare)}
+    return {type_name, bare, snake_case(bare), *hook_names_of_entry(bare)}

@@ -103,7 +103,7 @@ class TrainingConfig(Section):
     validate_first: bool = Field(default=False, description="Run a sanity-check validation before training.")
 
     @model_validator(mode="after")
-    def _one_limit(self) -> TrainingConfig:
+    def _validate_limit(self) -> TrainingConfig:
         # Two limits would be ambiguous: it is unclear which of them ends the run.
         if (self.epochs is None) == (self.iterations is None):
             raise ValueError("exactly one limit is required. Set either epochs or iterations.")

@@ -17,17 +17,17 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
-__all__ = ["Document", "Path", "Place", "dump", "parse_value", "read", "unwritable"]
+__all__ = ["Document", "Path", "Location", "dump", "parse_value", "parse", "invalid_character"]
 
 Path = tuple[str | int, ...]
-Place = tuple[int, int] | str
+Location = tuple[int, int] | str
 """Line and column, both starting at 1, or the text of the override that set the value."""
 
 # Limits against "billion laughs" documents, whose nested aliases expand exponentially.
 MAX_NODES = 20_000
 MAX_DEPTH = 60
-STANDARD = "tag:yaml.org,2002:"
-PLAIN_TAGS = {STANDARD + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
+STANDARD_TAG_PREFIX = "tag:yaml.org,2002:"
+PLAIN_TAGS = {STANDARD_TAG_PREFIX + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
 
 
 @dataclass
@@ -45,12 +45,12 @@ class Document:
 
     name: str
     data: Any = None
-    keys: dict[Path, Place] = field(default_factory=dict)
-    values: dict[Path, Place] = field(default_factory=dict)
+    key_locations: dict[Path, Location] = field(default_factory=dict)
+    value_locations: dict[Path, Location] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    refused: set[Path] = field(default_factory=set)
+    invalid_paths: set[Path] = field(default_factory=set)
 
-    def problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
+    def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
         """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`.
 
         Args:
@@ -58,9 +58,11 @@ class Document:
             message: The message.
             at_key: Use the location of the key instead of the location of the value.
         """
-        return self.problem_at(self._place(path, self.keys if at_key else self.values), message, path)
+        return self.format_problem_at(
+            self._get_location(path, self.key_locations if at_key else self.value_locations), message, path
+        )
 
-    def problem_at(self, place: Place | None, message: str, path: Path = ()) -> str:
+    def format_problem_at(self, place: Location | None, message: str, path: Path = ()) -> str:
         """Return a message with a location.
 
         Args:
@@ -74,21 +76,21 @@ class Document:
         dotted = ".".join(map(str, path))
         return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
 
-    def is_refused(self, path: Path) -> bool:
+    def is_invalid(self, path: Path) -> bool:
         """Return whether the value at a path, or a value below it, could not be parsed."""
         # The parser has reported such a value, and further messages would only repeat that error.
-        return any(refused_path[: len(path)] == path for refused_path in self.refused)
+        return any(refused_path[: len(path)] == path for refused_path in self.invalid_paths)
 
-    def _place(self, path: Path, places: dict[Path, Place]) -> Place | None:
+    def _get_location(self, path: Path, places: dict[Path, Location]) -> Location | None:
         """Return the location of a path, or of its closest parent with a location."""
         for end in range(len(path), -1, -1):
-            location = places.get(path[:end]) or self.values.get(path[:end])
+            location = places.get(path[:end]) or self.value_locations.get(path[:end])
             if location is not None:
                 return location
         return None
 
 
-def read(text: str, name: str) -> Document:
+def parse(text: str, name: str) -> Document:
     """Parse YAML. Errors are collected in `problems`; `data` contains the values that could be parsed.
 
     Args:
@@ -102,16 +104,16 @@ def read(text: str, name: str) -> Document:
     try:
         node = YAML(typ="safe", pure=True).compose(text)
         if node is None:
-            document.problems.append(document.problem_at((1, 1), "the file is empty."))
+            document.problems.append(document.format_problem_at((1, 1), "the file is empty."))
         else:
-            document.data = _Reader(document).value(node, (), 0)
-    except _Refused as refused:
-        document.problems.append(document.problem_at(refused.place, str(refused)))
+            document.data = _Converter(document).convert(node, (), 0)
+    except _ParsingAborted as refused:
+        document.problems.append(document.format_problem_at(refused.place, str(refused)))
     except RecursionError:
-        document.problems.append(document.problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
+        document.problems.append(document.format_problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
     except YAMLError as error:
-        place, reason = _described(error, text)
-        document.problems.append(document.problem_at(place, f"invalid YAML: {reason}."))
+        place, reason = _describe_error(error, text)
+        document.problems.append(document.format_problem_at(place, f"invalid YAML: {reason}."))
     return document
 
 
@@ -131,13 +133,13 @@ def parse_value(text: str) -> Any:
         return None
     if text.lstrip().startswith("#"):
         raise ValueError(f"{text!r} is a comment in YAML. Quote the value.")
-    document = read(text, "value")
+    document = parse(text, "value")
     if document.problems:
         raise ValueError(document.problems[0].partition(": ")[2])
     return document.data
 
 
-def unwritable(text: str) -> str:
+def invalid_character(text: str) -> str:
     """Return a message if a string contains a character that file names cannot contain, else ""."""
     invalid = next((character for character in text if character == "\0" or "\ud800" <= character <= "\udfff"), None)
     return (
@@ -164,21 +166,21 @@ class _Representer(SafeRepresenter):
 
     def represent_str(self, data: str) -> ScalarNode:
         style = None if data.isprintable() else '"'
-        return self.represent_scalar(STANDARD + "str", data, style=style)
+        return self.represent_scalar(STANDARD_TAG_PREFIX + "str", data, style=style)
 
 
 _Representer.add_representer(str, _Representer.represent_str)
 
 
-class _Refused(Exception):
+class _ParsingAborted(Exception):
     """Abort parsing: the file exceeds a limit."""
 
     def __init__(self, node: Node, message: str) -> None:
         super().__init__(message)
-        self.place = _place(node)
+        self.place = _get_location(node)
 
 
-class _Reader:
+class _Converter:
     """Convert YAML nodes to data and store their locations."""
 
     def __init__(self, document: Document) -> None:
@@ -187,18 +189,20 @@ class _Reader:
         self._inside: set[int] = set()
         self._constructor = YAML(typ="safe", pure=True).constructor
 
-    def value(self, node: Node, path: Path, depth: int) -> Any:
-        self._document.values[path] = _place(node)
+    def convert(self, node: Node, path: Path, depth: int) -> Any:
+        self._document.value_locations[path] = _get_location(node)
         self._count(node)
         if node.tag not in PLAIN_TAGS:
-            return self._refuse(path, f"unsupported tag {_short(node.tag)}. Remove it: a run file contains plain YAML.")
+            return self._reject(
+                path, f"unsupported tag {_shorten_tag(node.tag)}. Remove it: a run file contains plain YAML."
+            )
         if isinstance(node, ScalarNode):
-            return self._scalar(node, path)
+            return self._convert_scalar(node, path)
         if id(node) in self._inside:
-            return self._refuse(path, "the alias refers to a node that contains it.")
-        with self._entered(node, depth):
+            return self._reject(path, "the alias refers to a node that contains it.")
+        with self._enter_node(node, depth):
             if isinstance(node, SequenceNode):
-                return [self.value(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
+                return [self.convert(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
             result: dict[str, Any] = {}
             self._fill(result, node, path, depth)
             return result
@@ -208,16 +212,16 @@ class _Reader:
         own: dict[str, Node] = {}
         merged: list[Node] = []
         for key_node, value_node in node.value:
-            if key_node.tag == STANDARD + "merge":
+            if key_node.tag == STANDARD_TAG_PREFIX + "merge":
                 merged += value_node.value if isinstance(value_node, SequenceNode) else [value_node]
             elif not isinstance(key_node, ScalarNode):
-                self._wrong(_place(key_node), path, "a key should be a scalar, not a list or a mapping.")
-            elif error := unwritable(key_node.value):
-                self._wrong(_place(key_node), path, error)
+                self._add_problem(_get_location(key_node), path, "a key should be a scalar, not a list or a mapping.")
+            elif error := invalid_character(key_node.value):
+                self._add_problem(_get_location(key_node), path, error)
             elif key_node.value in own:
-                first = _place(own[key_node.value])[0]
+                first = _get_location(own[key_node.value])[0]
                 message = f"duplicate key; the first is in line {first}."
-                self._wrong(_place(key_node), (*path, key_node.value), message)
+                self._add_problem(_get_location(key_node), (*path, key_node.value), message)
             else:
                 own[key_node.value] = key_node
                 self._add(result, key_node, value_node, path, depth)
@@ -228,34 +232,34 @@ class _Reader:
     def _add(self, result: dict[str, Any], key_node: Node, value_node: Node, path: Path, depth: int) -> None:
         if key_node.value not in result:
             here = (*path, key_node.value)
-            self._document.keys[here] = _place(key_node)
-            result[key_node.value] = self.value(value_node, here, depth + 1)
+            self._document.key_locations[here] = _get_location(key_node)
+            result[key_node.value] = self.convert(value_node, here, depth + 1)
 
     def _merge(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
         self._count(node)
         if id(node) in self._inside:
-            self._wrong(_place(node), path, "the alias refers to a node that contains it.")
+            self._add_problem(_get_location(node), path, "the alias refers to a node that contains it.")
         elif not isinstance(node, MappingNode):
-            self._wrong(_place(node), path, "<< should refer to a mapping.")
+            self._add_problem(_get_location(node), path, "<< should refer to a mapping.")
         else:
-            with self._entered(node, depth):
+            with self._enter_node(node, depth):
                 self._fill(result, node, path, depth + 1)
 
-    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+    def _convert_scalar(self, node: ScalarNode, path: Path) -> Any:
         # Dates stay strings: JSON, which validates the data, has no type for them.
-        if str(node.tag) == STANDARD + "timestamp":
+        if str(node.tag) == STANDARD_TAG_PREFIX + "timestamp":
             return node.value
-        if error := unwritable(node.value):
-            return self._refuse(path, error)
+        if error := invalid_character(node.value):
+            return self._reject(path, error)
         try:
             return self._constructor.construct_object(node)
         except (ValueError, KeyError, YAMLError):
-            return self._refuse(path, f"{node.value[:40]!r} cannot be parsed as {_short(node.tag)}.")
+            return self._reject(path, f"{node.value[:40]!r} cannot be parsed as {_shorten_tag(node.tag)}.")
 
     @contextmanager
-    def _entered(self, node: Node, depth: int) -> Iterator[None]:
+    def _enter_node(self, node: Node, depth: int) -> Iterator[None]:
         if depth >= MAX_DEPTH:
-            raise _Refused(node, f"nested deeper than {MAX_DEPTH} levels.")
+            raise _ParsingAborted(node, f"nested deeper than {MAX_DEPTH} levels.")
         self._inside.add(id(node))
         yield
         self._inside.discard(id(node))
@@ -263,26 +267,28 @@ class _Reader:
     def _count(self, node: Node) -> None:
         self._left -= 1
         if self._left < 0:
-            raise _Refused(node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used.")
+            raise _ParsingAborted(
+                node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used."
+            )
 
-    def _refuse(self, path: Path, message: str) -> None:
+    def _reject(self, path: Path, message: str) -> None:
         """Report a value that cannot be parsed and mark its path, so that validation does not report it as missing."""
-        self._document.refused.add(path)
-        self._document.problems.append(self._document.problem(path, message))
+        self._document.invalid_paths.add(path)
+        self._document.problems.append(self._document.format_problem(path, message))
 
-    def _wrong(self, place: Place, path: Path, message: str) -> None:
-        self._document.problems.append(self._document.problem_at(place, message, path))
+    def _add_problem(self, place: Location, path: Path, message: str) -> None:
+        self._document.problems.append(self._document.format_problem_at(place, message, path))
 
 
-def _place(node: Node) -> tuple[int, int]:
+def _get_location(node: Node) -> tuple[int, int]:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-def _short(tag: object) -> str:
-    return str(tag).replace(STANDARD, "!!")
+def _shorten_tag(tag: object) -> str:
+    return str(tag).replace(STANDARD_TAG_PREFIX, "!!")
 
 
-def _described(error: YAMLError, text: str) -> tuple[Place, str]:
+def _describe_error(error: YAMLError, text: str) -> tuple[Location, str]:
     """Return the location and the reason of a YAML error."""
     if isinstance(error, ReaderError):
         before = text[: error.position]

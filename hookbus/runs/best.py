@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Best"]
+__all__ = ["BestResult"]
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestResult:
     """Best result of one metric so far.
 
     Attributes:
@@ -34,6 +34,6 @@ class Best:
         return {**asdict(self), "path": str(self.path) if self.path else None}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Best:
+    def from_state(cls, state: Mapping[str, Any]) -> BestResult:
         """Return the object whose `state_dict()` was given."""
         return cls(**{**state, "path": Path(state["path"]) if state["path"] else None})

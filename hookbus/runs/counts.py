@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookbus.clock import Clock
 
-__all__ = ["Counts"]
+__all__ = ["ProgressMixin"]
 
 
-class Counts:
+class ProgressMixin:
     """Read-only access to the clock of a run.
 
     Attributes:

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from hookbus._packages import package_of
+from hookbus._packages import package_label
 from hookbus.errors import RankError, RequestError
 from hookbus.hook import Hook
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 
 if TYPE_CHECKING:
     from hookbus.requests import Request
     from hookbus.run import Run
     from hookbus.when import Schedule
 
-__all__ = ["Decisions", "begin_together"]
+__all__ = ["RequestSync", "sync_run_identity"]
 
 ITERATION = "after_train_iter"
 SKIPPABLE = ("before_train_iter", "after_forward")
@@ -33,7 +33,7 @@ SKIPPABLE = ("before_train_iter", "after_forward")
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _RankRequests:
     """Pending requests of one rank.
 
     Attributes:
@@ -46,7 +46,7 @@ class _Told:
     requests: list[Request]
 
 
-class Decisions:
+class RequestSync:
     """Requests of a run, synchronized across ranks.
 
     Args:
@@ -65,23 +65,23 @@ class Decisions:
         self.active = self.interrupted = self._begun = False
         self.every = 1
         self.skipping: frozenset[str] = frozenset()
-        self._schedules: list[tuple[Schedule, PointMoment]] = []
+        self._schedules: list[tuple[Schedule, PointCounters]] = []
 
     def begin(self) -> None:
         """Determine on all ranks whether any hook of the run can make requests. A collective call."""
         run = self._run
         if run.ranks.world_size == 1:
             return
-        own = any(map(_can_ask, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
+        own = any(map(_may_request, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
         # Gathered: a hook that is active on rank 0 only makes every rank synchronize.
-        gathered = run.ranks.gather("hooks that make requests", own)
+        gathered = run.ranks.all_gather("hooks that make requests", own)
         self.active, self._begun = any(can for can, _ in gathered), True
         self.skipping = frozenset(point for _, points in gathered for point in points)
-        moment = PointMoment(run.clock, POINTS[ITERATION])
-        listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if _can_ask(listener.plugin)]
+        moment = PointCounters(run.clock, POINTS[ITERATION])
+        listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if _may_request(listener.plugin)]
         self._schedules = [(listener.schedule, moment) for listener in listeners if listener.schedule is not None]
         # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
-        run.bus.changed()
+        run.bus.invalidate()
 
     def check(self, requester: str) -> None:
         """Check that a request can be synchronized.
@@ -96,7 +96,7 @@ class Decisions:
                 "declares any. Set makes_requests = True in its class, and do not set observer = True."
             )
 
-    def reach(self, point: str) -> bool:
+    def sync_at_boundary(self, point: str) -> bool:
         """Synchronize the pending requests at a boundary. A collective call.
 
         Args:
@@ -115,25 +115,27 @@ class Decisions:
         if point == ITERATION and not self._is_due():
             return False
         self.admit_interrupt()
-        own = _Told(point, run.iters_done, [_with_saver(request, run.bus.pm.get_name) for request in run.queue.waiting])
+        own = _RankRequests(
+            point, run.iters_done, [_with_saver(request, run.bus.pm.get_name) for request in run.queue.waiting]
+        )
         if not self._is_the_same_everywhere(own):
-            self._unite(own)
+            self._merge(own)
         return True
 
     def admit_interrupt(self) -> None:
         """Enqueue the stop request of a received Ctrl-C."""
         if self.interrupted:
             self.interrupted = False
-            self._run.interrupt_now()
+            self._run.request_interrupt()
 
-    def agree_to_skip(self) -> None:
+    def sync_skip(self) -> None:
         """Skip the iteration on every rank if a hook of any rank requested it. A collective call."""
         import torch
 
         run = self._run
         # On one rank only, the gradient all-reduce of the other ranks would block.
         skip = torch.tensor(int(run.should_skip_iter))
-        run.should_skip_iter = bool(run.ranks.reduce("skip the iteration", skip, "max"))
+        run.should_skip_iter = bool(run.ranks.all_reduce("skip the iteration", skip, "max"))
 
     # -- inside ------------------------------------------------------------------------------
 
@@ -153,7 +155,7 @@ class Decisions:
             return True
         return any(schedule.due(moment) for schedule, moment in self._schedules)
 
-    def _is_the_same_everywhere(self, own: _Told) -> bool:
+    def _is_the_same_everywhere(self, own: _RankRequests) -> bool:
         """Return whether all ranks have equal pending requests, and synchronize the elapsed seconds of schedules."""
         import torch
 
@@ -161,17 +163,17 @@ class Decisions:
         digest = _digest(own)
         # One all-reduce: the maxima of a digest and of its negative are opposite only if all digests are equal.
         vector = torch.tensor([digest, -digest, int(clock.seconds)])
-        greatest, least, clock.agreed_seconds = self._run.ranks.reduce("requests", vector, "max").tolist()
+        greatest, least, clock.synced_seconds = self._run.ranks.all_reduce("requests", vector, "max").tolist()
         return bool(greatest == -least)
 
-    def _unite(self, own: _Told) -> None:
+    def _merge(self, own: _RankRequests) -> None:
         """Replace the pending requests by those of all ranks, in the order of the ranks. A collective call.
 
         Raises:
             RankError: If the ranks have reached different points.
         """
         run = self._run
-        gathered = run.ranks.gather("requests", own)
+        gathered = run.ranks.all_gather("requests", own)
         if len({(entry.point, entry.iteration) for entry in gathered}) > 1:
             points = [f"rank {rank}: {entry.point}, iteration {entry.iteration}" for rank, entry in enumerate(gathered)]
             raise RankError(
@@ -188,7 +190,7 @@ class Decisions:
         run.queue.waiting = [_with_saver(request, run.bus.pm.get_plugin) for request in united]
 
 
-def begin_together(run: Run) -> None:
+def sync_run_identity(run: Run) -> None:
     """Broadcast ID and seed of the run from rank 0, and check that all ranks have the same hooks.
 
     Raises:
@@ -198,23 +200,23 @@ def begin_together(run: Run) -> None:
         return
     run.id, run.seed = run.ranks.broadcast("id and seed", (run.id, run.seed))
     own = [_described(name, hook) for name, hook in run.bus.hooks.items()]
-    for rank, other in enumerate(run.ranks.gather("hooks", own)):
+    for rank, other in enumerate(run.ranks.all_gather("hooks", own)):
         if other != own:
             raise RankError(_difference(run.ranks.rank, own, rank, other))
 
 
-def _can_ask(plugin: object) -> bool:
+def _may_request(plugin: object) -> bool:
     """Return whether a hook may make requests; one that is not derived from `Hook` may."""
     return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
 
 
 def _with_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
     """Return a request with its saver replaced by the result of `look_up`, to send it to other ranks by name."""
-    saver = request.details.get("saver")
+    saver = request.details.get("checkpoint_saver")
     return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
 
 
-def _digest(requests: _Told) -> int:
+def _digest(requests: _RankRequests) -> int:
     """Return a hash of pending requests that is equal on all ranks for equal requests."""
     # Not `hash`, which is randomized per process; 7 bytes fit into an int64 with both signs.
     return int.from_bytes(hashlib.blake2b(repr(requests).encode(), digest_size=7).digest())
@@ -222,7 +224,7 @@ def _digest(requests: _Told) -> int:
 
 def _described(name: str, hook: object) -> str:
     """Return a text of a hook that is equal on all ranks for equal hooks and settings."""
-    text = f"{name}: {type(hook).__name__} of {package_of(hook)}"
+    text = f"{name}: {type(hook).__name__} of {package_label(hook)}"
     if not isinstance(hook, Hook):
         return text
     priority = hook.priority if hook.config.priority is None else hook.config.priority

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hookbus.errors import in_one_line, note_besides
+from hookbus.errors import format_error, add_failure_notes
 from hookbus.requests import Outcome
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["EXIT_CODES", "agreed_outcome", "end", "fail", "release_directories", "write_status"]
+__all__ = ["EXIT_CODES", "resolve_outcome", "finalize", "record_failure", "release_directories", "write_status"]
 
 EXIT_CODES: Mapping[str, int] = {
     "finished": 0,
@@ -31,13 +31,13 @@ EXIT_CODES: Mapping[str, int] = {
 STRONGEST_FIRST: tuple[Outcome, ...] = ("aborted", "interrupted", "preempted", "stopped")
 
 
-def agreed_outcome(run: Run) -> Outcome:
+def resolve_outcome(run: Run) -> Outcome:
     """Return the outcome of a run whose loop ended without an error: that of its stop requests, if any."""
     outcomes = {request.details.get("outcome", "stopped") for request in run.stops}
     return next((outcome for outcome in STRONGEST_FIRST if outcome in outcomes), "finished")
 
 
-def fail(run: Run, error: BaseException) -> None:
+def record_failure(run: Run, error: BaseException) -> None:
     """Record the exception of a run: drop pending requests with a warning and emit `on_exception`."""
     _blame(run, error)  # first: requests that hooks make from here on are dropped
     run.records = {}
@@ -46,7 +46,7 @@ def fail(run: Run, error: BaseException) -> None:
     _add(run, _failures_of(partial(run.bus.fire, "on_exception", exception=error)))
 
 
-def end(run: Run) -> None:
+def finalize(run: Run) -> None:
     """Emit `after_run` and `cleanup`, and release the resources of the run.
 
     Raises:
@@ -61,10 +61,13 @@ def end(run: Run) -> None:
     # Hooks first: they may still use data and loaders of the run.
     _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
     # The handler of SIGCHLD last: closing the loaders ends their workers.
-    _add(run, _failures_of(bus.pm.release, run.training_data.close, run.validations.close, run.signals.close))
+    _add(
+        run,
+        _failures_of(bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close),
+    )
     # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
     _add(run, _failures_of(partial(write_status, run), partial(release_directories, run)))
-    run.alive = False
+    run.is_running = False
     if run.exception is not None and not failed_before:
         raise run.exception
 
@@ -79,13 +82,13 @@ def write_status(run: Run) -> None:
         mode=run.mode,
         run=run.id,
         reasons=run.stop_reasons,
-        error=in_one_line(run.exception) if run.exception is not None else None,
+        error=format_error(run.exception) if run.exception is not None else None,
         epochs_done=run.epochs_done,
         iters_done=run.iters_done,
         steps_done=run.steps_done,
         best={name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
         metrics=run.metrics.results,
-        about=run.about,
+        about=run.metadata,
     )
 
 
@@ -111,9 +114,9 @@ def _failures_of(*parts: Callable[[], object]) -> list[BaseException]:
 def _add(run: Run, failures: list[BaseException]) -> None:
     """Add exceptions as notes to the exception of the run, or record them as the exception of the run."""
     if failures and run.exception is None:
-        _blame(run, _main_of(failures))
+        _blame(run, _merge_exceptions(failures))
     elif run.exception is not None:
-        note_besides(run.exception, failures)
+        add_failure_notes(run.exception, failures)
 
 
 def _blame(run: Run, error: BaseException) -> None:
@@ -122,10 +125,10 @@ def _blame(run: Run, error: BaseException) -> None:
     run.outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
-def _main_of(failures: list[BaseException]) -> BaseException:
+def _merge_exceptions(failures: list[BaseException]) -> BaseException:
     """Return KeyboardInterrupt with the other exceptions as notes, or a group of all exceptions."""
     interrupt = next((failure for failure in failures if isinstance(failure, KeyboardInterrupt)), None)
     if interrupt is not None:
-        note_besides(interrupt, (failure for failure in failures if failure is not interrupt))
+        add_failure_notes(interrupt, (failure for failure in failures if failure is not interrupt))
         return interrupt
     return failures[0] if len(failures) == 1 else BaseExceptionGroup("hooks failed at the end of the run", failures)

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hookbus.requests import Kind, settle
+from hookbus.requests import RequestKind, process_requests
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["Signals", "ends_by_signal", "graceful_interrupts"]
+__all__ = ["Signals", "ends_by_signal", "handle_interrupts"]
 
 SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
 
@@ -97,11 +97,11 @@ def ends_by_signal(run: Run, *, in_loader: bool = False) -> Iterator[None]:
     except Exception as error:
         if not run.signals.explains(error, in_loader=in_loader):
             raise
-        settle(run, "after_train_iter")
+        process_requests(run, "after_train_iter")
 
 
 @contextmanager
-def graceful_interrupts(run: Run) -> Iterator[None]:
+def handle_interrupts(run: Run) -> Iterator[None]:
     """End the run at the next iteration boundary on Ctrl-C, with a final checkpoint; a second Ctrl-C ends it at once.
 
     The signal handler is not replaced if the script has set one, or outside the main thread, where Python does not
@@ -111,7 +111,7 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
         run: Run in progress inside the context.
     """
     earlier = signal.getsignal(signal.SIGINT)
-    if not _can_be_heard(run) or earlier is not signal.default_int_handler:
+    if not _has_boundary(run) or earlier is not signal.default_int_handler:
         yield
         return
 
@@ -128,10 +128,10 @@ def graceful_interrupts(run: Run) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, earlier)
-    _admit_late_ones(run)
+    _apply_pending_interrupt(run)
 
 
-def _can_be_heard(run: Run) -> bool:
+def _has_boundary(run: Run) -> bool:
     """Return whether all ranks reach a boundary at which the interrupt takes effect.
 
     Otherwise Ctrl-C ends this process at once, and thereby the run on all ranks.
@@ -140,8 +140,8 @@ def _can_be_heard(run: Run) -> bool:
     return is_main_thread and (run.ranks.world_size == 1 or run.decisions.active)
 
 
-def _admit_late_ones(run: Run) -> None:
+def _apply_pending_interrupt(run: Run) -> None:
     """Apply a Ctrl-C that was received after the last boundary. Other late stop requests are dropped."""
     run.decisions.admit_interrupt()
-    late = run.queue.take(Kind.STOP)
-    run.agree_to_stop([request for request in late if request.details["outcome"] == "interrupted"])
+    late = run.queue.take(RequestKind.STOP)
+    run.confirm_stop([request for request in late if request.details["outcome"] == "interrupted"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from hookbus._packages import package_of
+from hookbus._packages import package_label
 from hookbus.errors import ConfigError, HookbusError, RequestError
 from hookbus.hook import Hook
 
@@ -36,7 +36,9 @@ def check_hooks(run: Run) -> None:
 
 def _failures(run: Run) -> Iterator[HookbusError]:
     """Yield the errors of all hooks that are active on this rank."""
-    hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook) and run.serves(hook)}
+    hooks = {
+        name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook) and run.runs_on_this_rank(hook)
+    }
     yield from _without_validations(run, hooks)
     for name, hook in hooks.items():
         try:
@@ -51,7 +53,7 @@ def _without_validations(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Hookbu
     """Yield the errors of hooks that schedule validations if the run cannot validate, or two hooks validate."""
     names = [name for name, hook in hooks.items() if run.mode == "train" and hook.schedules_validation]
     try:
-        if not names or run.validations.can_make("val"):
+        if not names or run.validations.is_available("val"):
             return
     except RequestError as error:
         yield error
@@ -65,4 +67,4 @@ def _without_validations(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Hookbu
 
 def _of_hook(name: str, hook: Hook, problem: str) -> str:
     """Return a message that starts with the hook and its package."""
-    return f"hook {name!r} ({package_of(hook)}): {problem}"
+    return f"hook {name!r} ({package_label(hook)}): {problem}"

@@ -6,23 +6,23 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._running import asking
+from hookbus._running import current_listener
 from hookbus.errors import RequestError
-from hookbus.requests import Kind, Outcome, Queue, Request, Saver
+from hookbus.requests import RequestKind, Outcome, Queue, Request, CheckpointSaver
 
 if TYPE_CHECKING:
     from hookbus.clock import Clock
-    from hookbus.dispatch.brackets import Brackets
-    from hookbus.runs.decisions import Decisions
+    from hookbus.dispatch.brackets import Nesting
+    from hookbus.runs.decisions import RequestSync
     from hookbus.runs.run_bus import RunBus
     from hookbus.runs.services import Services
     from hookbus.runs.training_data import TrainingData
     from hookbus.runs.validations import Validations
 
-__all__ = ["RequestMethods"]
+__all__ = ["RequestMixin"]
 
 
-class RequestMethods:
+class RequestMixin:
     """Part of a run that accepts requests.
 
     Attributes:
@@ -38,9 +38,9 @@ class RequestMethods:
     clock: Clock
     queue: Queue
     stops: list[Request]
-    brackets: Brackets
+    brackets: Nesting
     training_data: TrainingData
-    decisions: Decisions
+    decisions: RequestSync
     services: Services
     validations: Validations
     exception: BaseException | None
@@ -59,12 +59,12 @@ class RequestMethods:
         """
         if self.validating:
             raise RequestError(
-                f"{self._asker()} requested a validation during a validation. Request it after `after_val`."
+                f"{self._requester()} requested a validation during a validation. Request it after `after_val`."
             )
         self.validations.evaluator("val")
-        self._ask(Kind.VALIDATE, reason)
+        self._ask(RequestKind.VALIDATE, reason)
 
-    def request_save(self, reason: str = "", *, saver: Saver | None = None, **details: Any) -> None:
+    def request_save(self, reason: str = "", *, saver: CheckpointSaver | None = None, **details: Any) -> None:
         """Request a checkpoint at the next boundary.
 
         Args:
@@ -75,13 +75,13 @@ class RequestMethods:
         Raises:
             RequestError: If no hook writes checkpoints.
         """
-        saver = saver or self.services.get("saver")
+        saver = saver or self.services.get("checkpoint_saver")
         if saver is None:
             raise RequestError(
-                f"{self._asker()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
+                f"{self._requester()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
                 "(pip install hookbus-checkpoint)."
             )
-        self._ask(Kind.SAVE, reason, saver=saver, **details)
+        self._ask(RequestKind.SAVE, reason, saver=saver, **details)
 
     def request_stop(self, reason: str = "", *, outcome: Outcome = "stopped") -> None:
         """Request the end of the run at the next boundary.
@@ -90,7 +90,7 @@ class RequestMethods:
             reason: Reason for the log.
             outcome: Outcome of the run: "stopped", "preempted" or "interrupted".
         """
-        self._ask(Kind.STOP, reason, outcome=outcome)
+        self._ask(RequestKind.STOP, reason, outcome=outcome)
 
     def request_abort(self, reason: str = "") -> None:
         """Request the end of the run because its weights are corrupted: nothing is validated or saved afterwards.
@@ -100,7 +100,7 @@ class RequestMethods:
         Args:
             reason: Reason for the log.
         """
-        self._ask(Kind.STOP, reason, outcome="aborted")
+        self._ask(RequestKind.STOP, reason, outcome="aborted")
 
     def interrupt(self) -> None:
         """Request the end of the run after Ctrl-C. Called by the signal handler, at any line of the program."""
@@ -108,11 +108,11 @@ class RequestMethods:
             # The queue of a rank must not change while ranks compare their queues: enqueued at the boundary.
             self.decisions.interrupted = True
         else:
-            self.interrupt_now()
+            self.request_interrupt()
 
-    def interrupt_now(self) -> None:
+    def request_interrupt(self) -> None:
         """Enqueue the stop request of Ctrl-C."""
-        self._ask(Kind.STOP, "", by="Ctrl-C", outcome="interrupted")
+        self._ask(RequestKind.STOP, "", by="Ctrl-C", outcome="interrupted")
 
     def request_stop_epoch(self, reason: str = "") -> None:
         """Request the end of this epoch, which counts as complete.
@@ -120,7 +120,7 @@ class RequestMethods:
         Args:
             reason: Reason for the log.
         """
-        self._ask(Kind.STOP_EPOCH, reason)
+        self._ask(RequestKind.STOP_EPOCH, reason)
 
     def request_skip_iter(self, reason: str = "") -> None:
         """Request, at `before_train_iter` or `after_forward`, to skip this micro-batch: it adds no gradients.
@@ -129,18 +129,18 @@ class RequestMethods:
             reason: Reason for the log.
         """
         self.should_skip_iter = True
-        self.queue.history.append(self._request(Kind.SKIP_ITER, reason, self._asker(), {}))
+        self.queue.history.append(self._request(RequestKind.SKIP_ITER, reason, self._requester(), {}))
 
     @property
     def should_stop(self) -> bool:
         """Whether the run is to end. A custom loop with its own ranges checks it once per iteration and epoch."""
         # Read by the loop, and not by a listener: close the nested points that the loop omits, and apply stops.
-        if asking() is None:
-            if self.brackets.closing:
+        if current_listener() is None:
+            if self.brackets.epoch_end_pending:
                 self.brackets.close_epoch()
             # With synchronized requests this is left to the next boundary: ranks must stop at the same iteration.
             if self.queue and not self.decisions.active:
-                self.agree_to_stop(self.queue.take(Kind.STOP))
+                self.confirm_stop(self.queue.take(RequestKind.STOP))
         return bool(self.stops) or self.clock.limit_reached
 
     @property
@@ -168,36 +168,36 @@ class RequestMethods:
         """
         if self.aborted:
             return False
-        return bool(self.stops) and not self.clock.at_limit and self.services.get("saver") is not None
+        return bool(self.stops) and not self.clock.is_at_limit and self.services.get("checkpoint_saver") is not None
 
     @property
     def stop_reasons(self) -> list[str]:
         """Name of the hook and reason of each stop request, sorted by name."""
         return [str(request) for request in self.stops]
 
-    def agree_to_stop(self, stops: list[Request]) -> None:
+    def confirm_stop(self, stops: list[Request]) -> None:
         """Stop the run. Called when requests are processed."""
         if stops:
             self.stops += stops
-            self.clock.cut_epoch()
+            self.clock.truncate_epoch()
         if self.interrupted:
-            self.bus.changed()  # recompiled events raise `LoopLeft` in a custom loop that does not stop
+            self.bus.invalidate()  # recompiled events raise `StopLoop` in a custom loop that does not stop
 
     def leave_epoch(self) -> None:
         """End the epoch. Called when requests are processed."""
         self.training_data.leaving_epoch = True
 
-    def _ask(self, kind: Kind, reason: str, *, by: str | None = None, **details: Any) -> None:
+    def _ask(self, kind: RequestKind, reason: str, *, by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
-        request = self._request(kind, reason, by or self._asker(), details)
-        self.decisions.check(request.by)
+        request = self._request(kind, reason, by or self._requester(), details)
+        self.decisions.check(request.requested_by)
         if self.exception is not None:
             self.report_dropped(request)
             return
         self.queue.add(request)
         self.pending = True
 
-    def _request(self, kind: Kind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
+    def _request(self, kind: RequestKind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
         """Return a request with the current counts of the clock."""
         clock = self.clock
         return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
@@ -208,8 +208,8 @@ class RequestMethods:
             "The run ended before a request was processed: %s, requested by %s", request.kind.value, request
         )
 
-    def _asker(self) -> str:
+    def _requester(self) -> str:
         """Return the name of the hook that makes a request, or "loop"."""
-        listener = asking()
+        listener = current_listener()
         # Outside an event the caller may still be a method of a hook, such as a callback: search the call stack.
-        return listener.hook if listener is not None else self.bus.pm.members.running_in(sys._getframe(1)) or "loop"
+        return listener.hook if listener is not None else self.bus.pm.members.hook_in_frame(sys._getframe(1)) or "loop"

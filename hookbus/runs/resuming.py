@@ -16,7 +16,7 @@ from hookbus.runs.workdir import CHECKPOINT, STATUS
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["check_checkpoints", "checkpoints_of", "go_on_from", "take_up_recorded_run"]
+__all__ = ["check_checkpoints", "checkpoints_of", "resume_run", "take_up_recorded_run"]
 
 
 def take_up_recorded_run(run: Run) -> None:
@@ -29,7 +29,7 @@ def take_up_recorded_run(run: Run) -> None:
         ConfigError: If the recorded run has committed checkpoints, and none of them is found.
     """
     if run.work_dir is not None:
-        run.id = run.ranks.by_main("the recorded run", partial(_checked_run_id, run)) or run.id
+        run.id = run.ranks.call_on_main("the recorded run", partial(_checked_run_id, run)) or run.id
 
 
 def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], work_dir: Path) -> None:
@@ -58,7 +58,7 @@ def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], wo
     )
 
 
-def go_on_from(run: Run, resume: str | Path) -> None:
+def resume_run(run: Run, resume: str | Path) -> None:
     """Restore a run from a checkpoint and log its position.
 
     Args:
@@ -69,16 +69,16 @@ def go_on_from(run: Run, resume: str | Path) -> None:
         CheckpointError: If the checkpoint does not exist, is corrupted, or is not compatible with the run.
     """
     from hookbus import state
-    from hookbus.model.layouts import layout_of
+    from hookbus.model.layouts import sharding_of
 
     path = _newest_of(run) if resume == "auto" else _verified(run, resume)
     if path is None:
         _report_restart(run)
         return
-    checkpoint = state.read_checkpoint(path, layout=layout_of(run.model), verified=True)
+    checkpoint = state.read_checkpoint(path, layout=sharding_of(run.model), is_verified=True)
     # Before the restore: hooks may convert a checkpoint of an older version.
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
-    state.restore(run, checkpoint)
+    state.restore_checkpoint(run, checkpoint)
     write_status(run)
     run.logger.info(
         "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
@@ -90,7 +90,7 @@ def checkpoints_of(run: Run) -> Path | None:
 
     The directory need not exist and is not created.
     """
-    directory_of = getattr(run.get("saver"), "directory", None)
+    directory_of = getattr(run.get("checkpoint_saver"), "directory", None)
     if directory_of is not None:
         return Path(directory_of(run))
     provided = run.services.provided("checkpoints_dir")
@@ -138,7 +138,7 @@ def _newest_of(run: Run) -> Path | None:
     if directory is None:
         raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
     # On rank 0 only: on a network file system the ranks may see different files.
-    newest = run.ranks.by_main("the newest checkpoint", partial(_newest_in, directory))
+    newest = run.ranks.call_on_main("the newest checkpoint", partial(_newest_in, directory))
     if newest is None:
         return None
     path, problems = newest
@@ -151,14 +151,16 @@ def _newest_in(directory: Path) -> tuple[Path, list[str]] | None:
     """Return the path of the newest valid checkpoint and the problems of other checkpoints."""
     from hookbus import state
 
-    newest = state.find_newest(directory, map_location="meta")  # verifies checksums without allocating tensors
+    newest = state.find_latest_checkpoint(
+        directory, map_location="meta"
+    )  # verifies checksums without allocating tensors
     return None if newest is None else (newest[0], newest[2])
 
 
 def _verified(run: Run, checkpoint: str | Path) -> Path:
     """Return the path of the specified checkpoint after rank 0 has verified its checksum."""
-    from hookbus.checkpoints.reading import existing, verify_checkpoint
+    from hookbus.checkpoints.reading import resolve_path, verify_checkpoint
 
-    path = existing(checkpoint)
-    run.ranks.by_main("the checkpoint", partial(verify_checkpoint, path))
+    path = resolve_path(checkpoint)
+    run.ranks.call_on_main("the checkpoint", partial(verify_checkpoint, path))
     return path

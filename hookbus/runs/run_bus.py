@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus.dispatch.members import see_that_it_is_free
+from hookbus.dispatch.members import ensure_single_bus
 from hookbus.event_bus import EventBus
 from hookbus.hook import Hook
 
@@ -28,7 +28,7 @@ class RunBus(EventBus):
     if TYPE_CHECKING:
         emit: Emit  # type: ignore[assignment]
 
-    def begin(self, run: Run) -> None:
+    def attach_run(self, run: Run) -> None:
         """Attach a run to the bus and to its hooks.
 
         Raises:
@@ -38,10 +38,10 @@ class RunBus(EventBus):
         # All hooks are checked before any is attached, so that an error leaves the previous run attached.
         for hook in self.hooks.values():
             if isinstance(hook, Hook):
-                see_that_it_is_free(hook, self)
+                ensure_single_bus(hook, self)
         self.current = run
         for hook in self.hooks.values():
             if isinstance(hook, Hook):
                 hook._run = run
-        self.changed()
+        self.invalidate()
         self.table.check_order(run)

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus.errors import ServiceError, did_you_mean
+from hookbus.errors import ServiceError, suggest_names
 from hookbus.writers import BusWriter, Visualizer
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Services:
             parts = [part for part in PARTS if getattr(self._run, part) is not None]
             directories = ("experiment_dir", *DIRECTORIES) if self._run.work_dir is not None else ()
             available = [*self._provided, *parts, "visualizer", "writer", *directories]
-            raise ServiceError(f"This run has no service {name!r}.{did_you_mean(name, available)}")
+            raise ServiceError(f"This run has no service {name!r}.{suggest_names(name, available)}")
         return service
 
     def _own(self, name: str) -> Any:

@@ -10,9 +10,9 @@ from hookbus.runs.interrupts import ends_by_signal
 
 if TYPE_CHECKING:
     from hookbus.run import Run
-    from hookbus.training.data import Feed
-    from hookbus.training.seeding import Preparation
-    from hookbus.training.train_shard import Part
+    from hookbus.training.data import ResumableLoader
+    from hookbus.training.seeding import DatasetHook
+    from hookbus.training.train_shard import TrainShard
 
 __all__ = ["TrainingData"]
 
@@ -31,15 +31,15 @@ class TrainingData:
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
-        self._feed: Feed | None = None
+        self._feed: ResumableLoader | None = None
         self._source: object = None
-        self._preparations: list[Preparation] = []
+        self._preparations: list[DatasetHook] = []
         self._state = dict(state)
         self._to_skip = self._done_of_epoch()
         self.leaving_epoch = False
-        self.part: Part | None = None
+        self.part: TrainShard | None = None
 
-    def before_reading(self, prepare: Preparation) -> None:
+    def register_dataset_hook(self, prepare: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 
         Args:
@@ -57,7 +57,7 @@ class TrainingData:
             )
         self._preparations.append(prepare)
 
-    def see_that_it_reads(self, hook: str) -> None:
+    def require_managed_loader(self, hook: str) -> None:
         """Check, during an iteration, that the training data is read through `run.batches`.
 
         Hooks can modify the data only if it is.
@@ -84,7 +84,7 @@ class TrainingData:
         run.clock.begin_epoch()
         # A stop request at the end of the previous epoch: the loop may begin this epoch before it checks for stops.
         if run.stops:
-            run.clock.cut_epoch()
+            run.clock.truncate_epoch()
 
     def epochs(self) -> Iterator[int]:
         """Yield the remaining epochs.
@@ -95,7 +95,7 @@ class TrainingData:
         run, clock = self._run, self._run.clock
         if clock.max_epochs is None and clock.max_iters is None:
             raise LoopError("run.epochs(): the run has no limit. Set epochs= or iterations=.")
-        if clock.at_limit:
+        if clock.is_at_limit:
             run.logger.warning(
                 "Nothing to train: %s epochs and %s iterations are already complete. Increase the limit, or start from "
                 "scratch.",
@@ -104,7 +104,7 @@ class TrainingData:
             )
             if run.keeps_brackets:  # hooks may do work at the end of training, such as restoring the best weights
                 run.brackets.open_training()
-        while not run.should_stop and not clock.at_limit:
+        while not run.should_stop and not clock.is_at_limit:
             self.begin_epoch()
             yield clock.epoch
             run.brackets.close_epoch()
@@ -128,7 +128,7 @@ class TrainingData:
     def _read(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """Yield the remaining batches of a loader with their indices."""
         run, clock = self._run, self._run.clock
-        feed = self._feed_of(loader)
+        feed = self._resumable_loader(loader)
         index = start = self._skip(feed.length)
         if index and not feed.exact:
             run.logger.warning(
@@ -136,14 +136,14 @@ class TrainingData:
             )
         batches = feed.batches(clock.epoch, index, clock.iters_done)
         clock.epoch_length = feed.length
-        self._see_that_lengths_agree()
+        self._check_equal_lengths()
         for batch in batches:
             yield index, batch
             index += 1
             # Checked after the iteration and not at the next batch, which a worker would have to load first.
             if self.leaving_epoch or run.stops or clock.limit_reached:
-                if clock.epoch_cut and clock.epoch_length is None:
-                    self._look_for_the_end(batches)
+                if clock.epoch_truncated and clock.epoch_length is None:
+                    self._probe_exhausted(batches)
                 break
         if index == start == 0:
             raise LoopError(
@@ -175,7 +175,7 @@ class TrainingData:
         self._to_skip -= skipped
         return skipped
 
-    def _see_that_lengths_agree(self) -> None:
+    def _check_equal_lengths(self) -> None:
         """Check that the loaders of all ranks have the same number of batches.
 
         Otherwise the gradient all-reduce of a rank with more batches would deadlock.
@@ -184,18 +184,18 @@ class TrainingData:
             RankError: If the numbers differ.
         """
         ranks, length = self._run.ranks, self._run.clock.epoch_length
-        lengths = ranks.gather("batches per epoch", length) if self.part is not None else [length]
+        lengths = ranks.all_gather("batches per epoch", length) if self.part is not None else [length]
         if len(set(lengths)) > 1:
             raise RankError(
                 f"The training loaders of the ranks must have the same number of batches, got "
                 f"{', '.join(map(str, lengths))}. Make the sampler drop or repeat samples, as DistributedSampler does."
             )
 
-    def _say_who_divides(self, loader: Iterable[Any]) -> None:
+    def _warn_unsharded(self, loader: Iterable[Any]) -> None:
         """Log that the loader is not sharded automatically."""
-        from hookbus.training.loaders import can_be_divided
+        from hookbus.training.loaders import is_shardable
 
-        if self.part is not None and not can_be_divided(loader):
+        if self.part is not None and not is_shardable(loader):
             self._run.logger.info(
                 "The training loader cannot be sharded automatically, so each of the %s processes reads it unchanged. "
                 "Make it yield different samples on each rank.",
@@ -207,26 +207,26 @@ class TrainingData:
         clock = self._run.clock
         return clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
 
-    def _look_for_the_end(self, batches: Iterator[Any]) -> None:
+    def _probe_exhausted(self, batches: Iterator[Any]) -> None:
         """Determine whether a truncated epoch of a loader without length was complete.
 
         The next batch must be requested for this, so the position is saved before and restored if there is one.
         """
         state, clock = self.state_dict(), self._run.clock
         try:
-            clock.epoch_cut = next(batches, self) is not self
+            clock.epoch_truncated = next(batches, self) is not self
         finally:
-            if clock.epoch_cut:
+            if clock.epoch_truncated:
                 self.load_state_dict(state)
 
-    def _feed_of(self, loader: Iterable[Any]) -> Feed:
+    def _resumable_loader(self, loader: Iterable[Any]) -> ResumableLoader:
         """Return the resumable loader of a loader, which is created for each new loader."""
         if self._feed is None or self._source is not loader:
-            from hookbus.training.data import feed_of
+            from hookbus.training.data import make_resumable
 
-            self._feed = feed_of(loader, self._run.seed, self._preparations, self.part)
+            self._feed = make_resumable(loader, self._run.seed, self._preparations, self.part)
             self._source = loader
-            self._say_who_divides(loader)
+            self._warn_unsharded(loader)
             self._feed.load_state_dict(self._state)
             self._state = {}  # applies to the first loader after a resume only
         return self._feed

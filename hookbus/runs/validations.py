@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookbus.clock import batch_size
 from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook
-from hookbus.metrics import Evaluation, Metrics, to_float
-from hookbus.model.fsdp2 import gathered
+from hookbus.metrics import EvaluationMeans, Metrics, to_float
+from hookbus.model.fsdp2 import unsharded
 
 if TYPE_CHECKING:
     from hookbus.run import Run
@@ -40,13 +40,13 @@ class Validations:
         self._evaluators = evaluators
         self._around: list[Callable[[], AbstractContextManager[Any]]] = []
         self._entered = ExitStack()
-        self._evaluation = Evaluation()
+        self._evaluation = EvaluationMeans()
         self._warned: set[str] = set()
         self._cached: dict[int, tuple[Any, Any]] = {}
         self.validated_at = validated_at
         self.on_results: Callable[[Run], object] | None = None
 
-    def can_make(self, kind: Kind) -> bool:
+    def is_available(self, kind: Kind) -> bool:
         """Return whether the run has a validation or test function."""
         return self._find(kind) is not None
 
@@ -70,7 +70,7 @@ class Validations:
         if kind == "test":
             return self._evaluators[kind]
         hooks = {name: hook for name, hook in self._run.bus.hooks.items() if isinstance(hook, Hook)}
-        provided = {name: hook.validates_with for name, hook in hooks.items() if hook.validates_with is not None}
+        provided = {name: hook.validation_fn for name, hook in hooks.items() if hook.validation_fn is not None}
         if len(provided) > 1:
             raise RequestError(
                 f"{' and '.join(sorted(provided))} each provide a validation function, and a run has only one. Remove "
@@ -78,11 +78,11 @@ class Validations:
             )
         return next(iter(provided.values()), self._evaluators[kind])
 
-    def surround(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+    def add_context(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
         """Wrap every validation and test in a context."""
         self._around.append(context)
 
-    def make(self, kind: Kind, *, sanity: bool) -> Metrics:
+    def execute(self, kind: Kind, *, sanity: bool) -> Metrics:
         """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
 
         Args:
@@ -95,19 +95,19 @@ class Validations:
         Raises:
             RequestError: If the run has no validation or test function, or one is in progress.
         """
-        from hookbus.training.evaluation import evaluating
+        from hookbus.training.evaluation import eval_mode
 
         run, evaluator = self._run, self.evaluator(kind)
         if run.validating:
             raise RequestError("A validation or test is already in progress. Start another one after its end.")
-        with evaluating(run.model), self._going_on(kind, sanity):
-            run.brackets.open_automatically(kind, held=True)
+        with eval_mode(run.model), self._active(kind, sanity):
+            run.brackets.auto_open(kind, caller_closes=True)
             # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
             if run.keeps_brackets and evaluator is self._evaluators[kind]:
-                run.brackets.open_automatically(f"{kind}_epoch")
+                run.brackets.auto_open(f"{kind}_epoch")
             returned = _by_name(kind, evaluator(run))
             run.brackets.close(f"{kind}_epoch", metrics=returned)
-            run.metrics.results |= self._agreed(kind, None, {} if returned is None else returned)
+            run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
             # Before `after_val`: hooks read the learning rate that ReduceLROnPlateau sets.
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
@@ -118,7 +118,7 @@ class Validations:
         return results
 
     @contextmanager
-    def _going_on(self, kind: Kind, sanity: bool) -> Iterator[None]:
+    def _active(self, kind: Kind, sanity: bool) -> Iterator[None]:
         """Mark the run as validating, and close everything that the validation opened, also after an error."""
         run, results = self._run, self._run.metrics.results
         run.validating, run.sanity_checking = True, sanity
@@ -126,7 +126,7 @@ class Validations:
             yield
         finally:
             self.leave()
-            run.brackets.forget(kind)
+            run.brackets.discard(kind)
             run.validating = run.sanity_checking = False
             if sanity:
                 run.metrics.results = results
@@ -146,29 +146,29 @@ class Validations:
         for context in self._around:
             self._entered.enter_context(context())
         # Last: a context may exchange the weights, and sharded weights are gathered as they then are.
-        self._entered.enter_context(gathered(self._run.model))
+        self._entered.enter_context(unsharded(self._run.model))
 
     def leave(self) -> None:
         """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
-        self._run.metrics.evaluate(None)
+        self._run.metrics.set_evaluation(None)
         self._entered.close()
 
     def begin_loader(self) -> None:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
         self._run.clock.batch = -1
-        self._evaluation = Evaluation()
-        self._run.metrics.evaluate(self._evaluation)
+        self._evaluation = EvaluationMeans()
+        self._run.metrics.set_evaluation(self._evaluation)
 
     def begin_batch(self, batch_idx: int | None, batch: Any) -> None:
         """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
-        self._run.clock.see_batch(batch_idx, opening=True)
+        self._run.clock.set_batch(batch_idx, opening=True)
         self._evaluation.weight = batch_size(batch) or 1
 
     def end_batch(self, batch_idx: int | None, batch: Any, outputs: Any, loss: Any) -> None:
         """Add the outputs of a batch, weighted by its size; called before the listeners of `after_val_iter`."""
-        self._run.clock.see_batch(batch_idx, opening=False)
+        self._run.clock.set_batch(batch_idx, opening=False)
         self._evaluation.weight = batch_size(batch) or 1
-        self._run.metrics.note(outputs, loss)
+        self._run.metrics.log_outputs(outputs, loss)
 
     def end_loader(self, kind: Kind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
         """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.
@@ -182,13 +182,13 @@ class Validations:
             Results by full name, equal on all ranks.
         """
         store = self._run.metrics
-        store.evaluate(None)
-        means, self._evaluation = self._evaluation.results(self._run.ranks), Evaluation()
-        named = self._agreed(kind, name, {**means, **(metrics or {})})
+        store.set_evaluation(None)
+        means, self._evaluation = self._evaluation.results(self._run.ranks), EvaluationMeans()
+        named = self._sync_results(kind, name, {**means, **(metrics or {})})
         store.results |= named
         return named
 
-    def kept(self, loader: Any, make: Callable[[], Any]) -> Any:
+    def cached_loader(self, loader: Any, make: Callable[[], Any]) -> Any:
         """Return the loader that is derived from a loader, once per run if its workers are persistent.
 
         Args:
@@ -206,7 +206,7 @@ class Validations:
         """Release the cached loaders and thereby end their workers."""
         self._cached.clear()
 
-    def tell_once(self, message: str, *values: object) -> None:
+    def warn_once(self, message: str, *values: object) -> None:
         """Log a warning once per run.
 
         Args:
@@ -217,13 +217,13 @@ class Validations:
             self._warned.add(message)
             self._run.logger.warning(message, *values)
 
-    def _agreed(self, kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+    def _sync_results(self, kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
         """Return results under their full names, with the values of rank 0 on all ranks. A collective call."""
-        by_rank = self._run.ranks.gather("results of the loop", dict(named_results(kind, loader, results)))
+        by_rank = self._run.ranks.all_gather("results of the loop", dict(named_results(kind, loader, results)))
         if differing := _differing(by_rank):
-            self.tell_once(
+            self.warn_once(
                 "Validation results differ across ranks, and the values of rank 0 are used: %s. Reduce the metrics of "
-                "a custom loop over all ranks: sum totals and counts with run.ranks.gather.",
+                "a custom loop over all ranks: sum totals and counts with run.ranks.all_gather.",
                 "; ".join(differing),
             )
         # Equal values on all ranks: decisions such as early stopping would otherwise diverge and deadlock.

@@ -18,11 +18,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoints.files import commit, is_of, remove, remove_leftovers, write_json
-from hookbus.checkpoints.generations import generations_in
+from hookbus.checkpoints.files import atomic_write, written_by, remove, remove_temporary_files, write_json
+from hookbus.checkpoints.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["STATUS", "WorkDir", "checked_resume", "claim", "read_status", "see", "why_unwritable"]
+__all__ = ["STATUS", "WorkDir", "checked_resume", "acquire", "read_status", "preview", "write_error"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -52,13 +52,13 @@ _unsupported: dict[int, str] = {}
 
 
 # A lock of `flock` belongs to the open file, which a fork shares: it is released when all copies are closed.
-def _let_go_in_child() -> None:
+def _release_after_fork() -> None:
     """Close the locks in a forked child, such as a data worker, which may outlive this process."""
     while _locks:
         os.close(_locks.pop())
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_after_fork)
 
 
 class WorkDir:
@@ -175,7 +175,7 @@ class WorkDir:
                 f"{self.path / CONFIG} was not written by a run and would be overwritten. Move the file, or set "
                 "another work_dir."
             )
-        commit(self.path / CONFIG, lambda file: file.write(text.encode()), run=run)
+        atomic_write(self.path / CONFIG, lambda file: file.write(text.encode()), run=run)
 
     def release(self) -> None:
         """Release the lock of the directory. Idempotent."""
@@ -198,7 +198,7 @@ def checked_resume(resume: object) -> str | Path:
     raise ValueError(f"should be auto, never or the path of a checkpoint, got {resume!r}.")
 
 
-def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
+def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
     """Lock a work directory for a run.
 
     A directory that already contains a run is not overwritten by default: a new run uses the first free sibling
@@ -223,11 +223,11 @@ def claim(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkD
     left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
     # Only with the lock: the temporary files of an active run must not be removed.
     for directory in (target, target / "checkpoints"):
-        remove_leftovers(directory, earlier)
+        remove_temporary_files(directory, earlier)
     return WorkDir(target, lock, None if target == path else path, left, removed, status if resume else None)
 
 
-def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:
+def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:
     """Lock a directory for the files of a run.
 
     Args:
@@ -245,13 +245,13 @@ def hold(directory: Path, run: str = "", removed: str = "", *, locked: bool = Fa
     lock = None if locked else _lock(directory, needed=True, label="directory", setting="out_dir")
     if lock is not None:
         _warn_if_unsupported(lock, directory)
-    remove_leftovers(directory, run)
+    remove_temporary_files(directory, run)
     if removed:
         _clear_files(directory, removed)
     return partial(_unlock, lock) if lock is not None else lambda: None
 
 
-def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
+def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
     """Return the directory that `claim` would lock, without locking it, and the error message if it would fail.
 
     Args:
@@ -264,11 +264,11 @@ def see(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[P
         target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
     except OSError as error:
         return path, str(_cannot_be_written(path, _reason(error)))
-    reason = why_unwritable(target)
+    reason = write_error(target)
     return target, str(_cannot_be_written(target, reason)) if reason else ""
 
 
-def why_unwritable(path: Path) -> str:
+def write_error(path: Path) -> str:
     """Return why a directory cannot be written or created, without writing to it; "" if it can."""
     try:
         os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
@@ -414,14 +414,14 @@ def _clear(path: Path, run: str) -> list[Path]:
 
 def _clear_files(directory: Path, run: str) -> None:
     """Remove the files of a run, according to their sidecars."""
-    remove_leftovers(directory, run)
+    remove_temporary_files(directory, run)
     for file in directory.glob("[!.]*"):
-        if is_of(file, run):
+        if written_by(file, run):
             remove(file)
-    if any(generations_in(directory)):
-        from hookbus.checkpoints.sweeping import sweep  # imports torch
+    if any(iter_generations(directory)):
+        from hookbus.checkpoints.sweeping import remove_unreferenced  # imports torch
 
-        sweep(directory, run)
+        remove_unreferenced(directory, run)
 
 
 def _remove(path: Path) -> None:

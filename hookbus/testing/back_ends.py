@@ -12,13 +12,13 @@ from typing import Any
 from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 
-__all__ = ["BackEnd", "no_warning", "same", "warnings_in"]
+__all__ = ["WriterTestCase", "forbid_warnings", "check_curves", "collect_warnings"]
 
-Number = tuple[str, int, float]
+Record = tuple[str, int, float]
 
 
 @dataclass(frozen=True)
-class BackEnd:
+class WriterTestCase:
     """A hook that writes to a backend, and a function that reads back the records.
 
     Attributes:
@@ -30,12 +30,12 @@ class BackEnd:
     """
 
     cls: type[Hook]
-    read: Callable[[Path], list[Number]]
+    read: Callable[[Path], list[Record]]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    stored_name: Callable[[str], str] = str
-    own_files: bool = True
+    backend_name: Callable[[str], str] = str
+    writes_own_files: bool = True
 
-    def hook(self, **settings: Any) -> Hook:
+    def create_hook(self, **settings: Any) -> Hook:
         """Create the hook with `interval=1`.
 
         Args:
@@ -43,7 +43,7 @@ class BackEnd:
         """
         return self.cls({**self.settings, "interval": 1, **settings})
 
-    def curves(self, work_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    def read_curves(self, work_dir: Path) -> dict[str, list[tuple[int, float]]]:
         """Return (step, value) pairs by name in the order of the backend."""
         curves: dict[str, list[tuple[int, float]]] = {}
         for name, step, value in self.read(work_dir):
@@ -51,7 +51,7 @@ class BackEnd:
         return curves
 
 
-def same(curves: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def check_curves(curves: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Check that the curves of a backend equal the expected curves.
 
     Raises:
@@ -63,7 +63,7 @@ def same(curves: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     assert not wrong, f"{len(wrong)} curves differ: {dict(list(wrong.items())[:3])}"
 
 
-def warnings_in(call: Callable[[], object]) -> list[str]:
+def collect_warnings(call: Callable[[], object]) -> list[str]:
     """Call a function and return the messages of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HookWarning)
@@ -72,7 +72,7 @@ def warnings_in(call: Callable[[], object]) -> list[str]:
 
 
 @contextmanager
-def no_warning() -> Iterator[None]:
+def forbid_warnings() -> Iterator[None]:
     """Context manager that converts warnings of hookbus to errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", HookWarning)

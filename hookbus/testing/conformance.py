@@ -17,16 +17,22 @@ from hookbus.bus import HookBus
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.left_behind import children, outliving, seeded, shared_with_training, streams
-from hookbus.testing.side_effects import device_reads, written_paths
-from hookbus.testing.states import check_state, fresh_state, require
-from hookbus.testing.traces import all_kept, conduct, hooks_on, process_settings
+from hookbus.testing.left_behind import (
+    child_processes,
+    leaked_processes,
+    reseeded_generators,
+    find_shared_tensor,
+    rng_states,
+)
+from hookbus.testing.side_effects import record_device_reads, record_file_writes
+from hookbus.testing.states import check_state_dict, initial_state, ensure
+from hookbus.testing.traces import leaks_iterations, training_state, count_pytorch_hooks, process_settings
 from hookbus.testing.training import Training, fake_training
-from hookbus.training.rng import preserved_rng
+from hookbus.training.rng import isolate_rng
 
 __all__ = ["check_hook"]
 
-UNKNOWN = "unknown_setting_of_the_conformance_check"
+UNKNOWN_SETTING = "unknown_setting_of_the_conformance_check"
 SEED = 1_000_003
 """Seed of the trainings, chosen so that no hook uses the same value by chance."""
 
@@ -60,21 +66,21 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     name = cls.__name__
     _check_config(cls, settings)
     hook = cls(dict(settings))
-    bus = _bus_with(hook)
-    new = fresh_state(cls, settings)
+    bus = _register(hook)
+    new = initial_state(cls, settings)
     config = fingerprint(hook.config.model_dump())
-    with _empty_directory() as directory:
+    with _temporary_directory() as directory:
         without = fake_training(scores=_scores, work_dir=directory / "without", seed=SEED)
-        with _watched(bus, directory, name), _threads_end(name), _settings_stay(name):
+        with _check_side_effects(bus, directory, name), _check_threads(name), _check_process_settings(name):
             with_hook = _train(bus, directory / "first", name)
-            check_state(cls, settings, hook, new)
-            _check_own_memory(hook, with_hook)
+            check_state_dict(cls, settings, hook, new)
+            _check_shared_memory(hook, with_hook)
             # Checked in the second training only: libraries start helper processes once, in the first one.
-            with _processes_end(name):
+            with _check_processes(name):
                 _train(bus, directory / "second", name, fresh=True)
-        require(fingerprint(hook.config.model_dump()) == config, f"{name} changes its own settings while it trains.")
+        ensure(fingerprint(hook.config.model_dump()) == config, f"{name} changes its own settings while it trains.")
         _check_unregistered(bus, hook)
-        _check_left_behind(with_hook, without, name)
+        _check_leaks(with_hook, without, name)
         if cls.observer:
             _check_observer(with_hook, without, name)
 
@@ -85,15 +91,15 @@ def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:
         built = [cls(dict(settings)), cls(**settings)]
     except (ConfigError, TypeError) as error:
         raise AssertionError(f"{name} cannot be built from {dict(settings)}: {error}") from error
-    require(built[0].config == built[1].config, f"{name} differs between creation from keywords and from a dict.")
+    ensure(built[0].config == built[1].config, f"{name} differs between creation from keywords and from a dict.")
     try:
-        cls({**settings, UNKNOWN: 1})
+        cls({**settings, UNKNOWN_SETTING: 1})
     except ConfigError:
         return
     raise AssertionError(f"{name} accepts an unknown setting. Set extra='forbid' in its Config, as HookConfig does.")
 
 
-def _bus_with(hook: Hook) -> HookBus:
+def _register(hook: Hook) -> HookBus:
     try:
         return HookBus([hook])
     except HookbusError as error:
@@ -103,25 +109,25 @@ def _bus_with(hook: Hook) -> HookBus:
 def _check_unregistered(bus: HookBus, hook: Hook) -> None:
     bus.unregister(hook)
     remaining = [*bus.hooks, *(f"a listener at {point}" for point in bus.explain().points)]
-    require(not remaining, f"{type(hook).__name__} remains on the bus after unregistration: {', '.join(remaining)}.")
+    ensure(not remaining, f"{type(hook).__name__} remains on the bus after unregistration: {', '.join(remaining)}.")
 
 
-def _check_left_behind(with_hook: Training, without: Training, name: str) -> None:
-    leaked = _different(hooks_on(with_hook), hooks_on(without))
-    require(
+def _check_leaks(with_hook: Training, without: Training, name: str) -> None:
+    leaked = _describe_difference(count_pytorch_hooks(with_hook), count_pytorch_hooks(without))
+    ensure(
         not leaked,
         f"{name} does not remove its PyTorch hooks: {leaked}. Store their handles and remove them in cleanup.",
     )
-    require(
-        not all_kept(with_hook),
+    ensure(
+        not leaks_iterations(with_hook),
         f"{name} keeps the batch, the loss or the graph of every iteration in memory. Store loss.detach(), and only "
         "the last few.",
     )
 
 
-def _check_own_memory(hook: Hook, training: Training) -> None:
-    name, path = type(hook).__name__, shared_with_training(hook.state_dict(), training)
-    require(
+def _check_shared_memory(hook: Hook, training: Training) -> None:
+    name, path = type(hook).__name__, find_shared_tensor(hook.state_dict(), training)
+    ensure(
         path is None,
         f"{name}.state_dict(){path} is a tensor of the model or its optimizer, which training modifies. Store a "
         "clone, or omit it: checkpoints contain both.",
@@ -129,43 +135,43 @@ def _check_own_memory(hook: Hook, training: Training) -> None:
 
 
 def _check_observer(with_hook: Training, without: Training, name: str) -> None:
-    require(
+    ensure(
         fingerprint(with_hook.model.state_dict()) == fingerprint(without.model.state_dict()),
         f"{name} is declared an observer, but the weights differ from a training without it.",
     )
-    changed = _different(conduct(with_hook), conduct(without))
-    require(not changed, f"{name} is declared an observer, but changes {changed}.")
-    require(
+    changed = _describe_difference(training_state(with_hook), training_state(without))
+    ensure(not changed, f"{name} is declared an observer, but changes {changed}.")
+    ensure(
         fingerprint(with_hook.rng) == fingerprint(without.rng),
         f"{name} is declared an observer, but uses the RNGs of the training. Use a separate generator.",
     )
 
 
-def _different(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+def _describe_difference(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     """Return the names of the values that differ."""
     names = sorted(actual.keys() | expected.keys())
     return ", ".join(name for name in names if fingerprint(actual.get(name)) != fingerprint(expected.get(name)))
 
 
 @contextlib.contextmanager
-def _empty_directory() -> Iterator[Path]:
+def _temporary_directory() -> Iterator[Path]:
     """Context manager that creates an empty temporary directory and makes it the current one."""
     with tempfile.TemporaryDirectory() as path, contextlib.chdir(path):
         yield Path(path).resolve()
 
 
 @contextlib.contextmanager
-def _watched(bus: HookBus, directory: Path, name: str) -> Iterator[None]:
+def _check_side_effects(bus: HookBus, directory: Path, name: str) -> Iterator[None]:
     """Check the file writes and device reads inside the context. Work directories are located in `directory`."""
-    with written_paths() as written, device_reads(bus) as reads:
+    with record_file_writes() as written, record_device_reads(bus) as reads:
         yield
-    require(
+    ensure(
         not reads,
         f"{name} synchronizes with the device at every iteration ({', '.join(dict.fromkeys(reads))}). Pass the tensor "
         "to run.log or run.request_record, or set a schedule with @hookimpl(when=...).",
     )
-    strays = [str(path) for path in sorted(written | set(directory.rglob("*"))) if _is_stray(path, directory)]
-    require(
+    strays = [str(path) for path in sorted(written | set(directory.rglob("*"))) if _is_outside(path, directory)]
+    ensure(
         not strays,
         f"{name} writes outside the work directory: {', '.join(strays)}. Write below a directory that the run "
         'provides: self.get_service("experiment_dir").',
@@ -173,45 +179,45 @@ def _watched(bus: HookBus, directory: Path, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _threads_end(name: str) -> Iterator[None]:
+def _check_threads(name: str) -> Iterator[None]:
     """Check that no thread that starts inside the context outlives it."""
     before = set(threading.enumerate())
     yield
     leaked = [thread.name for thread in threading.enumerate() if thread not in before]
-    require(not leaked, f"{name} leaves threads running after a training: {', '.join(leaked)}. Join them in cleanup.")
+    ensure(not leaked, f"{name} leaves threads running after a training: {', '.join(leaked)}. Join them in cleanup.")
 
 
 @contextlib.contextmanager
-def _processes_end(name: str) -> Iterator[None]:
+def _check_processes(name: str) -> Iterator[None]:
     """Check that no process that starts inside the context outlives it."""
-    before = children()
+    before = child_processes()
     yield
-    leaked = outliving(before)
-    require(
+    leaked = leaked_processes(before)
+    ensure(
         not leaked, f"{name} leaves processes running after a training: {', '.join(leaked)}. Terminate them in cleanup."
     )
 
 
 @contextlib.contextmanager
-def _settings_stay(name: str) -> Iterator[None]:
+def _check_process_settings(name: str) -> Iterator[None]:
     """Check that process-wide settings and RNG seeds are unchanged after the context."""
-    with preserved_rng():
+    with isolate_rng():
         torch.manual_seed(SEED)
-        before, rng_states = process_settings(), streams()
+        before, rng_states = process_settings(), rng_states()
         yield
-        after, reseeded = process_settings(), seeded(rng_states)
-        changed = _different(
+        after, reseeded = process_settings(), reseeded_generators(rng_states)
+        changed = _describe_difference(
             {name: after.get(name) for name in before}, before
         )  # new environment variables are allowed
-    require(
+    ensure(
         not reseeded,
         f"{name} calls {' and '.join(reseeded)}, which affects all users of the global RNG. Use a separate generator: "
         "random.Random(seed), numpy.random.default_rng(seed).",
     )
-    require(not changed, f"{name} changes process-wide settings: {changed}. Restore them at the end of the run.")
+    ensure(not changed, f"{name} changes process-wide settings: {changed}. Restore them at the end of the run.")
 
 
-def _is_stray(path: Path, directory: Path) -> bool:
+def _is_outside(path: Path, directory: Path) -> bool:
     """Return whether a written path still exists outside the work directories, caches and devices."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     allowed = (*(directory / name for name in ("without", "first", "second")), cache, Path("/dev"))

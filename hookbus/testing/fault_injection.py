@@ -21,7 +21,7 @@ from hookbus.requests import Request
 from hookbus.run import Run
 from hookbus.testing.training import fake_training
 
-__all__ = ["EXPECTED", "run_with_faults", "scores_of", "train_with_faults"]
+__all__ = ["EXPECTED", "run_with_faults", "get_scores", "train_with_faults"]
 
 EXPECTED: Mapping[str, list[tuple[int, float]]] = {
     "train/loss": [(step, float(step)) for step in range(1, 11)],
@@ -33,10 +33,12 @@ EXPECTED: Mapping[str, list[tuple[int, float]]] = {
 CHECKPOINT_AT = 4
 
 
-TRAIN = f"import json, sys; from {__name__} import train_with_faults; train_with_faults(**json.loads(sys.argv[1]))"
+TRAIN_SCRIPT = (
+    f"import json, sys; from {__name__} import train_with_faults; train_with_faults(**json.loads(sys.argv[1]))"
+)
 
 
-def scores_of(epoch: int) -> dict[str, float]:
+def get_scores(epoch: int) -> dict[str, float]:
     """Return the results of the validation after an epoch, starting at 1."""
     return {"accuracy": 0.625 + epoch / 8}
 
@@ -58,7 +60,7 @@ def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path
     """
     hook = f"{cls.__module__}:{cls.__qualname__}"
     arguments = json.dumps({"hook": hook, "settings": dict(settings), "work_dir": str(work_dir), **faults})
-    command = [sys.executable, "-c", TRAIN, arguments]
+    command = [sys.executable, "-c", TRAIN_SCRIPT, arguments]
     process = subprocess.run(
         command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -96,14 +98,14 @@ def train_with_faults(
     # A short pause between attempts to write, so that the retry after the full disk happens during the training.
     patient_cls = type(name, (cls,), {"pause": 0.05})
     recorder = patient_cls({**settings, "interval": 1}, name=cls({**settings}).name)
-    hooks = [recorder, Save(), Kill(kill_at, settle), FullDisk(full_at, free_at)]
+    hooks = [recorder, SaveCheckpoint(), KillProcess(kill_at, settle), LimitFileSize(full_at, free_at)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HookWarning)
-        fake_training(hooks, batches=5, losses=float, scores=scores_of, work_dir=work_dir)
+        fake_training(hooks, batches=5, losses=float, scores=get_scores, work_dir=work_dir)
     print(json.dumps([str(warning.message) for warning in caught if issubclass(warning.category, HookWarning)]))  # noqa: T201
 
 
-class Save(Hook):
+class SaveCheckpoint(Hook):
     """Write a checkpoint at one iteration."""
 
     def after_train_iter(self, run: Run) -> None:
@@ -123,7 +125,7 @@ class Save(Hook):
         return False
 
 
-class Kill(Hook):
+class KillProcess(Hook):
     """Kill the process without cleanup, as a machine failure does.
 
     Args:
@@ -144,7 +146,7 @@ class Kill(Hook):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class FullDisk(Hook):
+class LimitFileSize(Hook):
     """Limit the size of files for some iterations, which has the effect of a full disk.
 
     Args:
@@ -163,11 +165,11 @@ class FullDisk(Hook):
             assert run.work_dir is not None
             logs = run.work_dir.directory("logs")
             sizes = [path.stat().st_size for path in logs.rglob("*") if path.is_file()]
-            _limit(max(sizes) + 20)
+            _set_file_size_limit(max(sizes) + 20)
         elif run.iters_done == self.end and self.end:
             time.sleep(1.0)
-            _limit(resource.RLIM_INFINITY)
+            _set_file_size_limit(resource.RLIM_INFINITY)
 
 
-def _limit(size: int) -> None:
+def _set_file_size_limit(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))

@@ -17,11 +17,11 @@ def fingerprint(value: Any) -> str:
     Bitwise identical values have equal hashes. The order of mappings is significant.
     """
     digest = hashlib.sha256()
-    _feed(digest, value)
+    _update_digest(digest, value)
     return digest.hexdigest()
 
 
-def _feed(digest: Any, value: Any) -> None:
+def _update_digest(digest: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         array = value.detach().cpu().contiguous()
         digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
@@ -29,10 +29,10 @@ def _feed(digest: Any, value: Any) -> None:
     elif isinstance(value, Mapping):
         for key in value:
             digest.update(f"key {key!r}".encode())
-            _feed(digest, value[key])
+            _update_digest(digest, value[key])
     elif isinstance(value, (list, tuple)):
         digest.update(f"{len(value)} items".encode())
         for item in value:
-            _feed(digest, item)
+            _update_digest(digest, item)
     else:
         digest.update(repr(value).encode())

@@ -16,22 +16,22 @@ from torch import Tensor, strided
 
 from hookbus.testing.training import Training
 
-__all__ = ["children", "outliving", "seeded", "shared_with_training", "streams"]
+__all__ = ["child_processes", "leaked_processes", "reseeded_generators", "find_shared_tensor", "rng_states"]
 
-WORDS = 624
+MT_STATE_WORDS = 624
 """Number of 32-bit words in the state of a Mersenne Twister, which are regenerated together."""
 
-LIMIT = 10_000
+MAX_REGENERATIONS = 10_000
 """Maximum number of state regenerations to search, more than a small training can consume."""
 
-PATIENCE = 5.0
+TIMEOUT_S = 5.0
 """Time that a process may take to exit after it was terminated, in seconds."""
 
-PROCESSES = Path("/proc")
+PROC_DIRECTORY = Path("/proc")
 """Process information of the Linux kernel."""
 
 
-def streams() -> dict[str, tuple[Any, ...]]:
+def rng_states() -> dict[str, tuple[Any, ...]]:
     """Return the RNG states of Python and, if imported, NumPy by the name of the seeding function."""
     states: dict[str, tuple[Any, ...]] = {"random.seed": random.getstate()}
     numpy = sys.modules.get("numpy")
@@ -41,34 +41,34 @@ def streams() -> dict[str, tuple[Any, ...]]:
     return states
 
 
-def seeded(before: Mapping[str, tuple[Any, ...]]) -> list[str]:
+def reseeded_generators(before: Mapping[str, tuple[Any, ...]]) -> list[str]:
     """Return the seeding functions that were called since `before` was recorded.
 
     Args:
         before: Result of `streams`.
     """
     # Drawing numbers only advances an RNG; reseeding leads to a state that cannot be reached by drawing.
-    return [name for name, state in streams().items() if name in before and not _is_ahead(state, before[name])]
+    return [name for name, state in rng_states().items() if name in before and not _is_reachable(state, before[name])]
 
 
-def _is_ahead(state: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+def _is_reachable(state: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
     """Return whether a Mersenne Twister reaches a state by drawing from an earlier one."""
     twister = random.Random()
     twister.setstate(before)
-    for _ in range(LIMIT):
-        if twister.getstate()[1][:WORDS] == state[1][:WORDS]:
+    for _ in range(MAX_REGENERATIONS):
+        if twister.getstate()[1][:MT_STATE_WORDS] == state[1][:MT_STATE_WORDS]:
             return True
-        twister.getrandbits(32 * WORDS)
+        twister.getrandbits(32 * MT_STATE_WORDS)
     return False
 
 
-def children() -> dict[int, str]:
+def child_processes() -> dict[int, str]:
     """Return the running child processes of this process: names by process ID.
 
     Linux lists all of them; on other systems only those of `multiprocessing` are known.
     """
     names = {process.pid: process.name for process in multiprocessing.active_children() if process.pid is not None}
-    for stat_file in PROCESSES.glob("[0-9]*/stat"):
+    for stat_file in PROC_DIRECTORY.glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has exited in the meantime
             # The name of the process is in parentheses and may contain spaces.
             name, _, fields = stat_file.read_text().partition("(")[2].rpartition(")")
@@ -78,38 +78,38 @@ def children() -> dict[int, str]:
     return names
 
 
-def outliving(before: Mapping[int, str]) -> list[str]:
+def leaked_processes(before: Mapping[int, str]) -> list[str]:
     """Return the names of processes that started after `before` and do not exit within `PATIENCE` seconds.
 
     Args:
         before: Result of `children`.
     """
-    end = time.monotonic() + PATIENCE
-    while (leaked := [name for pid, name in children().items() if pid not in before]) and time.monotonic() < end:
+    end = time.monotonic() + TIMEOUT_S
+    while (leaked := [name for pid, name in child_processes().items() if pid not in before]) and time.monotonic() < end:
         time.sleep(0.02)
     return leaked
 
 
-def shared_with_training(state: Any, training: Training) -> str | None:
+def find_shared_tensor(state: Any, training: Training) -> str | None:
     """Return the path of a tensor in a state that shares memory with the model or the optimizer, or None."""
     optimizer = training.run.optimizer
-    optimizer_tensors = [] if optimizer is None else list(_tensors(list(optimizer.state.values())))
+    optimizer_tensors = [] if optimizer is None else list(_iter_tensors(list(optimizer.state.values())))
     addresses = {
-        _memory(tensor)
+        _data_pointer(tensor)
         for tensor in (*training.model.state_dict(keep_vars=True).values(), *(t for _, t in optimizer_tensors))
     }
-    return next((place for place, tensor in _tensors(state) if _memory(tensor) in addresses - {0}), None)
+    return next((place for place, tensor in _iter_tensors(state) if _data_pointer(tensor) in addresses - {0}), None)
 
 
-def _tensors(value: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
+def _iter_tensors(value: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
     """Iterate over the tensors in nested containers with their paths, such as `['best'][0]`."""
     if isinstance(value, Tensor):
         yield place, value
     elif isinstance(value, (Mapping, list, tuple)):
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _tensors(item, f"{place}[{key!r}]")
+            yield from _iter_tensors(item, f"{place}[{key!r}]")
 
 
-def _memory(tensor: Tensor) -> int:
+def _data_pointer(tensor: Tensor) -> int:
     """Return the data pointer of the storage of a tensor, 0 if it has none."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is strided else 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus.bus import HookBus
 from hookbus.dispatch.table import Order
-from hookbus.dispatch.trace import traced
+from hookbus.dispatch.trace import trace_hooks
 from hookbus.markers import hookimpl
 from hookbus.points import Point
 
@@ -45,7 +45,7 @@ class RecordingBus(HookBus):
         self.calls_made: list[tuple[str, str]] = []
         self._recorders: set[str] = set()
         super().__init__(hooks, order=order)
-        self._tracing = traced(self, self._note_call)
+        self._tracing = trace_hooks(self, self._record_call)
         self._tracing.__enter__()
         self._record(self.points)
 
@@ -59,16 +59,16 @@ class RecordingBus(HookBus):
         self._recorders.add(name)
         self.register(_Recorder(points, self.events), name, priority=-(10**9))
 
-    def _note_call(self, hook: str, point: str) -> None:
+    def _record_call(self, hook: str, point: str) -> None:
         if hook not in self._recorders:
             self.calls_made.append((hook, point))
 
     @property
-    def fired(self) -> list[str]:
+    def emitted_points(self) -> list[str]:
         """Emitted points, in order."""
         return [event.point for event in self.events]
 
-    def arguments(self, point: str) -> list[Mapping[str, Any]]:
+    def get_arguments(self, point: str) -> list[Mapping[str, Any]]:
         """Return the arguments of each emission of a point."""
         return [event.arguments for event in self.events if event.point == point]
 
@@ -78,10 +78,10 @@ class _Recorder:
 
     def __init__(self, points: Iterable[str], events: list[Event]) -> None:
         for point in points:
-            setattr(self, point, hookimpl(_recording(point, events)))
+            setattr(self, point, hookimpl(_make_recorder(point, events)))
 
 
-def _recording(point: str, events: list[Event]) -> Callable[..., None]:
+def _make_recorder(point: str, events: list[Event]) -> Callable[..., None]:
     def record(**arguments: Any) -> None:
         arguments.pop("run", None)
         events.append(Event(point, arguments))

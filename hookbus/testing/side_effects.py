@@ -18,19 +18,32 @@ from hookbus.markers import hookimpl
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
 
-__all__ = ["device_reads", "written_paths"]
+__all__ = ["record_device_reads", "record_file_writes"]
 
-OFTEN = ("iter", "batch", "step")
+ITERATION_UNITS = ("iter", "batch", "step")
 """Units of the points that are emitted in every iteration."""
 
-READS = {"item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "equal", "allclose", "is_nonzero", "masked_select"}
-READS |= {"unique", "unique_consecutive", "bincount"}
-READS |= {f"__{name}__" for name in ("array", "bool", "complex", "contains", "float", "format", "index", "int", "repr")}
+SYNCHRONIZING_FUNCTIONS = {
+    "item",
+    "tolist",
+    "numpy",
+    "cpu",
+    "nonzero",
+    "argwhere",
+    "equal",
+    "allclose",
+    "is_nonzero",
+    "masked_select",
+}
+SYNCHRONIZING_FUNCTIONS |= {"unique", "unique_consecutive", "bincount"}
+SYNCHRONIZING_FUNCTIONS |= {
+    f"__{name}__" for name in ("array", "bool", "complex", "contains", "float", "format", "index", "int", "repr")
+}
 """Tensor functions that return a value to the host and therefore synchronize with the device."""
 
 
 @contextmanager
-def device_reads(bus: HookBus) -> Iterator[list[str]]:
+def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     """Context manager that records device reads of listeners that are called at every iteration.
 
     This includes `train_step`: hooks that wrap it, and PyTorch hooks that they register on the model. Listeners with a
@@ -45,23 +58,23 @@ def device_reads(bus: HookBus) -> Iterator[list[str]]:
     reads: list[str] = []
 
     def wrap(listener: Listener) -> Callable[..., Any]:
-        return _watched(listener.call, _Reads(listener.point, reads, noting=_is_watched(bus, listener)))
+        return _wrap_listener(listener.call, _ReadRecorder(listener.point, reads, noting=_is_recorded(bus, listener)))
 
-    step = _WatchedStep(_Reads("train_step", reads))
+    step = _StepRecorder(_ReadRecorder("train_step", reads))
     bus.register(step, "device_reads", priority=-(10**9))
     try:
-        with bus.wrapped(wrap):
+        with bus.wrap_listeners(wrap):
             yield reads
     finally:
         bus.unregister(step)
 
 
-def _is_watched(bus: HookBus, listener: Listener) -> bool:
-    scheduled = listener.schedule is not None or listener.asks is not None
-    return not scheduled and bus.points[listener.point].unit in OFTEN
+def _is_recorded(bus: HookBus, listener: Listener) -> bool:
+    scheduled = listener.schedule is not None or listener.predicate is not None
+    return not scheduled and bus.points[listener.point].unit in ITERATION_UNITS
 
 
-def _watched(call: Callable[..., Any], mode: _Reads) -> Callable[..., Any]:
+def _wrap_listener(call: Callable[..., Any], mode: _ReadRecorder) -> Callable[..., Any]:
     def watch(*args: Any, **kwargs: Any) -> None:
         with mode.innermost():
             call(*args, **kwargs)
@@ -69,10 +82,10 @@ def _watched(call: Callable[..., Any], mode: _Reads) -> Callable[..., Any]:
     return watch
 
 
-class _WatchedStep:
+class _StepRecorder:
     """Outermost wrapper of the training step."""
 
-    def __init__(self, mode: _Reads) -> None:
+    def __init__(self, mode: _ReadRecorder) -> None:
         self._mode = mode
 
     @hookimpl(wrapper=True, tryfirst=True)
@@ -82,7 +95,7 @@ class _WatchedStep:
             return (yield)
 
 
-class _Reads(TorchFunctionMode):
+class _ReadRecorder(TorchFunctionMode):
     """Record synchronizing functions. Only the innermost of nested modes records.
 
     Args:
@@ -93,55 +106,55 @@ class _Reads(TorchFunctionMode):
 
     def __init__(self, where: str, reads: list[str], noting: bool = True) -> None:
         super().__init__()
-        self._where, self._reads, self._noting = where, reads, noting
+        self._where, self._reads, self._recording = where, reads, noting
 
     @contextmanager
     def innermost(self) -> Iterator[None]:
         """Context manager in which only this mode records."""
-        _open.append(self)
+        _active_modes.append(self)
         try:
             with self:
                 yield
         finally:
-            _open.pop()
+            _active_modes.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if self._noting and self is _open[-1] and _waits(name, args, kwargs or {}):
+        if self._recording and self is _active_modes[-1] and _synchronizes(name, args, kwargs or {}):
             self._reads.append(f"{self._where}: {name}")
         return func(*args, **(kwargs or {}))
 
 
-_open: list[_Reads] = []
+_active_modes: list[_ReadRecorder] = []
 
 
-def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _synchronizes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether a tensor function synchronizes with the device."""
     if name == "to":
-        return _to_host(args[1:], kwargs)
+        return _copies_to_host(args[1:], kwargs)
     if name == "where":
         return len(args) + len(kwargs) == 1  # `torch.where(condition)`: the shape of the result depends on the data
     if name == "__getitem__":
         # The shape of a result of boolean indexing depends on the data.
         return any(getattr(index, "dtype", None) == torch.bool for index in _indices(args[1]))
-    return name in READS
+    return name in SYNCHRONIZING_FUNCTIONS
 
 
 def _indices(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
 
 
-def _to_host(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+def _copies_to_host(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether `tensor.to(...)` blocks until a copy to the host has finished."""
     return any(str(value) == "cpu" for value in (*args, kwargs.get("device"))) and not kwargs.get("non_blocking")
 
 
-_noting: list[set[Path]] = []
+_recorded_writes: list[set[Path]] = []
 """Sets of recorded paths, one per open context."""
 
 
 @contextmanager
-def written_paths() -> Iterator[set[Path]]:
+def record_file_writes() -> Iterator[set[Path]]:
     """Context manager that records the files that this process creates or opens for writing.
 
     Directories are ignored, because libraries create empty cache directories. Only writes through Python are detected,
@@ -150,33 +163,33 @@ def written_paths() -> Iterator[set[Path]]:
     Yields:
         Set of absolute paths, extended while the context is open.
     """
-    _install()
+    _install_audit_hook()
     paths: set[Path] = set()
-    _noting.append(paths)
+    _recorded_writes.append(paths)
     try:
         yield paths
     finally:
-        _noting.pop()
+        _recorded_writes.pop()
 
 
-def _install() -> None:
+def _install_audit_hook() -> None:
     """Install the audit hook once: `sys.addaudithook` hooks cannot be removed."""
     if not _installed:
         _installed.append(True)
-        sys.addaudithook(_note)
+        sys.addaudithook(_record_write)
 
 
 _installed: list[bool] = []
 
 
-def _note(event: str, args: tuple[Any, ...]) -> None:
-    path = _path_written(event, args) if _noting else None
+def _record_write(event: str, args: tuple[Any, ...]) -> None:
+    path = _get_written_path(event, args) if _recorded_writes else None
     if isinstance(path, (str, bytes, os.PathLike)):
-        for recorded in _noting:
+        for recorded in _recorded_writes:
             recorded.add(Path(os.path.abspath(os.fsdecode(path))))
 
 
-def _path_written(event: str, args: tuple[Any, ...]) -> object:
+def _get_written_path(event: str, args: tuple[Any, ...]) -> object:
     """Return the path of a file that an audit event creates or changes, None for other events."""
     if event == "open":
         path, _, flags = args

@@ -12,10 +12,10 @@ from hookbus.bus import HookBus
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
 
-__all__ = ["check_state", "fresh_state", "require"]
+__all__ = ["check_state_dict", "initial_state", "ensure"]
 
 
-def fresh_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:
+def initial_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     """Return the fingerprint of the state of a new instance.
 
     Args:
@@ -25,34 +25,34 @@ def fresh_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     Raises:
         AssertionError: If two new instances have different states.
     """
-    first, second = (fingerprint(_fresh(cls, settings).state_dict()) for _ in range(2))
-    require(
+    first, second = (fingerprint(_new_instance(cls, settings).state_dict()) for _ in range(2))
+    ensure(
         first == second,
         f"{cls.__name__}.state_dict() differs between two new instances. Return a deterministic initial state.",
     )
     return first
 
 
-def check_state(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, new: str) -> None:
+def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, new: str) -> None:
     """Check that a new instance can load the state of a trained instance.
 
     Args:
         cls: Hook class.
         settings: Settings of the new instance.
         hook: Trained instance.
-        new: Result of `fresh_state` before the training.
+        new: Result of `initial_state` before the training.
 
     Raises:
         AssertionError: If a check fails. The message states the reason.
     """
     name = cls.__name__
-    saved = _saved(hook.state_dict(), name)
-    require(
-        fingerprint(hook.state_dict()) == fingerprint(_loaded(saved)),
+    saved = _save(hook.state_dict(), name)
+    ensure(
+        fingerprint(hook.state_dict()) == fingerprint(_load(saved)),
         f"{name}.state_dict() differs between two consecutive calls. Calling it must not change the state.",
     )
-    fresh = _fresh(cls, settings)
-    require(
+    fresh = _new_instance(cls, settings)
+    ensure(
         fingerprint(fresh.state_dict()) == new,
         f"{name}: the state of one instance is part of the state of a new one. Store state on the instance, not on "
         "the class.",
@@ -61,30 +61,30 @@ def check_state(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, new: s
 
 
 def _check_loading(fresh: Hook, saved: bytes, name: str) -> None:
-    loaded = _loaded(saved)
+    loaded = _load(saved)
     fresh.load_state_dict(loaded)
-    require(
-        fingerprint(fresh.state_dict()) == fingerprint(_loaded(saved)),
+    ensure(
+        fingerprint(fresh.state_dict()) == fingerprint(_load(saved)),
         f"{name}: a new instance differs from the state that it loaded. Restore all entries in load_state_dict.",
     )
-    require(
-        fingerprint(loaded) == fingerprint(_loaded(saved)),
+    ensure(
+        fingerprint(loaded) == fingerprint(_load(saved)),
         f"{name}.load_state_dict(state) modifies its argument. Copy the values.",
     )
 
 
-def _fresh(cls: type[Hook], settings: Mapping[str, Any]) -> Hook:
+def _new_instance(cls: type[Hook], settings: Mapping[str, Any]) -> Hook:
     # Registration binds the state to a bus, as in a run.
     fresh = cls(dict(settings))
     HookBus([fresh])
     return fresh
 
 
-def _saved(state: Mapping[str, Any], name: str) -> bytes:
+def _save(state: Mapping[str, Any], name: str) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     try:
-        _loaded(buffer.getvalue())
+        _load(buffer.getvalue())
     except Exception as error:
         raise AssertionError(
             f"{name}.state_dict() contains objects that torch.load(weights_only=True) rejects: {error}"
@@ -92,11 +92,11 @@ def _saved(state: Mapping[str, Any], name: str) -> bytes:
     return buffer.getvalue()
 
 
-def _loaded(saved: bytes) -> Any:
+def _load(saved: bytes) -> Any:
     return torch.load(io.BytesIO(saved), weights_only=True)
 
 
-def require(condition: bool, message: str) -> None:
+def ensure(condition: bool, message: str) -> None:
     """Raise an AssertionError with a message if a condition is false."""
     if not condition:
         raise AssertionError(message)

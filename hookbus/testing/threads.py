@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.testing.back_ends import BackEnd, warnings_in
+from hookbus.testing.back_ends import WriterTestCase, collect_warnings
 from hookbus.testing.training import fake_training
 from hookbus.writers import Writer
 
-__all__ = ["THREAD_PROMISES"]
+__all__ = ["THREAD_REQUIREMENTS"]
 
 
-def _outlives_an_exception_in_the_thread(back_end: BackEnd, work_dir: Path) -> None:
+def _continues_after_thread_error(back_end: WriterTestCase, work_dir: Path) -> None:
     calls = iter(range(100))
 
     def fail_once(writer: Writer, values: Mapping[str, float], step: int) -> None:
@@ -23,26 +23,26 @@ def _outlives_an_exception_in_the_thread(back_end: BackEnd, work_dir: Path) -> N
             raise RuntimeError("unexpected error")
         type(writer).write_scalars(writer, values, step)
 
-    messages = warnings_in(lambda: _train_with(back_end, work_dir, fail_once))
+    messages = collect_warnings(lambda: _train_with(back_end, work_dir, fail_once))
     reported = [text for text in messages if "1 records are missing: 1 numbers" in text]
     assert (len(messages), len(reported)) == (2, 1), f"Expected two warnings for one failed record, got {messages}."
-    assert back_end.curves(work_dir)["train/loss"] == [(k, float(k)) for k in (1, 2, 4, 5, 6, 7, 8, 9, 10)]
+    assert back_end.read_curves(work_dir)["train/loss"] == [(k, float(k)) for k in (1, 2, 4, 5, 6, 7, 8, 9, 10)]
 
 
-def _drops_and_counts_when_it_is_slow(back_end: BackEnd, work_dir: Path) -> None:
+def _drops_records_of_slow_backend(back_end: WriterTestCase, work_dir: Path) -> None:
     def slow(writer: Writer, values: Mapping[str, float], step: int) -> None:
         time.sleep(0.05)
         type(writer).write_scalars(writer, values, step)
 
-    messages = warnings_in(lambda: _train_with(back_end, work_dir, slow, queue_bytes=600, epochs=20, batches=50))
-    curve = back_end.curves(work_dir)["train/loss"]
+    messages = collect_warnings(lambda: _train_with(back_end, work_dir, slow, queue_bytes=600, epochs=20, batches=50))
+    curve = back_end.read_curves(work_dir)["train/loss"]
     counts = [int(count) for count in re.findall(r"(\d+) numbers", messages[-1])]
     assert curve == sorted(set(curve)), "Values are duplicated or out of order."
     missing = f"{len(curve)} of 1000 records were written, but the warnings report another number: {messages}."
     assert (len(messages), counts) == (2, [1000 - len(curve)]), missing
 
 
-def _train_with(back_end: BackEnd, work_dir: Path, write_scalars: Any, **changes: Any) -> None:
+def _train_with(back_end: WriterTestCase, work_dir: Path, write_scalars: Any, **changes: Any) -> None:
     """Train with the hook and a patched `write_scalars` of its writer."""
     training = {"batches": 5, **{key: changes.pop(key) for key in ("epochs", "batches") if key in changes}}
 
@@ -56,13 +56,13 @@ def _train_with(back_end: BackEnd, work_dir: Path, write_scalars: Any, **changes
 
         return make_patched
 
-    hook = back_end.hook()
+    hook = back_end.create_hook()
     cls = type(back_end.cls.__name__, (back_end.cls,), {"writer_factory": factory, **changes})
     fake_training([cls(hook.config, name=hook.name)], losses=float, work_dir=work_dir, **training)
 
 
-THREAD_PROMISES: Mapping[str, Callable[[BackEnd, Path], None]] = {
-    "an exception in the writer thread drops one record": _outlives_an_exception_in_the_thread,
-    "records that a slow backend cannot accept are dropped and counted": _drops_and_counts_when_it_is_slow,
+THREAD_REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
+    "an exception in the writer thread drops one record": _continues_after_thread_error,
+    "records that a slow backend cannot accept are dropped and counted": _drops_records_of_slow_backend,
 }
 """Additional requirements for a `WriterHook`, by description."""

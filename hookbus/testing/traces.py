@@ -14,7 +14,7 @@ import torch
 
 from hookbus.testing.training import Training
 
-__all__ = ["all_kept", "conduct", "hooks_on", "process_settings"]
+__all__ = ["leaks_iterations", "training_state", "count_pytorch_hooks", "process_settings"]
 
 
 def process_settings() -> dict[str, Any]:
@@ -40,7 +40,7 @@ def process_settings() -> dict[str, Any]:
     return settings | {f"the environment variable {name}": value for name, value in variables.items()}
 
 
-def hooks_on(training: Training) -> dict[str, int]:
+def count_pytorch_hooks(training: Training) -> dict[str, int]:
     """Return the number of PyTorch hooks on each module, parameter and optimizer that has any."""
     owners = {f"model.{name}".rstrip("."): module for name, module in training.model.named_modules()}
     counts = {
@@ -50,17 +50,17 @@ def hooks_on(training: Training) -> dict[str, int]:
         # PyTorch has no public API to list the hooks of a module (as of 2.13).
         if kind.endswith("_hooks") and isinstance(handles, Mapping) and handles
     }
-    return counts | dict(_hooks_on_parameters(training.model))
+    return counts | dict(_count_parameter_hooks(training.model))
 
 
-def _hooks_on_parameters(model: torch.nn.Module) -> Iterator[tuple[str, int]]:
+def _count_parameter_hooks(model: torch.nn.Module) -> Iterator[tuple[str, int]]:
     for name, parameter in model.named_parameters():
         for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
             if handles := getattr(parameter, kind):
                 yield f"{kind.strip('_')} of model.{name}", len(handles)
 
 
-def conduct(training: Training) -> dict[str, Any]:
+def training_state(training: Training) -> dict[str, Any]:
     """Return the state of the model and the optimizer at the end of a training, except the weights."""
     model, optimizer = training.model, training.run.optimizer
     assert optimizer is not None
@@ -74,7 +74,7 @@ def conduct(training: Training) -> dict[str, Any]:
     return state
 
 
-def all_kept(training: Training) -> bool:
+def leaks_iterations(training: Training) -> bool:
     """Return whether the batch, the loss or the autograd graph of every iteration is still referenced."""
     # Reference cycles would otherwise be reported as leaks.
     gc.collect()

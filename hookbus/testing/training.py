@@ -74,7 +74,10 @@ def fake_training(
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    loader, validate = _data(batches, batch_size), None if scores is None else lambda run: scores(run.epochs_done)
+    loader, validate = (
+        _make_batches(batches, batch_size),
+        None if scores is None else lambda run: scores(run.epochs_done),
+    )
     train_step = bus.action("train_step", step := _Step(losses, accumulate))
     trained = {"model": model, "optimizer": optimizer, "seed": seed}
     with bus.run(**trained, epochs=epochs, work_dir=work_dir, validate=validate, **options) as run:
@@ -85,10 +88,10 @@ def fake_training(
             if validate is not None:
                 run.request_validation()
             bus.emit("after_train_epoch")
-    return Training(run, model, get_rng_state(), step.seen)
+    return Training(run, model, get_rng_state(), step.references)
 
 
-def _data(batches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
+def _make_batches(batches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
     """Return synthetic batches: inputs of shape (batch_size, 3), and as target whether their sum is positive."""
     inputs = torch.randn(batches, batch_size, 3, generator=torch.Generator().manual_seed(1))
     return [(x, (x.sum(1) > 0).long()) for x in inputs]
@@ -113,7 +116,7 @@ class _Step:
 
     def __init__(self, losses: Callable[[int], float] | None, accumulate: int) -> None:
         self.losses, self.accumulate = losses, accumulate
-        self.seen: list[tuple[weakref.ref[Tensor], ...]] = []
+        self.references: list[tuple[weakref.ref[Tensor], ...]] = []
 
     def __call__(self, run: Run, batch: Any) -> dict[str, Any]:
         """Run the step and emit its events. A hook may skip the iteration after the forward pass."""
@@ -122,14 +125,14 @@ class _Step:
         if run.iters_done % self.accumulate == 0:
             run.optimizer.zero_grad()
         loss = functional.cross_entropy(run.model(batch[0]), batch[1])
-        self.seen.append(tuple(weakref.ref(tensor) for tensor in (loss, *batch)))
+        self.references.append(tuple(weakref.ref(tensor) for tensor in (loss, *batch)))
         outputs = {"loss": loss.detach() if self.losses is None else self.losses(run.iters_done + 1)}
         run.bus.emit("after_forward", batch=batch, outputs=outputs, loss=loss)
         if not run.should_skip_iter:
-            self._learn(run, batch, outputs, loss)
+            self._backward_and_step(run, batch, outputs, loss)
         return outputs
 
-    def _learn(self, run: Run, batch: Any, outputs: dict[str, Any], loss: Tensor) -> None:
+    def _backward_and_step(self, run: Run, batch: Any, outputs: dict[str, Any], loss: Tensor) -> None:
         assert run.optimizer is not None
         loss.backward()
         run.bus.emit("after_backward", batch=batch, outputs=outputs, loss=loss)

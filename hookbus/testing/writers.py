@@ -16,13 +16,13 @@ import torch
 
 from hookbus.hook import Hook
 from hookbus.records.recording import WriterHook
-from hookbus.testing.back_ends import BackEnd, no_warning, same
-from hookbus.testing.fault_injection import EXPECTED, run_with_faults, scores_of
+from hookbus.testing.back_ends import WriterTestCase, forbid_warnings, check_curves
+from hookbus.testing.fault_injection import EXPECTED, run_with_faults, get_scores
 from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.threads import THREAD_PROMISES
+from hookbus.testing.threads import THREAD_REQUIREMENTS
 from hookbus.testing.training import fake_training
 
-__all__ = ["PROMISES", "check_writer"]
+__all__ = ["REQUIREMENTS", "check_writer"]
 
 NAMES = [
     "plain",
@@ -40,7 +40,7 @@ NAMES = [
 SECRET = "a-secret-that-nobody-may-read"
 
 
-def check_writer(back_end: BackEnd) -> None:
+def check_writer(back_end: WriterTestCase) -> None:
     """Check that a hook meets the requirements of this module, each in an empty work directory.
 
     Args:
@@ -49,8 +49,8 @@ def check_writer(back_end: BackEnd) -> None:
     Raises:
         AssertionError: If a requirement is not met. The message names it.
     """
-    threaded = THREAD_PROMISES if issubclass(back_end.cls, WriterHook) else {}
-    for name, requirement in {**PROMISES, **threaded}.items():
+    threaded = THREAD_REQUIREMENTS if issubclass(back_end.cls, WriterHook) else {}
+    for name, requirement in {**REQUIREMENTS, **threaded}.items():
         with tempfile.TemporaryDirectory() as directory:
             try:
                 requirement(back_end, Path(directory))
@@ -63,13 +63,13 @@ def check_writer(back_end: BackEnd) -> None:
 # -- requirements for every hook that writes records -----------------------------------------------
 
 
-def _records_all(back_end: BackEnd, work_dir: Path) -> None:
-    with no_warning():
-        fake_training([back_end.hook()], batches=5, losses=float, scores=scores_of, work_dir=work_dir)
-    same(back_end.curves(work_dir), EXPECTED)
+def _records_all(back_end: WriterTestCase, work_dir: Path) -> None:
+    with forbid_warnings():
+        fake_training([back_end.create_hook()], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
+    check_curves(back_end.read_curves(work_dir), EXPECTED)
 
 
-def _records_numbers_of_every_kind(back_end: BackEnd, work_dir: Path) -> None:
+def _records_all_number_types(back_end: WriterTestCase, work_dir: Path) -> None:
     values = {
         "bf16": torch.tensor(0.5, dtype=torch.bfloat16),
         "half": torch.tensor([0.25], dtype=torch.float16),
@@ -83,135 +83,137 @@ def _records_numbers_of_every_kind(back_end: BackEnd, work_dir: Path) -> None:
         "-inf": -math.inf,
     }
     expected = {name: float(value) for name, value in values.items()}
-    _same_numbers(back_end, work_dir, values, expected)
+    _check_values(back_end, work_dir, values, expected)
 
 
-def _keeps_names_apart(back_end: BackEnd, work_dir: Path) -> None:
+def _keeps_names_distinct(back_end: WriterTestCase, work_dir: Path) -> None:
     values = {f"special/{name}": float(number) for number, name in enumerate(NAMES)}
-    _same_numbers(back_end, work_dir, values, {back_end.stored_name(name): value for name, value in values.items()})
+    _check_values(back_end, work_dir, values, {back_end.backend_name(name): value for name, value in values.items()})
 
 
-def _records_10_000_names(back_end: BackEnd, work_dir: Path) -> None:
+def _records_10_000_names(back_end: WriterTestCase, work_dir: Path) -> None:
     values = {f"many/{number}": float(number) for number in range(10_000)}
-    _same_numbers(back_end, work_dir, values, values)
+    _check_values(back_end, work_dir, values, values)
 
 
-def _goes_on_after_a_kill(back_end: BackEnd, work_dir: Path) -> None:
+def _resumes_after_kill(back_end: WriterTestCase, work_dir: Path) -> None:
     run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=7)
-    _resume(back_end, work_dir)
+    _resume_and_check(back_end, work_dir)
 
 
-def _goes_on_after_a_kill_when_all_was_written(back_end: BackEnd, work_dir: Path) -> None:
+def _resumes_after_kill_with_all_written(back_end: WriterTestCase, work_dir: Path) -> None:
     run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=7, settle=2.0)
-    _resume(back_end, work_dir)
+    _resume_and_check(back_end, work_dir)
 
 
-def _goes_on_when_killed_before_the_first_checkpoint(back_end: BackEnd, work_dir: Path) -> None:
+def _restarts_after_kill_without_checkpoint(back_end: WriterTestCase, work_dir: Path) -> None:
     run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=3, settle=2.0)
-    _resume(back_end, work_dir)
+    _resume_and_check(back_end, work_dir)
 
 
-def _recovers_from_a_full_disk(back_end: BackEnd, work_dir: Path) -> None:
-    if not back_end.own_files:
+def _recovers_from_a_full_disk(back_end: WriterTestCase, work_dir: Path) -> None:
+    if not back_end.writes_own_files:
         return
     messages = run_with_faults(back_end.cls, back_end.settings, work_dir, full_at=4, free_at=7)
     assert len(messages) == 1, f"Expected one warning for a full disk, got {len(messages)}: {messages}"
-    same(back_end.curves(work_dir), EXPECTED)
+    check_curves(back_end.read_curves(work_dir), EXPECTED)
 
 
-def _keeps_what_was_recorded_before_a_crash(back_end: BackEnd, work_dir: Path) -> None:
+def _keeps_records_before_crash(back_end: WriterTestCase, work_dir: Path) -> None:
     def losses(iteration: int) -> float:
         return float(iteration) if iteration < 4 else 1 / 0
 
     try:
-        fake_training([back_end.hook()], batches=5, losses=losses, work_dir=work_dir)
+        fake_training([back_end.create_hook()], batches=5, losses=losses, work_dir=work_dir)
     except ZeroDivisionError:
-        curve = back_end.curves(work_dir).get("train/loss")
+        curve = back_end.read_curves(work_dir).get("train/loss")
         expected = [(1, 1.0), (2, 2.0), (3, 3.0)]
         assert curve == expected, f"Expected the records 1, 2 and 3 from before the crash, got {curve}."
 
 
-def _closes_twice(back_end: BackEnd, work_dir: Path) -> None:
-    hook: Any = back_end.hook()
-    with no_warning():
-        fake_training([hook], batches=5, losses=float, scores=scores_of, work_dir=work_dir)
+def _allows_second_cleanup(back_end: WriterTestCase, work_dir: Path) -> None:
+    hook: Any = back_end.create_hook()
+    with forbid_warnings():
+        fake_training([hook], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
         hook.cleanup()
-    same(back_end.curves(work_dir), EXPECTED)
+    check_curves(back_end.read_curves(work_dir), EXPECTED)
 
 
-def _records_on_updates(back_end: BackEnd, work_dir: Path) -> None:
-    fake_training([back_end.hook()], batches=5, accumulate=2, losses=float, scores=scores_of, work_dir=work_dir)
+def _records_optimizer_steps(back_end: WriterTestCase, work_dir: Path) -> None:
+    fake_training([back_end.create_hook()], batches=5, accumulate=2, losses=float, scores=get_scores, work_dir=work_dir)
     expected = {
         "train/loss": [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5), (5, 9.5)],  # means of losses 1 and 2, 3 and 4, ...
         "lr": [(step, 0.1) for step in range(1, 6)],
         "val/accuracy": [(2, 0.75), (5, 0.875)],  # validations after 5 and 10 iterations
     }
-    same(back_end.curves(work_dir), expected)
+    check_curves(back_end.read_curves(work_dir), expected)
 
 
-def _leaves_the_training_alone(back_end: BackEnd, work_dir: Path) -> None:
-    without = fake_training(scores=scores_of, work_dir=work_dir / "without")
-    with_it = fake_training([back_end.hook()], scores=scores_of, work_dir=work_dir / "with")
+def _preserves_training(back_end: WriterTestCase, work_dir: Path) -> None:
+    without = fake_training(scores=get_scores, work_dir=work_dir / "without")
+    with_it = fake_training([back_end.create_hook()], scores=get_scores, work_dir=work_dir / "with")
     weights_without, weights_with = (fingerprint(training.model.state_dict()) for training in (without, with_it))
     assert weights_without == weights_with, "The weights differ from a training without the hook."
     assert fingerprint(without.rng) == fingerprint(with_it.rng), "The RNG states differ from the ones without it."
 
 
-def _records_on_the_main_rank_only(back_end: BackEnd, work_dir: Path) -> None:
+def _records_on_rank_0_only(back_end: WriterTestCase, work_dir: Path) -> None:
     # Simulates rank 1 of a run without a process group.
     os.environ.update(RANK="1", WORLD_SIZE="2")
     try:
-        fake_training([back_end.hook()], batches=5, losses=float, work_dir=work_dir)
+        fake_training([back_end.create_hook()], batches=5, losses=float, work_dir=work_dir)
     finally:
         del os.environ["RANK"], os.environ["WORLD_SIZE"]
     written = [path for path in work_dir.rglob("*") if path.is_file()]
     assert not written, f"Rank 1 wrote {written}. Write on rank 0 only."
 
 
-def _hides_secrets(back_end: BackEnd, work_dir: Path) -> None:
+def _redacts_secrets(back_end: WriterTestCase, work_dir: Path) -> None:
     config = {
         "lr": 0.1,
         "api_key": SECRET,
         "hooks": [{"type": "x", "token": SECRET, "url": f"http://me:{SECRET}@host/"}],
     }
-    fake_training([back_end.hook()], losses=float, work_dir=work_dir, config=config)
+    fake_training([back_end.create_hook()], losses=float, work_dir=work_dir, config=config)
     leaks = [path for path in work_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert not leaks, f"A secret of the configuration is stored in {leaks}. Redact secrets."
 
 
-def _records_nothing_of_a_sanity_check(back_end: BackEnd, work_dir: Path) -> None:
-    fake_training([back_end.hook(), _Sanity()], batches=5, losses=float, scores=scores_of, work_dir=work_dir)
-    same(back_end.curves(work_dir), EXPECTED)
+def _ignores_sanity_check(back_end: WriterTestCase, work_dir: Path) -> None:
+    fake_training(
+        [back_end.create_hook(), _SanityCheck()], batches=5, losses=float, scores=get_scores, work_dir=work_dir
+    )
+    check_curves(back_end.read_curves(work_dir), EXPECTED)
 
 
-PROMISES: Mapping[str, Callable[[BackEnd, Path], None]] = {
+REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
     "every value is recorded once, in order, training and validation on one axis": _records_all,
-    "numbers of every type, including NaN and infinities, are recorded": _records_numbers_of_every_kind,
-    "names with special characters are recorded and remain distinct": _keeps_names_apart,
+    "numbers of every type, including NaN and infinities, are recorded": _records_all_number_types,
+    "names with special characters are recorded and remain distinct": _keeps_names_distinct,
     "10,000 names are recorded": _records_10_000_names,
-    "a killed run resumes at its checkpoint": _goes_on_after_a_kill,
-    "a killed run resumes if everything was written before the kill": _goes_on_after_a_kill_when_all_was_written,
-    "a killed run restarts if there was no checkpoint": _goes_on_when_killed_before_the_first_checkpoint,
+    "a killed run resumes at its checkpoint": _resumes_after_kill,
+    "a killed run resumes if everything was written before the kill": _resumes_after_kill_with_all_written,
+    "a killed run restarts if there was no checkpoint": _restarts_after_kill_without_checkpoint,
     "writing recovers from a full disk": _recovers_from_a_full_disk,
-    "records from before a crash are written": _keeps_what_was_recorded_before_a_crash,
-    "cleanup can be called twice": _closes_twice,
-    "with accumulation, records are counted in optimizer steps": _records_on_updates,
-    "weights and RNG states equal those of a training without the hook": _leaves_the_training_alone,
-    "only rank 0 writes": _records_on_the_main_rank_only,
-    "secrets are redacted": _hides_secrets,
-    "a validation before training is not recorded": _records_nothing_of_a_sanity_check,
+    "records from before a crash are written": _keeps_records_before_crash,
+    "cleanup can be called twice": _allows_second_cleanup,
+    "with accumulation, records are counted in optimizer steps": _records_optimizer_steps,
+    "weights and RNG states equal those of a training without the hook": _preserves_training,
+    "only rank 0 writes": _records_on_rank_0_only,
+    "secrets are redacted": _redacts_secrets,
+    "a validation before training is not recorded": _ignores_sanity_check,
 }
 """Requirements by description. Each takes the backend and an empty directory."""
 
 
-class _Sanity(Hook):
+class _SanityCheck(Hook):
     """Request a validation before training."""
 
     def before_train(self, run: Any) -> None:
         run.request_validation()
 
 
-class _Numbers(Hook):
+class _LogValues(Hook):
     """Log values once."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -222,21 +224,33 @@ class _Numbers(Hook):
         run.bus.emit("log_scalars", values=self.values)
 
 
-def _same_numbers(back_end: BackEnd, work_dir: Path, values: Mapping[str, Any], expected: Mapping[str, float]) -> None:
-    with no_warning():
-        fake_training([back_end.hook(), _Numbers(values)], epochs=1, batches=1, losses=float, work_dir=work_dir)
-    curves = back_end.curves(work_dir)
-    same({name: curve for name, curve in curves.items() if name not in ("train/loss", "lr")}, _once(expected))
+def _check_values(
+    back_end: WriterTestCase, work_dir: Path, values: Mapping[str, Any], expected: Mapping[str, float]
+) -> None:
+    with forbid_warnings():
+        fake_training(
+            [back_end.create_hook(), _LogValues(values)], epochs=1, batches=1, losses=float, work_dir=work_dir
+        )
+    curves = back_end.read_curves(work_dir)
+    check_curves(
+        {name: curve for name, curve in curves.items() if name not in ("train/loss", "lr")}, _to_curves(expected)
+    )
 
 
-def _once(values: Mapping[str, float]) -> dict[str, list[tuple[int, float]]]:
+def _to_curves(values: Mapping[str, float]) -> dict[str, list[tuple[int, float]]]:
     return {name: [(0, value)] for name, value in values.items()}
 
 
-def _resume(back_end: BackEnd, work_dir: Path) -> None:
+def _resume_and_check(back_end: WriterTestCase, work_dir: Path) -> None:
     """Run the same training again and check that the complete run is recorded."""
-    with no_warning():
+    with forbid_warnings():
         fake_training(
-            [back_end.hook()], batches=5, losses=float, scores=scores_of, work_dir=work_dir, resume="auto", fresh=True
+            [back_end.create_hook()],
+            batches=5,
+            losses=float,
+            scores=get_scores,
+            work_dir=work_dir,
+            resume="auto",
+            fresh=True,
         )
-    same(back_end.curves(work_dir), EXPECTED)
+    check_curves(back_end.read_curves(work_dir), EXPECTED)

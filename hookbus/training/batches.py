@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["detached", "move"]
+__all__ = ["detach_tree", "move_to_device"]
 
 
-def move(batch: Any, device: torch.device) -> Any:
+def move_to_device(batch: Any, device: torch.device) -> Any:
     """Return a batch with all tensors, and all other objects that have a method `to`, on a device.
 
     Tensors are copied with `non_blocking=True`.
@@ -21,17 +21,17 @@ def move(batch: Any, device: torch.device) -> Any:
     # Other objects, such as BatchEncoding of transformers, do not all accept `non_blocking`.
     if hasattr(batch, "to"):
         return batch.to(device)
-    return _with_items(batch, lambda item: move(item, device))
+    return _map_items(batch, lambda item: move_to_device(item, device))
 
 
-def detached(value: Any) -> Any:
+def detach_tree(value: Any) -> Any:
     """Return a nested value with all tensors detached from the autograd graph."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad else value
-    return _with_items(value, detached)
+    return _map_items(value, detach_tree)
 
 
-def _with_items(value: Any, function: Callable[[Any], Any]) -> Any:
+def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
     """Apply a function to the items of a mapping, tuple or list; return any other value unchanged."""
     if isinstance(value, Mapping):
         return {key: function(item) for key, item in value.items()}

@@ -25,30 +25,30 @@ from torch.utils.data import (
 
 from hookbus.errors import LoopError
 from hookbus.training.loaders import (
-    can_be_divided,
-    can_be_rebuilt,
-    dataset_of,
-    epoch_listeners,
+    is_shardable,
+    is_rebuildable,
+    get_dataset,
+    epoch_aware_datasets,
     is_deterministic,
-    length_of,
-    rebuilt,
+    loader_length,
+    clone_loader,
     set_epoch,
-    source_of,
+    index_sampler,
 )
-from hookbus.training.rng import get_rng_state, mix, preserved_rng, set_rng_state
+from hookbus.training.rng import get_rng_state, derive_seed, isolate_rng, set_rng_state
 from hookbus.training.seeding import (
-    Plan,
-    Preparation,
-    PreparedDataset,
+    SeededSampler,
+    DatasetHook,
+    HookedDataset,
     SeededCollate,
     SeededDataset,
-    WorkerStart,
-    prepared,
+    WorkerInit,
+    apply_dataset_hooks,
 )
-from hookbus.training.train_shard import Part
-from hookbus.training.workers import read
+from hookbus.training.train_shard import TrainShard
+from hookbus.training.workers import iter_loader
 
-__all__ = ["Feed", "Splits", "feed_of"]
+__all__ = ["ResumableLoader", "Splits", "make_resumable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Splits:
     num_classes: int | None = None
 
 
-class Feed(Protocol):
+class ResumableLoader(Protocol):
     """Loader that can be read from any position of any epoch.
 
     Attributes:
@@ -95,9 +95,9 @@ class Feed(Protocol):
         """Restore the state returned by `state_dict()`."""
 
 
-def feed_of(
-    loader: Iterable[Any], seed: int, dataset_hooks: Sequence[Preparation] = (), shard: Part | None = None
-) -> Feed:
+def make_resumable(
+    loader: Iterable[Any], seed: int, dataset_hooks: Sequence[DatasetHook] = (), shard: TrainShard | None = None
+) -> ResumableLoader:
     """Wrap a loader such that it can be resumed, with the most exact implementation for its type.
 
     Args:
@@ -111,8 +111,8 @@ def feed_of(
         LoopError: If there are dataset hooks and they cannot be called in the workers of the loader.
     """
     saves_position = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-    if not saves_position and can_be_rebuilt(loader):
-        return SeededFeed(loader, seed, dataset_hooks, shard)  # type: ignore[arg-type]
+    if not saves_position and is_rebuildable(loader):
+        return SeededLoader(loader, seed, dataset_hooks, shard)  # type: ignore[arg-type]
     workers: int = getattr(loader, "num_workers", 0)
     if dataset_hooks and workers:
         raise LoopError(
@@ -120,10 +120,10 @@ def feed_of(
             f"without workers, got {type(loader).__name__} with num_workers={workers}. Use a map-style dataset, or set "
             "num_workers=0."
         )
-    return StatefulFeed(loader, dataset_hooks) if saves_position else ReplayFeed(loader, dataset_hooks)
+    return StatefulLoader(loader, dataset_hooks) if saves_position else ReplayLoader(loader, dataset_hooks)
 
 
-class SeededFeed:
+class SeededLoader:
     """Copy of a map-style DataLoader whose order and augmentation depend on seed and epoch only."""
 
     exact = True
@@ -132,38 +132,40 @@ class SeededFeed:
         self,
         loader: DataLoader[Any],
         seed: int,
-        dataset_hooks: Sequence[Preparation] = (),
-        shard: Part | None = None,
+        dataset_hooks: Sequence[DatasetHook] = (),
+        shard: TrainShard | None = None,
     ) -> None:
         self._loader, self._seed = loader, seed
         self._generator = torch.Generator()
-        shard = shard if can_be_divided(loader) else None
-        self.length = length_of(loader, shard)
+        shard = shard if is_shardable(loader) else None
+        self.length = loader_length(loader, shard)
         # Persistent workers keep their copy of the dataset, so `set_epoch` has to be called in the workers.
-        if loader.persistent_workers and epoch_listeners(loader.dataset):
-            dataset_hooks = [TellsEpoch(), *dataset_hooks]
+        if loader.persistent_workers and epoch_aware_datasets(loader.dataset):
+            dataset_hooks = [EpochAwareWorker(), *dataset_hooks]
         # The default collate functions draw no random numbers, so deterministic datasets are read without wrappers.
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed, batched = collates or not is_deterministic(loader.dataset), loader.batch_sampler is not None
-        self._plan = Plan(source_of(loader), batched=batched, keyed=keyed, numbered=bool(dataset_hooks), shard=shard)
+        self._sampler = SeededSampler(
+            index_sampler(loader), batched=batched, keyed=keyed, numbered=bool(dataset_hooks), shard=shard
+        )
         dataset: Any = SeededDataset(loader.dataset, seed, for_collate=collates) if keyed else loader.dataset
-        self._rebuilt = rebuilt(
+        self._seeded_loader = clone_loader(
             loader,
-            self._plan,
-            dataset=PreparedDataset(dataset, dataset_hooks) if dataset_hooks else dataset,
+            self._sampler,
+            dataset=HookedDataset(dataset, dataset_hooks) if dataset_hooks else dataset,
             collate_fn=SeededCollate(loader.collate_fn) if collates else loader.collate_fn,
             generator=self._generator,
-            worker_init_fn=WorkerStart(loader.worker_init_fn),
+            worker_init_fn=WorkerInit(loader.worker_init_fn),
         )
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
-        seed = mix(self._seed, epoch)
+        seed = derive_seed(self._seed, epoch)
         # Before the order is sampled: the length and the order of a sampler may depend on the epoch.
         set_epoch(self._loader, epoch)
-        self.length = self._plan.draw(epoch, skip, seed, iteration)
+        self.length = self._sampler.sample_order(epoch, skip, seed, iteration)
         # DataLoader draws the base seed of its workers from this generator, and would otherwise advance the global RNG.
         self._generator.manual_seed(seed)
-        return read(self._rebuilt)
+        return iter_loader(self._seeded_loader)
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -172,111 +174,113 @@ class SeededFeed:
         """Do nothing: epoch and position determine the batches."""
 
 
-class StatefulFeed:
+class StatefulLoader:
     """Loader that saves its own position, such as torchdata's StatefulDataLoader."""
 
     exact = True
 
-    def __init__(self, loader: Any, dataset_hooks: Sequence[Preparation] = ()) -> None:
+    def __init__(self, loader: Any, dataset_hooks: Sequence[DatasetHook] = ()) -> None:
         self._loader, self._dataset_hooks = loader, dataset_hooks
-        self.length = length_of(loader)
-        self._inside = False  # whether the loader is positioned in an epoch that it has not finished
-        self._restored: Any = None
+        self.length = loader_length(loader)
+        self._in_epoch = False  # whether the loader is positioned in an epoch that it has not finished
+        self._restored_state: Any = None
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
         if not self._dataset_hooks:
-            return self._batches(epoch, skip)
-        return prepared(self._batches(epoch, skip), dataset_of(self._loader), self._dataset_hooks, epoch, iteration)
+            return self._iter_batches(epoch, skip)
+        return apply_dataset_hooks(
+            self._iter_batches(epoch, skip), get_dataset(self._loader), self._dataset_hooks, epoch, iteration
+        )
 
-    def _batches(self, epoch: int, skip: int) -> Iterator[Any]:
-        restored, self._restored = self._restored, None
+    def _iter_batches(self, epoch: int, skip: int) -> Iterator[Any]:
+        restored, self._restored_state = self._restored_state, None
         set_epoch(self._loader, epoch)
         if restored is None:
-            return self._followed(islice(read(self._loader), skip, None))
+            return self._track_epoch(islice(iter_loader(self._loader), skip, None))
         self._loader.load_state_dict(restored)
         # The saved position is in an epoch that the run ended early. The first iterator after `load_state_dict`
         # continues that epoch, so it is created and discarded.
-        if self._inside and not skip:
-            self._begun_again()
+        if self._in_epoch and not skip:
+            self._recreate_iterator()
             set_epoch(self._loader, epoch)
         if not skip:
-            return self._followed(read(self._loader))
-        batches = self._followed(self._begun_again())
+            return self._track_epoch(iter_loader(self._loader))
+        batches = self._track_epoch(self._recreate_iterator())
         # Some loaders start the next epoch if the saved position is the end of an epoch.
         return islice(batches, 0) if skip == self.length else batches
 
-    def _begun_again(self) -> Iterator[Any]:
+    def _recreate_iterator(self) -> Iterator[Any]:
         """Recreate an iterator that the uninterrupted run has created already, without advancing the RNGs again."""
-        with preserved_rng():
-            return read(self._loader)
+        with isolate_rng():
+            return iter_loader(self._loader)
 
-    def _followed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._inside = True
+    def _track_epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._in_epoch = True
         yield from batches
-        self._inside = False
+        self._in_epoch = False
 
     def state_dict(self) -> dict[str, Any]:
         # A restored state that has not been used yet: the loader itself is still at its start.
-        if self._restored is not None:
-            return {"loader": self._restored, "inside": self._inside}
-        return {"loader": self._loader.state_dict(), "inside": self._inside}
+        if self._restored_state is not None:
+            return {"loader": self._restored_state, "inside": self._in_epoch}
+        return {"loader": self._loader.state_dict(), "inside": self._in_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._restored, self._inside = state.get("loader"), state.get("inside", False)
+        self._restored_state, self._in_epoch = state.get("loader"), state.get("inside", False)
 
 
-class ReplayFeed:
+class ReplayLoader:
     """Any other iterable, whose position is reached by reading the batches before it."""
 
     exact = False
 
-    def __init__(self, loader: Iterable[Any], dataset_hooks: Sequence[Preparation] = ()) -> None:
+    def __init__(self, loader: Iterable[Any], dataset_hooks: Sequence[DatasetHook] = ()) -> None:
         self._loader, self._dataset_hooks = loader, dataset_hooks
-        self.length = length_of(loader)
-        self._epoch_began: dict[str, Any] | None = None  # RNG states at the start of the epoch
+        self.length = loader_length(loader)
+        self._epoch_start_rng: dict[str, Any] | None = None  # RNG states at the start of the epoch
 
     def batches(self, epoch: int, skip: int, iteration: int = 0) -> Iterator[Any]:
-        if skip and self._epoch_began is not None:
-            return self._replayed(epoch, skip, iteration, self._epoch_began)
-        self._epoch_began = get_rng_state()
-        return islice(self._begun(epoch, iteration - skip), skip, None)
+        if skip and self._epoch_start_rng is not None:
+            return self._replay(epoch, skip, iteration, self._epoch_start_rng)
+        self._epoch_start_rng = get_rng_state()
+        return islice(self._start_epoch(epoch, iteration - skip), skip, None)
 
-    def _replayed(self, epoch: int, skip: int, iteration: int, began: dict[str, Any]) -> Iterator[Any]:
+    def _replay(self, epoch: int, skip: int, iteration: int, began: dict[str, Any]) -> Iterator[Any]:
         # Batches are read with the RNG states of the start of the epoch, so that the loader draws the same order.
         # The states of the checkpoint are restored afterwards.
-        with preserved_rng():
+        with isolate_rng():
             set_rng_state(began)
-            batches = self._begun(epoch, iteration - skip)
+            batches = self._start_epoch(epoch, iteration - skip)
             for _ in islice(batches, skip):
                 pass
         return batches
 
-    def _begun(self, epoch: int, first: int) -> Iterator[Any]:
+    def _start_epoch(self, epoch: int, first: int) -> Iterator[Any]:
         """Return an iterator over all batches of the epoch; `first` is the iteration of the first batch."""
         set_epoch(self._loader, epoch)
-        batches = read(self._loader)
+        batches = iter_loader(self._loader)
         if not self._dataset_hooks:
             return batches
-        return prepared(batches, dataset_of(self._loader), self._dataset_hooks, epoch, first)
+        return apply_dataset_hooks(batches, get_dataset(self._loader), self._dataset_hooks, epoch, first)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._epoch_began is None else {"epoch_began": self._epoch_began}
+        return {} if self._epoch_start_rng is None else {"epoch_began": self._epoch_start_rng}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._epoch_began = state.get("epoch_began")
+        self._epoch_start_rng = state.get("epoch_began")
 
 
-class TellsEpoch:
+class EpochAwareWorker:
     """Dataset hook that calls `set_epoch` of the datasets in a persistent worker, once per epoch.
 
     A persistent worker keeps its copy of the datasets, so calls in the main process do not reach it.
     """
 
     def __init__(self) -> None:
-        self._told: int | None = None
+        self._last_epoch: int | None = None
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
-        if epoch != self._told:
-            self._told = epoch
-            for listener in epoch_listeners(dataset):
+        if epoch != self._last_epoch:
+            self._last_epoch = epoch
+            for listener in epoch_aware_datasets(dataset):
                 listener.set_epoch(epoch)

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
 
-from hookbus.training.loaders import can_be_rebuilt, rebuilt, source_of
-from hookbus.training.seeding import Plan
+from hookbus.training.loaders import is_rebuildable, clone_loader, index_sampler
+from hookbus.training.seeding import SeededSampler
 
-__all__ = ["Share", "share_of"]
+__all__ = ["StridedSampler", "shard_loader"]
 
 
-def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[Any] | None:
+def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[Any] | None:
     """Return a copy of a loader that reads the batches `rank`, `rank + world_size`, ... only.
 
     A torch DistributedSampler, which pads, is replaced with a sequential sampler of the full dataset.
@@ -33,15 +33,15 @@ def share_of(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[A
         The loader of this rank. None if the loader cannot be sharded, because it is not a map-style DataLoader or its
         sampler shards the data already (it has an attribute `num_replicas`).
     """
-    if not can_be_rebuilt(loader):
+    if not is_rebuildable(loader):
         return None
-    batched, source = loader.batch_sampler is not None, _whole_source_of(loader)
+    batched, source = loader.batch_sampler is not None, _get_full_sampler(loader)
     if source is None:
         return None
-    return rebuilt(loader, Share(source, batched=batched, first=rank, every=world_size, seed=seed))
+    return clone_loader(loader, StridedSampler(source, batched=batched, first=rank, every=world_size, seed=seed))
 
 
-class Share(Sampler[Any]):
+class StridedSampler(Sampler[Any]):
     """Every n-th step of a sampler or batch sampler, from a first step on.
 
     Args:
@@ -54,20 +54,20 @@ class Share(Sampler[Any]):
 
     def __init__(self, source: Any, *, batched: bool, first: int, every: int, seed: int) -> None:
         self._source, self._first, self._every, self._seed = source, first, every, seed
-        self._plan = Plan(source, batched=batched, keyed=False)
+        self._sampler = SeededSampler(source, batched=batched, keyed=False)
 
     def __iter__(self) -> Iterator[Any]:
         # The same epoch and seed each time, so that all ranks agree on the order without communication.
-        self._plan.draw(0, 0, self._seed)
-        return islice(iter(self._plan), self._first, None, self._every)
+        self._sampler.sample_order(0, 0, self._seed)
+        return islice(iter(self._sampler), self._first, None, self._every)
 
     def __len__(self) -> int:
         return len(range(self._first, len(self._source), self._every))
 
 
-def _whole_source_of(loader: DataLoader[Any]) -> Any:
+def _get_full_sampler(loader: DataLoader[Any]) -> Any:
     """Return the sampler of the full dataset, or None if the loader shards the data itself."""
-    source = source_of(loader)
+    source = index_sampler(loader)
     sampler = source if loader.batch_sampler is None else getattr(source, "sampler", source)
     if isinstance(sampler, DistributedSampler):
         # Its padding evaluates some samples twice, which changes the results.

@@ -15,20 +15,28 @@ from torch import nn
 
 from hookbus.errors import LoopError, MetricError
 from hookbus.metrics import is_scalar, to_float
-from hookbus.training.batches import move
-from hookbus.training.eval_shard import share_of
-from hookbus.training.rng import preserved_rng
-from hookbus.training.scores import Score, combine, targets_in
-from hookbus.training.workers import read
+from hookbus.training.batches import move_to_device
+from hookbus.training.eval_shard import shard_loader
+from hookbus.training.rng import isolate_rng
+from hookbus.training.scores import EvalMetric, sync, get_targets
+from hookbus.training.workers import iter_loader
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["begin_scores", "evaluating", "judge", "named_loaders", "preserved_modes", "results_of", "update_scores"]
+__all__ = [
+    "reset_metrics",
+    "eval_mode",
+    "evaluate",
+    "named_loaders",
+    "preserve_training_modes",
+    "compute_metrics",
+    "update_metrics",
+]
 
 
 @contextmanager
-def evaluating(model: nn.Module | None) -> Iterator[None]:
+def eval_mode(model: nn.Module | None) -> Iterator[None]:
     """Set the model to evaluation mode and disable gradients inside the context.
 
     The training mode of every module, the gradient mode and the RNG states are restored on exit.
@@ -36,14 +44,14 @@ def evaluating(model: nn.Module | None) -> Iterator[None]:
     Args:
         model: The model to evaluate, or None if the loop has no model.
     """
-    with preserved_rng(), torch.no_grad(), nullcontext() if model is None else preserved_modes(model):
+    with isolate_rng(), torch.no_grad(), nullcontext() if model is None else preserve_training_modes(model):
         if model is not None:
             model.eval()
         yield
 
 
 @contextmanager
-def preserved_modes(model: nn.Module) -> Iterator[None]:
+def preserve_training_modes(model: nn.Module) -> Iterator[None]:
     """Restore the training mode of every module of the model on exit."""
     # `model.train()` on exit would also put modules into training mode that the user has frozen with `eval()`.
     modes = [(module, module.training) for module in model.modules()]
@@ -54,8 +62,8 @@ def preserved_modes(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def judge(
-    run: Run, stage: Literal["val", "test"], loaders: Any, metrics: Mapping[str, Score], device: torch.device
+def evaluate(
+    run: Run, stage: Literal["val", "test"], loaders: Any, metrics: Mapping[str, EvalMetric], device: torch.device
 ) -> None:
     """Evaluate the model on each loader and emit the evaluation events.
 
@@ -79,12 +87,12 @@ def judge(
             "to loader."
         )
     if run.trainer is not None:
-        run.trainer.steps.begin_judging(run.ranks)
+        run.trainer.steps.prepare_eval(run.ranks)
     for name, loader in pairs:
         run.bus.fire(f"before_{stage}_epoch", dataloader_name=name)
-        _judge_loader(run, stage, name, loader, metrics, device)
-        results = _results_of_all(run, metrics)
-        # Metrics such as `OverAll` keep all outputs, whose memory the listeners of the next event may need.
+        _evaluate_loader(run, stage, name, loader, metrics, device)
+        results = _compute_synced_metrics(run, metrics)
+        # Metrics such as `EpochMetric` keep all outputs, whose memory the listeners of the next event may need.
         for metric in metrics.values():
             metric.reset()
         run.bus.fire(f"after_{stage}_epoch", metrics=results, dataloader_name=name)
@@ -95,7 +103,7 @@ def named_loaders(loaders: Any) -> list[tuple[str | None, Iterable[Any]]]:
     return list(loaders.items()) if isinstance(loaders, Mapping) else [(None, loaders)]
 
 
-def begin_scores(metrics: Mapping[str, Score], device: torch.device) -> None:
+def reset_metrics(metrics: Mapping[str, EvalMetric], device: torch.device) -> None:
     """Reset metrics and move them to a device."""
     for metric in metrics.values():
         # A torchmetrics object stores its state on its own device, which has to be the device of the batches.
@@ -104,7 +112,7 @@ def begin_scores(metrics: Mapping[str, Score], device: torch.device) -> None:
         metric.reset()
 
 
-def results_of(metrics: Mapping[str, Score]) -> dict[str, Any]:
+def compute_metrics(metrics: Mapping[str, EvalMetric]) -> dict[str, Any]:
     """Compute metrics and return their results by name.
 
     A metric that returns a mapping contributes each item under its key instead of the name of the metric.
@@ -112,21 +120,21 @@ def results_of(metrics: Mapping[str, Score]) -> dict[str, Any]:
     Raises:
         MetricError: If a result is not a single number.
     """
-    return {name: value for item in metrics.items() for name, value in _results(*item)}
+    return {name: value for item in metrics.items() for name, value in _get_results(*item)}
 
 
-def _results_of_all(run: Run, metrics: Mapping[str, Score]) -> dict[str, Any]:
+def _compute_synced_metrics(run: Run, metrics: Mapping[str, EvalMetric]) -> dict[str, Any]:
     """Return the results over all ranks, on every rank."""
     ranks = run.ranks
     if ranks.world_size == 1:
-        return results_of(metrics)
-    combine(metrics, ranks)
+        return compute_metrics(metrics)
+    sync(metrics, ranks)
     # Rank 0 is assigned the first batch. Other ranks may have none, and some metrics cannot be computed without any.
-    results = {name: to_float(value) for name, value in results_of(metrics).items()} if ranks.is_main else {}
+    results = {name: to_float(value) for name, value in compute_metrics(metrics).items()} if ranks.is_main else {}
     return ranks.broadcast("metric results", results)
 
 
-def update_scores(metrics: Mapping[str, Score], batch: Any, outputs: Any) -> None:
+def update_metrics(metrics: Mapping[str, EvalMetric], batch: Any, outputs: Any) -> None:
     """Update metrics with one batch.
 
     Args:
@@ -138,7 +146,7 @@ def update_scores(metrics: Mapping[str, Score], batch: Any, outputs: Any) -> Non
         LoopError: If the output or the targets are missing.
     """
     output = outputs.get("output", outputs.get("logits")) if isinstance(outputs, Mapping) else outputs
-    targets = targets_in(batch)
+    targets = get_targets(batch)
     if output is None or targets is None:
         missing = "output of the model is" if output is None else "targets are"
         raise LoopError(
@@ -150,16 +158,16 @@ def update_scores(metrics: Mapping[str, Score], batch: Any, outputs: Any) -> Non
         metric.update(output, targets)
 
 
-def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
+def _shard_loader(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
     """Return the batches of this rank: all of them if there is one rank or if the user shards the data."""
     ranks = run.ranks
-    if ranks.world_size == 1 or (run.trainer is not None and run.trainer.part is None):
+    if ranks.world_size == 1 or (run.trainer is not None and run.trainer.train_shard is None):
         return loader
-    make = partial(share_of, loader, ranks.rank, ranks.world_size, run.seed)
+    make = partial(shard_loader, loader, ranks.rank, ranks.world_size, run.seed)
     # Cached if the loader has persistent workers: a new loader would start new ones for each validation.
-    shard: Iterable[Any] | None = run.validations.kept(loader, make)
+    shard: Iterable[Any] | None = run.validations.cached_loader(loader, make)
     if shard is None:
-        run.validations.tell_once(
+        run.validations.warn_once(
             "The evaluation loader (%s) cannot be sharded: each of the %s ranks reads all of its batches. Use a "
             "sampler that shards the data; otherwise samples are counted more than once.",
             type(loader).__name__,
@@ -168,21 +176,26 @@ def _share_of(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
     return loader if shard is None else shard
 
 
-def _judge_loader(
-    run: Run, stage: str, name: str | None, loader: Iterable[Any], metrics: Mapping[str, Score], device: torch.device
+def _evaluate_loader(
+    run: Run,
+    stage: str,
+    name: str | None,
+    loader: Iterable[Any],
+    metrics: Mapping[str, EvalMetric],
+    device: torch.device,
 ) -> None:
     fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{stage}_step"), -1
-    begin_scores(metrics, device)
-    for batch_idx, batch in enumerate(read(_share_of(run, loader))):
+    reset_metrics(metrics, device)
+    for batch_idx, batch in enumerate(iter_loader(_shard_loader(run, loader))):
         if device.type != "cpu":
-            batch = move(batch, device)
+            batch = move_to_device(batch, device)
         fire(f"before_{stage}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)
         outputs = step(run, batch)
         if metrics:
-            update_scores(metrics, batch, outputs)
+            update_metrics(metrics, batch, outputs)
         fire(f"after_{stage}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
     # A rank without batches is valid, so the count is summed over ranks; all ranks then raise the same error.
-    if not sum(run.ranks.gather("evaluated batches", batch_idx + 1)):
+    if not sum(run.ranks.all_gather("evaluated batches", batch_idx + 1)):
         which = f" {name!r}" if name else ""
         raise LoopError(
             f"{stage}_loader{which}: expected at least one batch, got none. Pass a loader that yields batches in every "
@@ -190,7 +203,7 @@ def _judge_loader(
         )
 
 
-def _results(name: str, metric: Score) -> list[tuple[str, Any]]:
+def _get_results(name: str, metric: EvalMetric) -> list[tuple[str, Any]]:
     result = metric.compute()
     values = result if isinstance(result, Mapping) else {name: result}
     for key, value in values.items():

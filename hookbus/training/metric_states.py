@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookbus.training.batches import move
+from hookbus.training.batches import move_to_device
 
 if TYPE_CHECKING:
-    from hookbus.ranks import Ranks
+    from hookbus.ranks import Collectives
 
-__all__ = ["combine_states", "has_states"]
+__all__ = ["sync_torchmetrics", "is_torchmetric"]
 
 
-def has_states(metric: object) -> bool:
+def is_torchmetric(metric: object) -> bool:
     """Whether an object is a torchmetrics metric or contains such metrics."""
-    return isinstance(metric, nn.Module) and bool(_metrics_in(metric))
+    return isinstance(metric, nn.Module) and bool(_find_metrics(metric))
 
 
-def combine_states(name: str, metric: Any, ranks: Ranks) -> None:
+def sync_torchmetrics(name: str, metric: Any, ranks: Collectives) -> None:
     """Replace the states of a torchmetrics metric with the states of all ranks, reduced as the metric defines.
 
     Args:
@@ -36,27 +36,29 @@ def combine_states(name: str, metric: Any, ranks: Ranks) -> None:
     # In a MetricCollection (torchmetrics 1.x), metrics of one compute group share states, which this property copies
     # to all metrics of the group.
     getattr(metric, "metric_state", None)
-    metrics, host = _metrics_in(metric), torch.device("cpu")
-    local = [(module.update_count, move(module.metric_state, host)) for module in metrics]
-    gathered = zip(*ranks.gather(f"{name}: states", local), strict=True)
+    metrics, host = _find_metrics(metric), torch.device("cpu")
+    local = [(module.update_count, move_to_device(module.metric_state, host)) for module in metrics]
+    gathered = zip(*ranks.all_gather(f"{name}: states", local), strict=True)
     for module, rank_states in zip(metrics, gathered, strict=True):
         module.distributed_available_fn = lambda: False  # `compute` would synchronize the combined states again
         # Ranks without batches are excluded: their initial states would change a mean or a minimum.
         if states := [state for count, state in rank_states if count]:
-            _take(module, states)
+            _load_states(module, states)
 
 
-def _metrics_in(metric: nn.Module) -> list[Any]:
+def _find_metrics(metric: nn.Module) -> list[Any]:
     # `_reductions` identifies a Metric without an import of torchmetrics, which is optional.
     return [module for module in metric.modules() if hasattr(module, "_reductions")]
 
 
-def _take(metric: Any, states: Sequence[dict[str, Any]]) -> None:
+def _load_states(metric: Any, states: Sequence[dict[str, Any]]) -> None:
     for name, reduction in metric._reductions.items():
-        setattr(metric, name, _together([move(state[name], metric.device) for state in states], reduction))
+        setattr(
+            metric, name, _reduce_states([move_to_device(state[name], metric.device) for state in states], reduction)
+        )
 
 
-def _together(states: list[Any], reduction: Any) -> Any:
+def _reduce_states(states: list[Any], reduction: Any) -> Any:
     """Return the concatenation of list states, or tensor states reduced as the metric defines."""
     if not isinstance(states[0], Tensor):
         return [value for state in states for value in state]

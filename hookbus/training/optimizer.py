@@ -28,18 +28,18 @@ class OptimizerEvents:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._optimizer: Any = None
-        self._pre: Any = None
-        self._post: Any = None
-        self._before_fired = False
-        self._after_fired = run.clock.steps_done  # the step whose `after_optimizer_step` has been emitted
-        self._loop_fires_after = False
+        self._pre_handle: Any = None
+        self._post_handle: Any = None
+        self._before_emitted = False
+        self._after_emitted_step = run.clock.steps_done  # the step whose `after_optimizer_step` has been emitted
+        self._loop_emits_after = False
         self._is_nested = False
-        self._inside: list[int] = []  # the iteration of each call of `step` in progress, outermost first
+        self._open_steps: list[int] = []  # the iteration of each call of `step` in progress, outermost first
 
     @property
-    def attached(self) -> bool:
+    def is_attached(self) -> bool:
         """Whether the step hooks are registered."""
-        return self._post is not None
+        return self._post_handle is not None
 
     def attach(self) -> None:
         """Register the step hooks on the run's optimizer, if there is one and the loop does not count steps itself.
@@ -47,9 +47,9 @@ class OptimizerEvents:
         Raises:
             LoopError: If the optimizer does not support step hooks.
         """
-        if self._run.optimizer is None or self._run.counts_steps or self._post is not None:
+        if self._run.optimizer is None or self._run.counts_steps or self._post_handle is not None:
             return
-        self._optimizer = _innermost(self._run.optimizer)
+        self._optimizer = _unwrap_optimizer(self._run.optimizer)
         if not hasattr(self._optimizer, "register_step_post_hook"):
             raise LoopError(
                 f"optimizer: the steps of {type(self._optimizer).__name__} cannot be counted, because it has no "
@@ -57,86 +57,86 @@ class OptimizerEvents:
                 "after_optimizer_step around each optimizer step, and set counts_steps=True."
             )
         self._is_nested = _has_nested_steps(type(self._optimizer))
-        self._post = self._optimizer.register_step_post_hook(self._after)
-        self.members_changed()
+        self._post_handle = self._optimizer.register_step_post_hook(self._post_step)
+        self.on_hooks_changed()
 
-    def members_changed(self) -> None:
+    def on_hooks_changed(self) -> None:
         """Register the pre-hook, because hooks for `before_optimizer_step` may have been registered on the bus."""
         # The pre-hook removes itself in `_after` if no hook uses it, which saves its call in every optimizer step.
-        if self._post is not None and self._pre is None:
-            self._pre = self._optimizer.register_step_pre_hook(self._before)
+        if self._post_handle is not None and self._pre_handle is None:
+            self._pre_handle = self._optimizer.register_step_pre_hook(self._pre_step)
 
     def detach(self) -> None:
         """Remove the step hooks from the optimizer."""
-        for handle in (self._pre, self._post):
+        for handle in (self._pre_handle, self._post_handle):
             if handle is not None:
                 handle.remove()
-        self._pre = self._post = None
+        self._pre_handle = self._post_handle = None
 
-    def explicit(self, point: str, emitter: Callable[..., None]) -> Callable[..., None]:
+    def manual_emitter(self, point: str, emitter: Callable[..., None]) -> Callable[..., None]:
         """Return an emitter for a loop that emits an optimizer point itself.
 
         Args:
             point: "before_optimizer_step" or "after_optimizer_step".
             emitter: The emitter of the point.
         """
-        if not self.attached:
+        if not self.is_attached:
             return emitter
 
         def before(*arguments: Any) -> None:
-            self._before_fired = self._pre is not None
+            self._before_emitted = self._pre_handle is not None
             emitter(*arguments)
 
         def after(*arguments: Any) -> None:
             # From the second step on, the step hook leaves `after_optimizer_step` to the loop.
-            self._loop_fires_after = True
+            self._loop_emits_after = True
             # Not emitted again for the first step, and not emitted for a step that the gradient scaler skipped.
-            if self._after_fired != self._run.clock.steps_done:
-                self._after_fired = self._run.clock.steps_done
+            if self._after_emitted_step != self._run.clock.steps_done:
+                self._after_emitted_step = self._run.clock.steps_done
                 emitter(*arguments)
 
         return before if point == "before_optimizer_step" else after
 
-    def _before(self, optimizer: Any, *_: Any) -> None:
+    def _pre_step(self, optimizer: Any, *_: Any) -> None:
         run = self._run
-        if self._is_nested and not self._enter():
+        if self._is_nested and not self._enter_step():
             return
-        if _left_out_by_scaler(optimizer):
+        if _is_skipped_by_scaler(optimizer):
             return
         run.clock.stepped = False
-        if not self._before_fired and run.bus.calls.before_optimizer_step:
+        if not self._before_emitted and run.bus.calls.before_optimizer_step:
             run.bus.calls.before_optimizer_step()
-        self._before_fired = False
+        self._before_emitted = False
 
-    def _after(self, optimizer: Any, *_: Any) -> None:
-        if (self._is_nested and not self._leave()) or _left_out_by_scaler(optimizer):
+    def _post_step(self, optimizer: Any, *_: Any) -> None:
+        if (self._is_nested and not self._exit_step()) or _is_skipped_by_scaler(optimizer):
             return
         clock, calls = self._run.clock, self._run.bus.calls
         clock.count_step()
-        if not self._loop_fires_after:
-            self._after_fired = clock.steps_done
+        if not self._loop_emits_after:
+            self._after_emitted_step = clock.steps_done
             if calls.after_optimizer_step:
                 calls.after_optimizer_step()
         # With nested steps, the pre-hook is required for `_enter`.
-        if self._pre is not None and calls.before_optimizer_step is None and not self._is_nested:
-            self._pre.remove()
-            self._pre = None
+        if self._pre_handle is not None and calls.before_optimizer_step is None and not self._is_nested:
+            self._pre_handle.remove()
+            self._pre_handle = None
 
-    def _enter(self) -> bool:
+    def _enter_step(self) -> bool:
         """Record the start of a call of `step`. Returns whether it is the outermost one."""
         iteration = self._run.clock.iters_done
         # A call that raised an exception never reaches `_leave`; entries of earlier iterations are such calls.
-        self._inside = [started for started in self._inside if started == iteration]
-        self._inside.append(iteration)
-        return len(self._inside) == 1
+        self._open_steps = [started for started in self._open_steps if started == iteration]
+        self._open_steps.append(iteration)
+        return len(self._open_steps) == 1
 
-    def _leave(self) -> bool:
+    def _exit_step(self) -> bool:
         """Record the end of a call of `step`. Returns whether it was the outermost one."""
-        self._inside.pop()
-        return not self._inside
+        self._open_steps.pop()
+        return not self._open_steps
 
 
-def _innermost(optimizer: Any) -> Any:
+def _unwrap_optimizer(optimizer: Any) -> Any:
     """Return the torch optimizer inside of wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
     while getattr(optimizer, "optimizer", None) is not None:
         optimizer = optimizer.optimizer
@@ -152,7 +152,7 @@ def _has_nested_steps(cls: type) -> bool:
     return sum("step" in vars(optimizer) for optimizer in optimizers) > 1
 
 
-def _left_out_by_scaler(optimizer: Any) -> bool:
+def _is_skipped_by_scaler(optimizer: Any) -> bool:
     """Whether this call of `step` changes no parameters, because the gradients of a fused optimizer overflowed."""
     # GradScaler (torch 2.x) skips `step` of other optimizers, but calls it for fused ones with `found_inf` set.
     found_inf = optimizer.__dict__.get("found_inf")

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hookbus.errors import LoopError
 
-__all__ = ["loss_in", "named", "trainable_loss_in"]
+__all__ = ["extract_loss", "outputs_to_dict", "extract_scalar_loss"]
 
 
-def named(output: Any) -> dict[str, Any]:
+def outputs_to_dict(output: Any) -> dict[str, Any]:
     """Convert the return value of a model to a dictionary.
 
     Args:
@@ -33,7 +33,7 @@ def named(output: Any) -> dict[str, Any]:
     return {"output": output}
 
 
-def loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
+def extract_loss(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     """Return the loss among the outputs.
 
     Args:
@@ -48,13 +48,13 @@ def loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     """
     loss = outputs.get("loss")
     if not isinstance(loss, Tensor):
-        raise LoopError(_no_loss(outputs, loss_fn))
+        raise LoopError(_missing_loss_message(outputs, loss_fn))
     if loss.numel() != 1:
         raise LoopError(f"loss: expected a single number, got shape {tuple(loss.shape)}. Take its mean or sum.")
     return loss
 
 
-def trainable_loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
+def extract_scalar_loss(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     """Return the loss among the outputs for a backward pass.
 
     Args:
@@ -67,7 +67,7 @@ def trainable_loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     Raises:
         LoopError: If the loss is missing, has more than one element, or depends on no trainable parameter.
     """
-    loss = loss_in(outputs, loss_fn)
+    loss = extract_loss(outputs, loss_fn)
     if not loss.requires_grad:
         raise LoopError(
             "loss: does not depend on any parameter that requires a gradient. Remove detach() or no_grad() from the "
@@ -76,8 +76,8 @@ def trainable_loss_in(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     return loss.reshape(())
 
 
-def _no_loss(outputs: Mapping[str, Any], loss_fn: object) -> str:
-    items = ", ".join(f"{name}: {_shape(value)}" for name, value in outputs.items())
+def _missing_loss_message(outputs: Mapping[str, Any], loss_fn: object) -> str:
+    items = ", ".join(f"{name}: {_describe_value(value)}" for name, value in outputs.items())
     # `Steps.forward` calls loss_fn for tuples and lists only, so the usual cause is another type of batch.
     if loss_fn is None:
         fix = (
@@ -89,5 +89,5 @@ def _no_loss(outputs: Mapping[str, Any], loss_fn: object) -> str:
     return f"loss: missing from the outputs of the model, got {{{items}}}. {fix}"
 
 
-def _shape(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

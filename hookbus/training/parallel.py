@@ -13,18 +13,26 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hookbus.errors import ConfigError, did_you_mean
-from hookbus.model.fsdp2 import spread_model, take_main_buffers
+from hookbus.errors import ConfigError, suggest_names
+from hookbus.model.fsdp2 import apply_fsdp, broadcast_buffers
 from hookbus.training.steps import Steps
-from hookbus.training.train_shard import Part
+from hookbus.training.train_shard import TrainShard
 
 if TYPE_CHECKING:
     import torch
 
-    from hookbus.ranks import Ranks
+    from hookbus.ranks import Collectives
     from hookbus.run import Run
 
-__all__ = ["DDPSteps", "Distributed", "SpreadSteps", "check_distributed", "make_steps", "part_of", "spread_if_asked"]
+__all__ = [
+    "DDPSteps",
+    "Distributed",
+    "FSDPSteps",
+    "check_distributed",
+    "build_steps",
+    "train_shard_for",
+    "maybe_apply_fsdp",
+]
 
 Distributed = Literal["ddp", "fsdp2", "none"]
 
@@ -37,11 +45,13 @@ def check_distributed(strategy: str) -> None:
     """
     if strategy not in get_args(Distributed):
         names = ", ".join(map(repr, get_args(Distributed)))
-        hint = did_you_mean(strategy, get_args(Distributed))
+        hint = suggest_names(strategy, get_args(Distributed))
         raise ConfigError([f"distributed: expected one of {names}, got {strategy!r}.{hint}"])
 
 
-def make_steps(strategy: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, Any] | None, **settings: Any) -> Steps:
+def build_steps(
+    strategy: str, ranks: Collectives, model: nn.Module, ddp: Mapping[str, Any] | None, **settings: Any
+) -> Steps:
     """Build the steps of a Trainer, and wrap the model if the strategy requires it.
 
     Args:
@@ -54,16 +64,16 @@ def make_steps(strategy: str, ranks: Ranks, model: nn.Module, ddp: Mapping[str, 
     if ranks.world_size == 1 or strategy == "none":
         return Steps(model, **settings)
     if strategy == "fsdp2":
-        return SpreadSteps(model, **settings)
+        return FSDPSteps(model, **settings)
     if isinstance(model, DistributedDataParallel):
         return DDPSteps(model.module, model, **settings)
     devices = None if settings["device"].type == "cpu" else [settings["device"]]
     return DDPSteps(model, DistributedDataParallel(model, device_ids=devices, **(ddp or {})), **settings)
 
 
-def spread_if_asked(
+def maybe_apply_fsdp(
     strategy: str,
-    ranks: Ranks,
+    ranks: Collectives,
     model: nn.Module,
     optimizer: Any,
     device: torch.device,
@@ -77,7 +87,7 @@ def spread_if_asked(
         model: The model, on its device.
         optimizer: An optimizer, a factory that builds one later, or None.
         device: The device of the model.
-        fsdp2: Options `wrap` and `mesh`, see `hookbus.model.fsdp2.spread_model`.
+        fsdp2: Options `wrap` and `mesh`, see `hookbus.model.fsdp2.apply_fsdp`.
 
     Raises:
         ConfigError: If an option is invalid.
@@ -85,17 +95,17 @@ def spread_if_asked(
     if strategy == "fsdp2" and ranks.world_size > 1:
         # A factory is called after sharding, so its optimizer receives the sharded parameters without an exchange.
         instance = optimizer if hasattr(optimizer, "param_groups") else None
-        spread_model(model, instance, ranks, device, **(fsdp2 or {}))
+        apply_fsdp(model, instance, ranks, device, **(fsdp2 or {}))
 
 
-def part_of(strategy: str, ranks: Ranks) -> Part | None:
+def train_shard_for(strategy: str, ranks: Collectives) -> TrainShard | None:
     """Return the shard of the training data of this rank, or None if the rank reads all data.
 
     Args:
         strategy: "ddp", "fsdp2" or "none". With "none", the user is responsible for sharding the data.
         ranks: The ranks of the run.
     """
-    return None if ranks.world_size == 1 or strategy == "none" else Part(ranks.rank, ranks.world_size)
+    return None if ranks.world_size == 1 or strategy == "none" else TrainShard(ranks.rank, ranks.world_size)
 
 
 class DDPSteps(Steps):
@@ -109,40 +119,40 @@ class DDPSteps(Steps):
 
     def __init__(self, model: nn.Module, wrapper: DistributedDataParallel, **settings: Any) -> None:
         super().__init__(wrapper, **settings)
-        self._bare, self._wrapper = model, wrapper
+        self._unwrapped_model, self._wrapper = model, wrapper
 
-    def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+    def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward; gradients are averaged in the last micro-batch before the optimizer step."""
         if run.accumulated + 1 >= self.accumulate:
-            return super().propagate(run, batch, weight)
+            return super().forward_backward(run, batch, weight)
         # Gradients accumulate locally and are all-reduced once, instead of once per micro-batch.
         with self._wrapper.no_sync():
-            return super().propagate(run, batch, weight)
+            return super().forward_backward(run, batch, weight)
 
-    def begin_judging(self, _ranks: Ranks) -> None:
+    def prepare_eval(self, _ranks: Collectives) -> None:
         """Copy the buffers of rank 0, so that the evaluated model is the model that is saved."""
         # In training, DDP does the same before each forward of the wrapper, which evaluation does not call.
         if self._wrapper.broadcast_buffers:
-            take_main_buffers(self._bare)
+            broadcast_buffers(self._unwrapped_model)
 
     def eval_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Evaluate one batch with the unwrapped model."""
         # A forward of the wrapper may broadcast buffers, and would deadlock if another rank has fewer batches.
-        self.model = self._bare
+        self.model = self._unwrapped_model
         try:
             return super().eval_step(run, batch)
         finally:
             self.model = self._wrapper
 
 
-class SpreadSteps(Steps):
+class FSDPSteps(Steps):
     """Steps of a model with sharded parameters. Its buffers are replicated and copied from rank 0, as in DDP."""
 
-    def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+    def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward with the buffers of rank 0; every backward reduces the gradients."""
-        take_main_buffers(self.model)
-        return super().propagate(run, batch, weight)
+        broadcast_buffers(self.model)
+        return super().forward_backward(run, batch, weight)
 
-    def begin_judging(self, _ranks: Ranks) -> None:
+    def prepare_eval(self, _ranks: Collectives) -> None:
         """Copy the buffers of rank 0, so that the evaluated model is the model that is saved."""
-        take_main_buffers(self.model)
+        broadcast_buffers(self.model)

@@ -14,16 +14,16 @@ from torch.utils.data import Sampler
 
 __all__ = [
     "get_rng_state",
-    "mix",
-    "preserved_rng",
+    "derive_seed",
+    "isolate_rng",
     "seed_everything",
-    "seed_of_rank",
-    "seed_streams",
-    "seeded_sampler",
+    "rank_seed",
+    "seed_rng",
+    "seed_sampler",
     "set_rng_state",
 ]
 
-MASK = (1 << 64) - 1
+MASK_64_BITS = (1 << 64) - 1
 
 
 def get_rng_state() -> dict[str, Any]:
@@ -57,7 +57,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def preserved_rng() -> Iterator[None]:
+def isolate_rng() -> Iterator[None]:
     """Context manager that restores all global RNG states on exit."""
     state = get_rng_state()
     try:
@@ -74,7 +74,7 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def mix(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """Derive a 63-bit seed from integers with splitmix64 (Steele et al. 2014).
 
     The result is the same on all platforms and depends on the order of the numbers.
@@ -84,19 +84,19 @@ def mix(*numbers: int) -> int:
     """
     state = 0
     for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
+        state = (state + number + 0x9E3779B97F4A7C15) & MASK_64_BITS
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64_BITS
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK_64_BITS
         state ^= state >> 31
     return state >> 1  # fits into the signed 64-bit integers of torch
 
 
-def seed_of_rank(seed: int, rank: int) -> int:
+def rank_seed(seed: int, rank: int) -> int:
     """Return the seed of the global RNGs of a rank: the seed of the run on rank 0, a derived seed on other ranks."""
-    return mix(seed, rank) if rank else seed
+    return derive_seed(seed, rank) if rank else seed
 
 
-def seed_streams(seed: int) -> None:
+def seed_rng(seed: int) -> None:
     """Seed the global CPU RNGs, from which datasets and samplers draw."""
     # Not `torch.manual_seed`, which also seeds all devices; this function is called for each sample.
     torch.default_generator.manual_seed(seed)
@@ -106,21 +106,21 @@ def seed_streams(seed: int) -> None:
 
 
 @contextmanager
-def seeded_sampler(source: object, seed: int) -> Iterator[None]:
+def seed_sampler(source: object, seed: int) -> Iterator[None]:
     """Seed all RNGs that a sampler may use, and restore their states on exit.
 
     Args:
         source: The sampler. Generators stored in it, and in samplers nested in it, are seeded as well.
         seed: The seed.
     """
-    with preserved_rng(), ExitStack() as stack:
-        seed_streams(seed)
-        for generator in _generators_of(source):
-            stack.callback(_seeded(generator, seed))
+    with isolate_rng(), ExitStack() as stack:
+        seed_rng(seed)
+        for generator in _find_generators(source):
+            stack.callback(_seed_generator(generator, seed))
         yield
 
 
-def _generators_of(source: object) -> list[Any]:
+def _find_generators(source: object) -> list[Any]:
     """Return the generators stored in a sampler and in samplers nested in it."""
     # By id: samplers may form cycles or share a generator, which must be seeded and restored once.
     samplers, seen = [source], {id(source): source}
@@ -139,7 +139,7 @@ def _is_generator(value: object) -> bool:
     return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def _seeded(generator: Any, seed: int) -> Callable[[], object]:
+def _seed_generator(generator: Any, seed: int) -> Callable[[], object]:
     """Seed a generator and return a function that restores its state."""
     if isinstance(generator, torch.Generator):
         torch_state = generator.get_state()

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hookbus._imports import cause_of
+from hookbus._imports import describe_error
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from hookbus.run import Run
 
-__all__ = ["SchedulerSteps"]
+__all__ = ["LRSchedulerStepper"]
 
 
-class SchedulerSteps:
+class LRSchedulerStepper:
     """Step a learning-rate scheduler at its interval.
 
     Args:
@@ -37,14 +37,14 @@ class SchedulerSteps:
         if interval not in ("epoch", "step"):
             raise ConfigError([f"scheduler_interval: expected 'epoch' or 'step', got {interval!r}."])
         self.scheduler, self.interval = scheduler, interval
-        if monitor is not None and _takes_epoch(scheduler):
+        if monitor is not None and _is_stepped_with_epoch(scheduler):
             raise ConfigError(
                 [f"scheduler_monitor: {type(scheduler).__name__} takes no metric, got {monitor!r}. Remove `monitor`."]
             )
         needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self.monitor = monitor or ("val/loss" if needs_metric else None)
 
-    def try_out(self, steps: int) -> None:
+    def dry_run(self, steps: int) -> None:
         """Step a copy of the scheduler to check that it supports a number of steps.
 
         Schedulers that cannot be copied are not checked.
@@ -55,7 +55,7 @@ class SchedulerSteps:
         Raises:
             ConfigError: If a step raises an exception.
         """
-        trial = _copy_of(self.scheduler)
+        trial = _copy_scheduler(self.scheduler)
         if trial is None:
             return
         # torch warns that the scheduler is stepped before the optimizer, which is intended here.
@@ -64,9 +64,9 @@ class SchedulerSteps:
                 try:
                     trial.step(*([0.0] if self.monitor is not None else []))
                 except Exception as error:
-                    raise ConfigError([f"step {number} of the scheduler raised {cause_of(error)}."]) from error
+                    raise ConfigError([f"step {number} of the scheduler raised {describe_error(error)}."]) from error
 
-    def say_if_it_never_comes(self, run: Run) -> None:
+    def warn_if_never_stepped(self, run: Run) -> None:
         """Warn if the run ends before an epoch-wise scheduler is stepped."""
         length, limit = run.clock.epoch_length, run.clock.max_iters
         is_per_epoch = self.scheduler is not None and self.monitor is None and self.interval == "epoch"
@@ -79,7 +79,7 @@ class SchedulerSteps:
                 limit,
             )
 
-    def after_update(self) -> None:
+    def after_optimizer_step(self) -> None:
         """Step a scheduler with interval "step". Called after each optimizer step."""
         if self.scheduler is not None and self.monitor is None and self.interval == "step":
             self.scheduler.step()
@@ -96,12 +96,12 @@ class SchedulerSteps:
             self.scheduler.step(run.metrics.results[self.monitor])
 
 
-def _takes_epoch(scheduler: Any) -> bool:
+def _is_stepped_with_epoch(scheduler: Any) -> bool:
     """Whether the first argument of `step` is an epoch and not a metric."""
     return isinstance(scheduler, LRScheduler) and "epoch" in list(inspect.signature(scheduler.step).parameters)[:1]
 
 
-def _copy_of(scheduler: Any) -> Any:
+def _copy_scheduler(scheduler: Any) -> Any:
     """Return a copy of a scheduler whose optimizer has dummy parameters, or None if it cannot be copied."""
     groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", [])
     # `deepcopy` replaces objects found in its memo, so the parameters of the model are not copied.

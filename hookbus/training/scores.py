@@ -13,22 +13,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from hookbus._imports import cause_of, import_path
+from hookbus._imports import describe_error, import_string
 from hookbus.clock import batch_size
 from hookbus.distributed import world_size
-from hookbus.errors import ConfigError, did_you_mean
-from hookbus.training.metric_states import combine_states, has_states
+from hookbus.errors import ConfigError, suggest_names
+from hookbus.training.metric_states import sync_torchmetrics, is_torchmetric
 from hookbus.windows import exact_sum, to_float
 
 if TYPE_CHECKING:
-    from hookbus.ranks import Ranks
+    from hookbus.ranks import Collectives
 
-__all__ = ["Accuracy", "MeanOf", "OverAll", "Score", "called_twice", "scores_from", "targets_in"]
+__all__ = [
+    "Accuracy",
+    "MeanMetric",
+    "EpochMetric",
+    "EvalMetric",
+    "duplicate_name_error",
+    "build_metrics",
+    "get_targets",
+]
 
 TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 
 
-class Score(Protocol):
+class EvalMetric(Protocol):
     """Protocol of an evaluation metric."""
 
     def update(self, outputs: Any, targets: Any) -> Any:
@@ -41,10 +49,10 @@ class Score(Protocol):
         """Reset the metric to its initial state."""
 
 
-class Combinable(Score, Protocol):
+class SyncableMetric(EvalMetric, Protocol):
     """Protocol of an evaluation metric that defines how its state is combined over ranks."""
 
-    def combine(self, ranks: Ranks) -> object:
+    def combine(self, ranks: Collectives) -> object:
         """Combine the state with the states of the other ranks. Called on each rank before `compute`.
 
         Sum counts and totals, not means. A rank may have had no batches.
@@ -81,9 +89,9 @@ class Accuracy:
         self._hits = self._hits + hits.sum()
         self._count += hits.numel()
 
-    def combine(self, ranks: Ranks) -> None:
+    def combine(self, ranks: Collectives) -> None:
         """Sum the counts of all ranks, exactly."""
-        counts = ranks.gather("accuracy: hits and count", (int(self._hits), self._count))
+        counts = ranks.all_gather("accuracy: hits and count", (int(self._hits), self._count))
         self._hits, self._count = map(sum, zip(*counts, strict=True))
 
     def compute(self) -> Tensor:
@@ -95,7 +103,7 @@ class Accuracy:
         self._hits, self._count = 0, 0
 
 
-class MeanOf:
+class MeanMetric:
     """Mean of a function over samples.
 
     Args:
@@ -115,9 +123,9 @@ class MeanOf:
         self._total = self._total + (value.double() if isinstance(value, Tensor) else float(value)) * weight
         self._weight += weight
 
-    def combine(self, ranks: Ranks) -> None:
+    def combine(self, ranks: Collectives) -> None:
         """Sum the totals of all ranks with a single rounding."""
-        sums = ranks.gather("metrics: sum and weight", (to_float(self._total), self._weight))
+        sums = ranks.all_gather("metrics: sum and weight", (to_float(self._total), self._weight))
         # An exact sum does not depend on the order of the ranks.
         self._total, self._weight = exact_sum([total for total, _ in sums]), sum(weight for _, weight in sums)
 
@@ -130,7 +138,7 @@ class MeanOf:
         self._total, self._weight = 0.0, 0
 
 
-class OverAll:
+class EpochMetric:
     """Function of all outputs and targets at once, for metrics that are not means over samples, such as F1.
 
     Args:
@@ -147,11 +155,11 @@ class OverAll:
         self._outputs.append(outputs.detach())
         self._targets.append(targets.detach())
 
-    def combine(self, ranks: Ranks) -> None:
+    def combine(self, ranks: Collectives) -> None:
         """Gather the batches of all ranks on the CPU, in the order of a single process."""
         batches = [(output.cpu(), target.cpu()) for output, target in zip(self._outputs, self._targets, strict=True)]
         # Batches are assigned round-robin; ranks at the end of the last round may have one batch fewer.
-        rounds = zip_longest(*ranks.gather("metrics: outputs and targets", batches))
+        rounds = zip_longest(*ranks.all_gather("metrics: outputs and targets", batches))
         ordered = [batch for batch in chain.from_iterable(rounds) if batch is not None]
         self._outputs, self._targets = [output for output, _ in ordered], [target for _, target in ordered]
 
@@ -164,7 +172,7 @@ class OverAll:
         self._outputs, self._targets = [], []
 
 
-def combine(metrics: Mapping[str, Score], ranks: Ranks) -> None:
+def sync(metrics: Mapping[str, EvalMetric], ranks: Collectives) -> None:
     """Combine metrics with their states on the other ranks; with a single rank, do nothing.
 
     Args:
@@ -174,16 +182,16 @@ def combine(metrics: Mapping[str, Score], ranks: Ranks) -> None:
     if ranks.world_size == 1:
         return
     for name, metric in metrics.items():
-        if has_states(metric):
-            combine_states(name, metric, ranks)
+        if is_torchmetric(metric):
+            sync_torchmetrics(name, metric, ranks)
         else:
             metric.combine(ranks)  # type: ignore[attr-defined]
 
 
-BUILT_IN: Mapping[str, Callable[[], Score]] = {"accuracy": Accuracy}
+BUILT_IN: Mapping[str, Callable[[], EvalMetric]] = {"accuracy": Accuracy}
 
 
-def scores_from(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool = True) -> dict[str, Score]:
+def build_metrics(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool = True) -> dict[str, EvalMetric]:
     """Build metrics by name.
 
     Args:
@@ -196,23 +204,23 @@ def scores_from(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool =
         ConfigError: If a metric is none of these, or two metrics have the same name.
     """
     if isinstance(metrics, Mapping):
-        return {name: _score(metric, streaming) for name, metric in metrics.items()}
-    built: dict[str, Score] = {}
+        return {name: _build_metric(metric, streaming) for name, metric in metrics.items()}
+    built: dict[str, EvalMetric] = {}
     # A MetricCollection is iterable and callable; it is one metric.
-    for metric in [metrics] if isinstance(metrics, str) or callable(metrics) or _measures(metrics) else metrics:
-        name = _name_of(metric)
+    for metric in [metrics] if isinstance(metrics, str) or callable(metrics) or _is_metric(metrics) else metrics:
+        name = _get_name(metric)
         if name in built:
-            raise ConfigError([f"metrics: {called_twice(name)}"])
-        built[name] = _score(metric, streaming)
+            raise ConfigError([f"metrics: {duplicate_name_error(name)}"])
+        built[name] = _build_metric(metric, streaming)
     return built
 
 
-def called_twice(name: str) -> str:
+def duplicate_name_error(name: str) -> str:
     """Return the error message for two metrics of the same name."""
     return f"two metrics are named {name!r}. Use a mapping with unique names."
 
 
-def targets_in(batch: Any) -> Any:
+def get_targets(batch: Any) -> Any:
     """Return the targets of a batch, or None if there are none.
 
     Args:
@@ -226,58 +234,58 @@ def targets_in(batch: Any) -> Any:
     return None
 
 
-def _score(metric: Any, streaming: bool) -> Score:
+def _build_metric(metric: Any, streaming: bool) -> EvalMetric:
     if isinstance(metric, str):
-        return BUILT_IN[metric]() if metric in BUILT_IN else _score(_imported(metric), streaming)
+        return BUILT_IN[metric]() if metric in BUILT_IN else _build_metric(_import_metric(metric), streaming)
     if isinstance(metric, type):
-        metric = _built(metric)
+        metric = _instantiate(metric)
     # Before `callable`: torchmetrics objects are callable as well.
-    if _measures(metric):
-        _see_that_it_combines(metric)
+    if _is_metric(metric):
+        _check_syncable(metric)
         return metric  # type: ignore[no-any-return]
     if callable(metric):
-        return MeanOf(metric) if streaming else OverAll(metric)
+        return MeanMetric(metric) if streaming else EpochMetric(metric)
     raise ConfigError(
         [f"metrics: expected a name, a function or an object with update, compute and reset, got {metric!r}."]
     )
 
 
-def _measures(metric: object) -> bool:
+def _is_metric(metric: object) -> bool:
     return all(hasattr(metric, name) for name in ("update", "compute", "reset"))
 
 
-def _see_that_it_combines(metric: Any) -> None:
+def _check_syncable(metric: Any) -> None:
     # Checked before training: the error would otherwise occur at the end of the first validation.
-    if world_size() > 1 and not hasattr(metric, "combine") and not has_states(metric):
+    if world_size() > 1 and not hasattr(metric, "combine") and not is_torchmetric(metric):
         raise ConfigError(
             [
                 f"metrics: {type(metric).__name__} does not define how to combine its state over {world_size()} "
-                "processes. Add a method combine(ranks) that sums what `ranks.gather(name, value)` returns for its "
+                "processes. Add a method combine(ranks) that sums what `ranks.all_gather(name, value)` returns for its "
                 "totals and counts."
             ]
         )
 
 
-def _built(cls: type) -> Any:
+def _instantiate(cls: type) -> Any:
     try:
         return cls()
     except Exception as error:
         fix = "Use a function or a class without required arguments, or pass an instance to the Trainer in Python."
-        raise ConfigError([f"metrics: {cls.__name__} cannot be built: {cause_of(error)}. {fix}"]) from error
+        raise ConfigError([f"metrics: {cls.__name__} cannot be built: {describe_error(error)}. {fix}"]) from error
 
 
-def _imported(path: str) -> Any:
+def _import_metric(path: str) -> Any:
     if "." not in path and ":" not in path:
         raise ConfigError(
-            [f"metrics: expected a built-in metric or an import path, got {path!r}.{did_you_mean(path, BUILT_IN)}"]
+            [f"metrics: expected a built-in metric or an import path, got {path!r}.{suggest_names(path, BUILT_IN)}"]
         )
     try:
-        return import_path(path)
+        return import_string(path)
     except ImportError as error:
         raise ConfigError([f"metrics: {error}"]) from None
 
 
-def _name_of(metric: Any) -> str:
+def _get_name(metric: Any) -> str:
     if isinstance(metric, str):
         return metric.replace(":", ".").rpartition(".")[2]
     name = getattr(metric, "__name__", None) or type(metric).__name__

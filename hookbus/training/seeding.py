@@ -19,23 +19,31 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from hookbus.training.rng import mix, preserved_rng, seed_streams, seeded_sampler
-from hookbus.training.train_shard import Part
+from hookbus.training.rng import derive_seed, isolate_rng, seed_rng, seed_sampler
+from hookbus.training.train_shard import TrainShard
 
-__all__ = ["Plan", "Preparation", "PreparedDataset", "SeededCollate", "SeededDataset", "WorkerStart", "prepared"]
+__all__ = [
+    "SeededSampler",
+    "DatasetHook",
+    "HookedDataset",
+    "SeededCollate",
+    "SeededDataset",
+    "WorkerInit",
+    "apply_dataset_hooks",
+]
 
 
 Key = tuple[int, Any]
 """Pair (epoch, index) of a sample."""
 
-Preparation = Callable[[Any, int, int], object]
+DatasetHook = Callable[[Any, int, int], object]
 """Function `(dataset, epoch, iteration)` that changes a dataset before the samples of an iteration are read.
 
 Epochs and iterations are counted from 0.
 """
 
 
-class Plan:
+class SeededSampler:
     """Sampler or batch sampler that yields the steps of another one in seeded order, from a position on.
 
     A step is an index, or a batch of indices. An epoch has `len(source)` steps, so `source` may be infinite.
@@ -44,18 +52,18 @@ class Plan:
         source: The sampler or batch sampler; its length is known.
         batched: Whether `source` yields batches of indices.
         keyed: Whether to convert indices to keys of a `SeededDataset`.
-        numbered: Whether to convert indices or keys to keys of a `PreparedDataset`.
+        numbered: Whether to convert indices or keys to keys of a `HookedDataset`.
         shard: The steps to yield. Default: all steps.
     """
 
     def __init__(
-        self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False, shard: Part | None = None
+        self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False, shard: TrainShard | None = None
     ) -> None:
         self._source, self._batched, self._keyed, self._numbered = source, batched, keyed, numbered
-        self._shard = shard or Part()
+        self._shard = shard or TrainShard()
         self._steps: list[Any] = []
 
-    def draw(self, epoch: int, skip: int, seed: int, iteration: int = 0) -> int:
+    def sample_order(self, epoch: int, skip: int, seed: int, iteration: int = 0) -> int:
         """Sample the order of an epoch without changing the state of any RNG.
 
         Args:
@@ -67,21 +75,23 @@ class Plan:
         Returns:
             Number of steps of the epoch in this shard, including the skipped ones.
         """
-        with seeded_sampler(self._source, seed):
+        with seed_sampler(self._source, seed):
             steps = islice(iter(self._source), len(self._source))
             # Batches are copied: a batch sampler may reuse one list for all batches.
-            order = self._shard.of(self._source, [list(step) if self._batched else step for step in steps])
-        self._steps = [self._keys(epoch, step) for step in order[skip:]]
+            order = self._shard.select(self._source, [list(step) if self._batched else step for step in steps])
+        self._steps = [self._to_keys(epoch, step) for step in order[skip:]]
         if self._numbered:
-            self._steps = [self._at((epoch, number), step) for number, step in enumerate(self._steps, iteration)]
+            self._steps = [
+                self._add_position((epoch, number), step) for number, step in enumerate(self._steps, iteration)
+            ]
         return len(order)
 
-    def _keys(self, epoch: int, step: Any) -> Any:
+    def _to_keys(self, epoch: int, step: Any) -> Any:
         if not self._keyed:
             return step
         return [(epoch, index) for index in step] if self._batched else (epoch, step)
 
-    def _at(self, position: tuple[int, int], step: Any) -> Any:
+    def _add_position(self, position: tuple[int, int], step: Any) -> Any:
         return [(position, key) for key in step] if self._batched else (position, step)
 
     def __iter__(self) -> Iterator[Any]:
@@ -91,7 +101,7 @@ class Plan:
         return len(self._steps)
 
 
-class Drawn(NamedTuple):
+class SeededBatch(NamedTuple):
     """Samples for the collate function, and the seed of its random numbers."""
 
     samples: Any
@@ -115,35 +125,35 @@ class SeededDataset(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, key: Key) -> Any:
-        with _preserved_in_main_process():
-            return self._handed_on(self._sample(key), key)
+        with _isolate_rng_in_main_process():
+            return self._to_output(self._load_sample(key), key)
 
     def __getitems__(self, keys: list[Key]) -> Any:
-        with _preserved_in_main_process():
-            return self._handed_on(self._samples(keys), keys[0])
+        with _isolate_rng_in_main_process():
+            return self._to_output(self._load_samples(keys), keys[0])
 
-    def _samples(self, keys: list[Key]) -> list[Any]:
+    def _load_samples(self, keys: list[Key]) -> list[Any]:
         # A dataset that loads a batch at once can be seeded once per batch only. Subset (torch 2.x) defines
         # `__getitems__` for every dataset, most of which load one sample at a time and can be seeded per sample.
         if hasattr(self.dataset, "__getitems__") and not isinstance(self.dataset, Subset):
-            seed_streams(self._seed_of(keys[0]))
+            seed_rng(self._get_seed(keys[0]))
             return list(self.dataset.__getitems__([index for _, index in keys]))
-        return [self._sample(key) for key in keys]
+        return [self._load_sample(key) for key in keys]
 
-    def _sample(self, key: Key) -> Any:
-        seed_streams(self._seed_of(key))
+    def _load_sample(self, key: Key) -> Any:
+        seed_rng(self._get_seed(key))
         return self.dataset[key[1]]
 
-    def _handed_on(self, samples: Any, first: Key) -> Any:
+    def _to_output(self, samples: Any, first: Key) -> Any:
         # A seed derived once more, so that the collate function does not repeat the random numbers of the first sample.
-        return Drawn(samples, mix(self._seed_of(first), 1)) if self._for_collate else samples
+        return SeededBatch(samples, derive_seed(self._get_seed(first), 1)) if self._for_collate else samples
 
-    def _seed_of(self, key: Key) -> int:
+    def _get_seed(self, key: Key) -> int:
         epoch, index = key
-        return mix(self._seed, epoch, _number_of(index))
+        return derive_seed(self._seed, epoch, _to_integer(index))
 
 
-class PreparedDataset(Dataset[Any]):
+class HookedDataset(Dataset[Any]):
     """Dataset that calls hooks before the samples of an iteration are read, in the process that reads them.
 
     Args:
@@ -152,7 +162,7 @@ class PreparedDataset(Dataset[Any]):
         dataset_hooks: Functions called with the user's dataset, the epoch and the iteration.
     """
 
-    def __init__(self, dataset: Any, dataset_hooks: Sequence[Preparation]) -> None:
+    def __init__(self, dataset: Any, dataset_hooks: Sequence[DatasetHook]) -> None:
         self.dataset = dataset
         self._dataset_hooks = dataset_hooks
 
@@ -160,26 +170,26 @@ class PreparedDataset(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, key: tuple[tuple[int, int], Any]) -> Any:
-        self._prepare(*key[0])
+        self._call_hooks(*key[0])
         return self.dataset[key[1]]
 
     def __getitems__(self, keys: list[tuple[tuple[int, int], Any]]) -> Any:
-        self._prepare(*keys[0][0])
+        self._call_hooks(*keys[0][0])
         inner = [key for _, key in keys]
         if hasattr(self.dataset, "__getitems__"):
             return self.dataset.__getitems__(inner)
         return [self.dataset[key] for key in inner]
 
-    def _prepare(self, epoch: int, iteration: int) -> None:
-        dataset = _unwrapped(self)
+    def _call_hooks(self, epoch: int, iteration: int) -> None:
+        dataset = _unwrap_dataset(self)
         # Workers prefetch: a hook called in the main process would change the dataset for batches already read.
-        with _preserved_in_main_process():
+        with _isolate_rng_in_main_process():
             for dataset_hook in self._dataset_hooks:
                 dataset_hook(dataset, epoch, iteration)
 
 
-def prepared(
-    batches: Iterator[Any], dataset: Any, dataset_hooks: Sequence[Preparation], epoch: int, iteration: int
+def apply_dataset_hooks(
+    batches: Iterator[Any], dataset: Any, dataset_hooks: Sequence[DatasetHook], epoch: int, iteration: int
 ) -> Iterator[Any]:
     """Yield batches that are read in this process, and call hooks on the dataset before each of them.
 
@@ -210,14 +220,14 @@ class SeededCollate:
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, batch: Drawn) -> Any:
+    def __call__(self, batch: SeededBatch) -> Any:
         """Collate the samples of a batch."""
-        with _preserved_in_main_process():
-            seed_streams(batch.seed)
+        with _isolate_rng_in_main_process():
+            seed_rng(batch.seed)
             return self._collate(batch.samples)
 
 
-class WorkerStart:
+class WorkerInit:
     """A `worker_init_fn` that calls the user's with the user's own dataset in `get_worker_info()`.
 
     Args:
@@ -232,19 +242,19 @@ class WorkerStart:
         info = get_worker_info()
         if info is not None:
             # WorkerInfo is immutable (torch 2.x). The worker reads from its own reference to the wrapped dataset.
-            object.__setattr__(info, "dataset", _unwrapped(info.dataset))
+            object.__setattr__(info, "dataset", _unwrap_dataset(info.dataset))
         if self._user is not None:
             self._user(worker)
 
 
-def _unwrapped(dataset: Any) -> Any:
+def _unwrap_dataset(dataset: Any) -> Any:
     """Return the user's dataset inside the wrappers of this module."""
-    while isinstance(dataset, (PreparedDataset, SeededDataset)):
+    while isinstance(dataset, (HookedDataset, SeededDataset)):
         dataset = dataset.dataset
     return dataset
 
 
-def _number_of(index: Any) -> int:
+def _to_integer(index: Any) -> int:
     """Return an integer that is equal for equal indices in every process."""
     try:
         return operator.index(index)
@@ -253,6 +263,6 @@ def _number_of(index: Any) -> int:
         return int.from_bytes(hashlib.blake2b(repr(index).encode(), digest_size=8).digest())
 
 
-def _preserved_in_main_process() -> Any:
+def _isolate_rng_in_main_process() -> Any:
     """Return a context manager that preserves the RNG states of the training; workers have their own."""
-    return preserved_rng() if get_worker_info() is None else nullcontext()
+    return isolate_rng() if get_worker_info() is None else nullcontext()

@@ -14,20 +14,20 @@ from torch import Tensor, nn
 
 from hookbus._numbers import check_count
 from hookbus.errors import ConfigError, LoopError
-from hookbus.model.layouts import whole
-from hookbus.training.batches import detached
-from hookbus.training.outputs import named, trainable_loss_in
+from hookbus.model.layouts import to_full_tensors
+from hookbus.training.batches import detach_tree
+from hookbus.training.outputs import outputs_to_dict, extract_scalar_loss
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from hookbus.ranks import Ranks
+    from hookbus.ranks import Collectives
     from hookbus.run import Run
 
 __all__ = ["Precision", "Steps"]
 
 Precision = Literal["fp32", "bf16", "fp16"]
-DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Steps:
@@ -62,9 +62,9 @@ class Steps:
         precision: Precision,
         clip_grad_norm: float | None,
         device: torch.device,
-        on_update: Callable[[], None],
+        on_optimizer_step: Callable[[], None],
     ) -> None:
-        if precision not in ("fp32", *DTYPES):
+        if precision not in ("fp32", *AUTOCAST_DTYPES):
             raise ConfigError([f"precision: expected 'fp32', 'bf16' or 'fp16', got {precision!r}."])
         if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and clip_grad_norm > 0):
             raise ConfigError(
@@ -76,9 +76,9 @@ class Steps:
         self.device = device
         # bf16 has the exponent range of fp32, so its gradients do not underflow and need no scaler.
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
-        self._dtype = DTYPES.get(precision)
+        self._dtype = AUTOCAST_DTYPES.get(precision)
         self.accumulate = accumulate
-        self._on_update = on_update
+        self._on_optimizer_step = on_optimizer_step
 
     @property
     def accumulate(self) -> int:
@@ -93,7 +93,7 @@ class Steps:
         check_count(count, "accumulate")
         self._accumulate = count
         # Saves a division of the loss, one kernel launch per iteration, in the most common configuration.
-        self._plain = count == 1 and self.scaler is None
+        self._backward_unscaled = count == 1 and self.scaler is None
 
     def train_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Compute forward and backward, and the optimizer step if the micro-batch completes its group.
@@ -108,14 +108,14 @@ class Steps:
         Raises:
             LoopError: If there is no loss, or it cannot be trained on.
         """
-        self._begin(run)
-        outputs = self.propagate(run, batch, 1.0)
+        self._zero_grad_if_due(run)
+        outputs = self.forward_backward(run, batch, 1.0)
         if not run.should_skip_iter:
-            self._count(run)
+            self._finish_micro_batch(run)
         # Detached, so that the graph is freed before the next iteration even if a hook keeps the outputs.
-        return {name: detached(value) for name, value in outputs.items()}
+        return {name: detach_tree(value) for name, value in outputs.items()}
 
-    def train_parts(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
+    def train_micro_batches(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
         """Train on one micro-batch in smaller parts, which reduces peak memory.
 
         If a hook skips the iteration, the remaining parts are not processed and the accumulation group is restarted.
@@ -133,26 +133,26 @@ class Steps:
             LoopError: If there is no loss, or it cannot be trained on.
         """
         assert self.optimizer is not None
-        self._begin(run)
+        self._zero_grad_if_due(run)
         results = []
         for part, weight in zip(parts, weights, strict=True):
-            outputs = self.propagate(run, part, weight)
-            results.append({name: detached(value) for name, value in outputs.items()})
+            outputs = self.forward_backward(run, part, weight)
+            results.append({name: detach_tree(value) for name, value in outputs.items()})
             if run.should_skip_iter:
                 # The gradients of earlier parts cannot be separated from those of earlier micro-batches of the group.
                 self.optimizer.zero_grad()
                 run.accumulated = 0
                 return results
-        self._count(run)
+        self._finish_micro_batch(run)
         return results
 
-    def _begin(self, run: Run) -> None:
+    def _zero_grad_if_due(self, run: Run) -> None:
         assert self.optimizer is not None
         # Before the backward instead of after the optimizer step, so that hooks can read the gradients in between.
         if run.accumulated == 0:
             self.optimizer.zero_grad()
 
-    def propagate(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+    def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward; skip the backward if a hook skips the iteration after the forward.
 
         Args:
@@ -170,29 +170,29 @@ class Steps:
         outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
         loss = outputs.get("loss")
         if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
-            loss = outputs["loss"] = trainable_loss_in(outputs, self.loss_fn)
+            loss = outputs["loss"] = extract_scalar_loss(outputs, self.loss_fn)
         if calls.after_forward:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
             if run.should_skip_iter:
                 return outputs
         # Hooks receive the unscaled loss; only the backward uses the scaled one.
-        if self._plain and weight == 1:
+        if self._backward_unscaled and weight == 1:
             loss.backward()
         else:
-            self._scaled(loss if weight == 1 else loss * weight).backward()
+            self._scale_loss(loss if weight == 1 else loss * weight).backward()
         if calls.after_backward:
             calls.after_backward(batch=batch, outputs=outputs, loss=loss)
         return outputs
 
-    def _count(self, run: Run) -> None:
+    def _finish_micro_batch(self, run: Run) -> None:
         """Count a micro-batch, and run the optimizer step if it completes its group."""
         run.accumulated += 1
         if run.accumulated >= self._accumulate:
             # Reset before the step: if the step fails, its gradients must not become part of the next group.
             run.accumulated = 0
-            self._update(run)
+            self._optimizer_step(run)
 
-    def begin_judging(self, ranks: Ranks) -> None:
+    def prepare_eval(self, ranks: Collectives) -> None:
         """Make sure that all ranks evaluate the same model. Called before each validation and test.
 
         Args:
@@ -210,11 +210,11 @@ class Steps:
             Outputs by name: the items of a mapping, or "output" for a single output; and "loss" if there is one.
         """
         if self.step_fn is not None:
-            return named(self.step_fn(self.model, batch))
+            return outputs_to_dict(self.step_fn(self.model, batch))
         if not isinstance(batch, (tuple, list)):
-            return named(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
+            return outputs_to_dict(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
         if self.loss_fn is None:
-            return named(self._of_model(batch))
+            return outputs_to_dict(self._call_model(batch))
         *inputs, target = batch
         output = self.model(*inputs)
         loss = self.loss_fn(output, target)
@@ -223,13 +223,13 @@ class Steps:
             return {"loss": loss, "output": output}
         return {**output, "loss": loss}
 
-    def _of_model(self, batch: Sequence[Any]) -> Any:
+    def _call_model(self, batch: Sequence[Any]) -> Any:
         """Call the model with all elements of a batch, including the targets."""
         try:
             return self.model(*batch)
         except TypeError as error:
             # A TypeError raised inside of `forward` is not about the arguments of this call.
-            if _takes(self.model, batch):
+            if _matches_signature(self.model, batch):
                 raise
             raise LoopError(
                 f"{type(self.model).__name__}.forward: cannot be called with the {len(batch)} elements of a batch: "
@@ -240,18 +240,18 @@ class Steps:
         with torch.autocast(self.device.type, dtype=self._dtype):
             return self.forward(batch)
 
-    def _scaled(self, loss: Tensor) -> Tensor:
+    def _scale_loss(self, loss: Tensor) -> Tensor:
         loss = loss / self.accumulate
         return loss if self.scaler is None else self.scaler.scale(loss)
 
-    def _update(self, run: Run) -> None:
+    def _optimizer_step(self, run: Run) -> None:
         """Clip the gradients and run the optimizer step, which a gradient scaler may skip."""
         assert self.optimizer is not None
         if self.clip_grad_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)  # the limit applies to the true gradients
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-            run.log(grad_norm=whole(norm))  # a DTensor if the parameters are sharded
+            run.log(grad_norm=to_full_tensors(norm))  # a DTensor if the parameters are sharded
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -259,10 +259,10 @@ class Steps:
             self.scaler.update()
         # Set by the step hooks of the optimizer: False if the scaler has skipped the step.
         if run.clock.stepped:
-            self._on_update()
+            self._on_optimizer_step()
 
 
-def _takes(model: nn.Module, batch: Sequence[Any]) -> bool:
+def _matches_signature(model: nn.Module, batch: Sequence[Any]) -> bool:
     """Whether the elements of a batch match the signature of the model."""
     try:
         inspect.signature(model.forward).bind(*batch)

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch.utils.data import BatchSampler
 
-__all__ = ["Part"]
+__all__ = ["TrainShard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TrainShard:
     """Steps of an epoch that one rank reads.
 
     A step is a batch of indices, or an index. A round contains one step per rank. If the batches come from torch's
@@ -31,7 +31,7 @@ class Part:
     rank: int = 0
     world_size: int = 1
 
-    def of(self, source: Any, steps: list[Any]) -> list[Any]:
+    def select(self, source: Any, steps: list[Any]) -> list[Any]:
         """Return the steps of this rank.
 
         Args:
@@ -40,7 +40,7 @@ class Part:
         """
         if self.world_size == 1:
             return steps
-        full = self._whole(source, len(steps))
+        full = self._count_unchanged_steps(source, len(steps))
         # Exact type: batches of a subclass may have a structure, such as one class each, that must not be broken up.
         rest = [index for step in steps[full:] for index in step] if type(source) is BatchSampler else []
         last = [rest[self.rank :: self.world_size]] if len(rest) >= self.world_size else []
@@ -55,13 +55,13 @@ class Part:
         """
         if self.world_size == 1:
             return total
-        full, rest = self._whole(source, total), 0
+        full, rest = self._count_unchanged_steps(source, total), 0
         if type(source) is BatchSampler:
             # With `drop_last`, the batches contain fewer samples than the sampler yields.
             rest = min(total * source.batch_size, len(source.sampler)) - full * source.batch_size  # type: ignore[arg-type]
         return full // self.world_size + (rest >= self.world_size)
 
-    def _whole(self, source: Any, total: int) -> int:
+    def _count_unchanged_steps(self, source: Any, total: int) -> int:
         """Return the number of steps that are assigned unchanged: those of all rounds, or of all but the last."""
         # The last round of a BatchSampler is redistributed even if it is complete, because its last batch may be small.
         if type(source) is BatchSampler and total:

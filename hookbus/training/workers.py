@@ -20,7 +20,7 @@ from typing import Any
 import torch.multiprocessing  # registers the exit function of multiprocessing, which has to run after `_kill_workers`
 from torch.utils.data import DataLoader
 
-__all__ = ["SignalProofStart", "read"]
+__all__ = ["SignalIgnoringInit", "iter_loader"]
 
 
 class SpawnWorker(context.SpawnProcess):
@@ -35,8 +35,8 @@ class SpawnWorkers(context.SpawnContext):
     Process = SpawnWorker
 
 
-CONTEXTS: dict[str, context.BaseContext] = {"spawn": SpawnWorkers()}
-KINDS: tuple[type[Any], ...] = (SpawnWorker,)
+WORKER_CONTEXTS: dict[str, context.BaseContext] = {"spawn": SpawnWorkers()}
+WORKER_TYPES: tuple[type[Any], ...] = (SpawnWorker,)
 
 if sys.platform != "win32":
 
@@ -60,14 +60,16 @@ if sys.platform != "win32":
 
         Process = ForkServerWorker
 
-    CONTEXTS |= {"fork": ForkWorkers(), "forkserver": ForkServerWorkers()}
-    KINDS += (ForkWorker, ForkServerWorker)
+    WORKER_CONTEXTS |= {"fork": ForkWorkers(), "forkserver": ForkServerWorkers()}
+    WORKER_TYPES += (ForkWorker, ForkServerWorker)
 
-STANDARD = tuple({context.DefaultContext, *(type(workers).__mro__[1] for workers in CONTEXTS.values())})
+STANDARD_CONTEXT_TYPES = tuple(
+    {context.DefaultContext, *(type(workers).__mro__[1] for workers in WORKER_CONTEXTS.values())}
+)
 """Context types of multiprocessing, for which the loader's context is replaced."""
 
 
-class SignalProofStart:
+class SignalIgnoringInit:
     """A `worker_init_fn` that ignores signals and then calls the user's.
 
     Args:
@@ -81,7 +83,7 @@ class SignalProofStart:
     def __call__(self, worker: int) -> None:
         """Ignore the signals, then initialize the worker. DataLoader calls it in the worker process."""
         for number in self._signals:
-            signal.signal(number, _ignore)
+            signal.signal(number, _ignore_signal)
         # `read` has blocked the signals for the start of the worker; from here on they are ignored.
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
@@ -89,12 +91,12 @@ class SignalProofStart:
         # A worker of the fork server: torch 2.x watches the parent process, which is the server, and the server
         # survives the main process.
         if parent is not None and parent.pid != os.getppid():
-            threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+            threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
         if self._user is not None:
             self._user(worker)
 
 
-def read(loader: Iterable[Any]) -> Iterator[Any]:
+def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over a loader, whose workers ignore the signals that the main process handles.
 
     A signal without handler ends the main process, so it has to end the workers as well.
@@ -107,13 +109,13 @@ def read(loader: Iterable[Any]) -> Iterator[Any]:
         return iter(loader)
     original, user = loader.multiprocessing_context, loader.worker_init_fn
     signals, method = _handled_signals(), (original or torch.multiprocessing.get_context()).get_start_method()
-    if original is None or type(original) in STANDARD:
-        loader.multiprocessing_context = CONTEXTS[method]
+    if original is None or type(original) in STANDARD_CONTEXT_TYPES:
+        loader.multiprocessing_context = WORKER_CONTEXTS[method]
     else:
         signals &= {signal.SIGINT}
-    loader.worker_init_fn = SignalProofStart(signals, user)
+    loader.worker_init_fn = SignalIgnoringInit(signals, user)
     try:
-        with _blocked(signals, method):
+        with _block_signals(signals, method):
             return iter(loader)
     finally:
         # The workers are started by now; the user's loader must not keep the changes.
@@ -130,7 +132,7 @@ def _handled_signals() -> frozenset[int]:
 
 
 @contextmanager
-def _blocked(signals: frozenset[int], method: str) -> Iterator[None]:
+def _block_signals(signals: frozenset[int], method: str) -> Iterator[None]:
     """Block signals, so that workers inherit the mask and survive a signal that arrives before their start is complete.
 
     Workers of the fork server inherit the mask of the server, which has to stay as it is for other processes.
@@ -148,11 +150,11 @@ def _blocked(signals: frozenset[int], method: str) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
 
 
-def _ignore(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Ignore a signal. Unlike SIG_IGN, a handler is not inherited by programs that the worker starts."""
 
 
-def _exit_after(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     connection.wait([parent])
     os._exit(1)
 
@@ -168,7 +170,7 @@ def _kill_workers(pid: int) -> None:
     # A forked child inherits the function, but the workers are not its children.
     if os.getpid() != pid:
         return
-    workers = [process for process in active_children() if isinstance(process, KINDS)]
+    workers = [process for process in active_children() if isinstance(process, WORKER_TYPES)]
     # torch's handler of SIGCHLD raises RuntimeError for a killed worker.
     if workers and hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

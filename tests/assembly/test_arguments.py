@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.assembly.arguments import check_model, device_of, hooks_of, limit_of, optimizer_of
+from hookbus.assembly.arguments import check_model, resolve_device, resolve_hooks, validate_limit, resolve_optimizer
 from hookbus.config import load_config
 from hookbus.errors import ConfigError
 from hookbus.hook import Hook
@@ -18,15 +18,15 @@ class TestDevice:
     def test_auto_device_is_the_accelerator_or_the_cpu(self) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
 
-        assert device_of("auto").type == (accelerator or torch.device("cpu")).type
+        assert resolve_device("auto").type == (accelerator or torch.device("cpu")).type
 
     def test_device_is_the_named_one(self) -> None:
-        assert device_of("cpu") == torch.device("cpu")
+        assert resolve_device("cpu") == torch.device("cpu")
 
     @pytest.mark.parametrize("device", ["gpu", "xpu:99", 0.5])
     def test_unavailable_device_is_an_error(self, device: Any) -> None:
         with pytest.raises(ConfigError) as raised:
-            device_of(device)
+            resolve_device(device)
 
         (line,) = str(raised.value).splitlines()
         assert line.startswith(f"device: {device!r} cannot be used: ")
@@ -50,7 +50,7 @@ class TestModel:
 class TestOptimizer:
     def test_optimizer_may_be_a_function_of_the_parameters(self) -> None:
         model = nn.Linear(4, 2)
-        optimizer = optimizer_of(lambda parameters: torch.optim.SGD(parameters, lr=0.5), model)
+        optimizer = resolve_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.5), model)
 
         assert optimizer is not None
         (group,) = optimizer.param_groups
@@ -60,25 +60,25 @@ class TestOptimizer:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
-        assert optimizer_of(optimizer, model) is optimizer
-        assert optimizer_of(None, model) is None
+        assert resolve_optimizer(optimizer, model) is optimizer
+        assert resolve_optimizer(None, model) is None
 
 
 class TestLimit:
     @pytest.mark.parametrize("limit", [None, 0, 3])
     def test_limit_is_an_integer_or_none(self, limit: int | None) -> None:
-        assert limit_of("epochs", limit) == limit
+        assert validate_limit("epochs", limit) == limit
 
     @pytest.mark.parametrize(("name", "limit"), [("epochs", -1), ("epochs", True), ("iterations", 1.5)])
     def test_invalid_limit_is_named(self, name: str, limit: Any) -> None:
         with pytest.raises(ConfigError) as raised:
-            limit_of(name, limit)
+            validate_limit(name, limit)
 
         assert str(raised.value) == f"{name}: expected an integer >= 0, got {limit!r}."
 
 
 class NeedsWorkDir(Hook):
-    needs_work_dir = True
+    requires_work_dir = True
 
 
 class Plain(Hook):
@@ -95,14 +95,14 @@ class TestDefaultHooks:
         [(".", True, ["needs_work_dir", "plain"]), (None, True, ["plain"]), (".", False, []), (None, False, [])],
     )
     def test_default_hooks_depend_on_the_work_dir(self, work_dir: Any, default_hooks: bool, names: list[str]) -> None:
-        assert [hook.name for hook in hooks_of([], default_hooks, work_dir)] == names
+        assert [hook.name for hook in resolve_hooks([], default_hooks, work_dir)] == names
 
     @pytest.mark.parametrize(
         ("default_hooks", "names"), [(True, ["plain", "needs_work_dir"]), (False, ["needs_work_dir"])]
     )
     def test_user_hook_is_never_omitted(self, default_hooks: bool, names: list[str]) -> None:
         user_hook = NeedsWorkDir()
-        hooks = hooks_of([user_hook], default_hooks, None)
+        hooks = resolve_hooks([user_hook], default_hooks, None)
 
         assert hooks[-1] is user_hook
         assert [hook.name for hook in hooks] == names

@@ -60,7 +60,7 @@ class TestBuilding:
         assert (str(trainer.work_dir), trainer.seed, trainer.bus.explain().order) == ("runs/here", 5, "ascending")
         assert (trainer.load_from, trainer.load_weights, trainer.load_strict) == ("start.pth", "averaged", False)
         assert list(trainer.bus.hooks) == ["probe"]
-        assert list(trainer.scores) == ["accuracy"]
+        assert list(trainer.eval_metrics) == ["accuracy"]
         assert type(trainer.scheduler.scheduler) is torch.optim.lr_scheduler.StepLR
         assert trainer.config.training.iterations == 6  # type: ignore[union-attr]
 

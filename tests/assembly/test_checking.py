@@ -147,7 +147,7 @@ class TestSideEffects:
     def test_check_resets_the_metrics(self, tmp_path: Path) -> None:
         trainer = make_trainer(tmp_path, val_loader=DataLoader(data(), batch_size=4))
         trainer.check()
-        assert torch.isnan(trainer.scores["accuracy"].compute())
+        assert torch.isnan(trainer.eval_metrics["accuracy"].compute())
 
     def test_check_does_not_change_the_training(self, tmp_path: Path) -> None:
         ends = []
@@ -434,7 +434,7 @@ class TestSchedules:
 def test_hook_with_a_validation_requires_no_loader(tmp_path: Path) -> None:
     class BringingHook(AskingHook):
         @property
-        def validates_with(self) -> Any:
+        def validation_fn(self) -> Any:
             return lambda run: {"loss": 1.0}
 
     assert "hooks: bringing" in make_trainer(tmp_path, hooks=[BringingHook()]).check()

@@ -24,7 +24,7 @@ class Reader(Hook):
         self._needs = needs
 
     @property
-    def needs_metrics(self) -> Collection[str]:
+    def required_metrics(self) -> Collection[str]:
         return self._needs
 
 
@@ -36,7 +36,7 @@ class Giver(Hook):
         self._gives = None if anything else gives
 
     @property
-    def gives_metrics(self) -> Collection[str] | None:
+    def provided_metrics(self) -> Collection[str] | None:
         return self._gives
 
     def after_val_iter(self, run: Any) -> None:
@@ -45,7 +45,7 @@ class Giver(Hook):
 
 class Keeper(Hook):
     @property
-    def keeps_best_of(self) -> Mapping[str, Any]:
+    def best_metrics(self) -> Mapping[str, Any]:
         return {"f1": "greater"}
 
 
@@ -53,7 +53,7 @@ class Own(Hook):
     schedules_validation = True
 
     @property
-    def validates_with(self) -> Any:
+    def validation_fn(self) -> Any:
         return lambda run: {"anything": 1.0}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hookbus.assembly.factories import Factories, keywords_of
+from hookbus.assembly.factories import Factories, accepted_keywords
 from hookbus.config import load_config
 
 if TYPE_CHECKING:
@@ -108,20 +108,20 @@ def test_missing_sections_are_an_error(project: Project) -> None:
 
 class TestScores:
     def test_default_loss_adds_accuracy(self, project: Project) -> None:
-        assert list(make_factories(project).scores) == ["accuracy"]
-        assert list(make_factories(project, "loss=mse_loss").scores) == []
+        assert list(make_factories(project).metrics) == ["accuracy"]
+        assert list(make_factories(project, "loss=mse_loss").metrics) == []
 
     def test_metrics_of_the_file_replace_the_default(self, project: Project) -> None:
-        assert list(make_factories(project, "metrics=[]").scores) == []
-        assert list(make_factories(project, "metrics={top1: accuracy}").scores) == ["top1"]
+        assert list(make_factories(project, "metrics=[]").metrics) == []
+        assert list(make_factories(project, "metrics={top1: accuracy}").metrics) == ["top1"]
 
 
 class TestKeywords:
     def test_keywords_are_those_of_the_signature(self) -> None:
         def factory(first: int, *, second: int = 2) -> None: ...
 
-        assert list(keywords_of(factory)) == ["first", "second"]
-        assert list(keywords_of(lambda one, **rest: None)) == ["one", "**"]
+        assert list(accepted_keywords(factory)) == ["first", "second"]
+        assert list(accepted_keywords(lambda one, **rest: None)) == ["one", "**"]
 
     def test_builtin_accepts_any_keyword(self) -> None:
-        assert list(keywords_of(torch.relu)) == ["**"]
+        assert list(accepted_keywords(torch.relu)) == ["**"]

@@ -27,14 +27,14 @@ class RunRecorder(Hook):
 def test_new_run_has_the_objects_of_the_trainer() -> None:
     train, val = toys.pairs(3), toys.pairs(1)
     trainer = toys.trainer(train_loader=train, val_loader=val, epochs=2, seed=5, agree_every=4)
-    run = trainer.runs.new("train")
+    run = trainer.runs.create("train")
 
     assert (run.model, run.optimizer, run.trainer) == (trainer.model, trainer.optimizer, trainer)
     assert (run.train_loader, run.val_loader, run.test_loader) == (train, val, None)
     assert (run.mode, run.seed, run.max_epochs, run.max_iters) == ("train", 5, 2, None)
     assert (run.clock.epoch_length, run.decisions.every) == (3, 4)
-    assert (run.validations.can_make("val"), run.validations.can_make("test")) == (True, False)
-    assert not run.alive
+    assert (run.validations.is_available("val"), run.validations.is_available("test")) == (True, False)
+    assert not run.is_running
 
 
 def test_services_are_available_in_every_run() -> None:

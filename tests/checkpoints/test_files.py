@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 
 from hookbus.checkpoints import files
 from hookbus.checkpoints.files import (
-    commit,
+    atomic_write,
     hash_file,
-    is_of,
-    link,
-    newest_first,
+    written_by,
+    add_link,
+    list_newest_first,
     read_sidecar,
     remove,
-    remove_leftovers,
+    remove_temporary_files,
     verify,
     write_json,
 )
-from hookbus.errors import CheckpointDamaged, CheckpointError
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
 from tests.dying import kill_at_each_operation, run_in_fork
 
 RUN = "me"
@@ -51,7 +51,7 @@ def commit_in_two_writes(path: Path, content: bytes, generation: int = 1) -> fil
         file.write(content[:7])
         file.write(memoryview(content)[7:])
 
-    return commit(path, write, generation, RUN)
+    return atomic_write(path, write, generation, RUN)
 
 
 def get_hidden_names(directory: Path) -> list[str]:
@@ -89,11 +89,11 @@ class TestCommit:
 
     def test_sidecars_of_the_file_and_its_link_contain_the_run_id(self, tmp_path: Path) -> None:
         path, other = tmp_path / "x.pth", tmp_path / "last.pth"
-        commit(path, lambda file: file.write(NEW), 1, "me")
-        link(path, other)
+        atomic_write(path, lambda file: file.write(NEW), 1, "me")
+        add_link(path, other)
 
-        assert [is_of(file, run) for file in (path, other) for run in ("me", "you")] == [True, False] * 2
-        assert not is_of(tmp_path / "missing.pth", "")
+        assert [written_by(file, run) for file in (path, other) for run in ("me", "you")] == [True, False] * 2
+        assert not written_by(tmp_path / "missing.pth", "")
 
     def test_sidecar_without_a_run_id_is_valid(self, tmp_path: Path) -> None:
         path = tmp_path / "x.pth"
@@ -104,10 +104,10 @@ class TestCommit:
         (tmp_path / "x.pth.json").write_text(json.dumps({**fields, "check": digest}))
 
         assert verify(path).generation == 7
-        assert is_of(path, "")
+        assert written_by(path, "")
 
     def test_file_without_a_generation_has_no_sidecar(self, tmp_path: Path) -> None:
-        commit(tmp_path / "x.txt", lambda file: file.write(b"content"))
+        atomic_write(tmp_path / "x.txt", lambda file: file.write(b"content"))
 
         assert get_names(tmp_path) == ["x.txt"]
 
@@ -127,7 +127,7 @@ class TestCommit:
             raise OSError("no more")
 
         with pytest.raises(OSError, match="no more"):
-            commit(tmp_path / "x.pth", write, 2)
+            atomic_write(tmp_path / "x.pth", write, 2)
         assert get_names(tmp_path) == ["x.pth", "x.pth.json"]
         assert verify(tmp_path / "x.pth").generation == 1
 
@@ -233,7 +233,7 @@ class _TracedFile:
 class TestLink:
     def test_link_is_the_same_file(self, tmp_path: Path) -> None:
         commit_in_two_writes(tmp_path / "epoch_1.pth", NEW, 3)
-        link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
+        add_link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
 
         assert (tmp_path / "last.pth").samefile(tmp_path / "epoch_1.pth")
         assert verify(tmp_path / "last.pth") == files.Sidecar(
@@ -244,15 +244,15 @@ class TestLink:
     def test_link_replaces_an_existing_file(self, tmp_path: Path) -> None:
         commit_in_two_writes(tmp_path / "last.pth", OLD, 1)
         commit_in_two_writes(tmp_path / "epoch_2.pth", NEW, 2)
-        link(tmp_path / "epoch_2.pth", tmp_path / "last.pth")
-        link(tmp_path / "epoch_2.pth", tmp_path / "last.pth")
+        add_link(tmp_path / "epoch_2.pth", tmp_path / "last.pth")
+        add_link(tmp_path / "epoch_2.pth", tmp_path / "last.pth")
 
         assert (verify(tmp_path / "last.pth").generation, (tmp_path / "last.pth").read_bytes()) == (2, NEW)
         assert get_names(tmp_path) == ["epoch_2.pth", "epoch_2.pth.json", "last.pth", "last.pth.json"]
 
     def test_link_is_kept_when_the_source_is_removed_or_replaced(self, tmp_path: Path) -> None:
         commit_in_two_writes(tmp_path / "a.pth", OLD, 1)
-        link(tmp_path / "a.pth", tmp_path / "best.pth")
+        add_link(tmp_path / "a.pth", tmp_path / "best.pth")
         commit_in_two_writes(tmp_path / "a.pth", NEW, 2)
         assert (tmp_path / "best.pth").read_bytes() == OLD
 
@@ -266,7 +266,7 @@ class TestLink:
         commit_in_two_writes(tmp_path / "a.pth", NEW, 1)
         monkeypatch.setattr(os, "link", fail_after(0, os.link))
         trace = trace_operations(monkeypatch)
-        link(tmp_path / "a.pth", tmp_path / "last.pth")
+        add_link(tmp_path / "a.pth", tmp_path / "last.pth")
 
         assert (tmp_path / "last.pth").read_bytes() == NEW
         assert not (tmp_path / "last.pth").samefile(tmp_path / "a.pth")
@@ -279,7 +279,7 @@ class TestLink:
         with pytest.raises(
             CheckpointError, match="a.pth.json is missing or corrupted, so the link last.pth cannot be created"
         ):
-            link(tmp_path / "a.pth", tmp_path / "last.pth")
+            add_link(tmp_path / "a.pth", tmp_path / "last.pth")
         assert get_names(tmp_path) == ["a.pth"]
 
 
@@ -299,7 +299,7 @@ class TestKill:
         def check_and_clear() -> None:
             if path.exists():
                 self.check_complete(path, NEW)
-            assert newest_first(tmp_path) in ([], [path])
+            assert list_newest_first(tmp_path) in ([], [path])
             for file in tmp_path.iterdir():
                 file.unlink()
 
@@ -315,14 +315,14 @@ class TestKill:
         def replace() -> None:
             if not with_links:
                 os.link = fail_after(0, os.link)
-            commit_in_two_writes(path, NEW, 2) if by == "commit" else link(source, path)
+            commit_in_two_writes(path, NEW, 2) if by == "commit" else add_link(source, path)
 
         def check_and_reset() -> None:
             self.check_complete(path, OLD, NEW)
             self.check_complete(source, NEW)
-            assert newest_first(tmp_path)[0].read_bytes() == NEW, "the newest file became an older one"
+            assert list_newest_first(tmp_path)[0].read_bytes() == NEW, "the newest file became an older one"
             commit_in_two_writes(path, OLD, 1)
-            remove_leftovers(tmp_path, RUN)
+            remove_temporary_files(tmp_path, RUN)
             assert get_hidden_names(tmp_path) == []
 
         assert kill_at_each_operation(replace, check_and_reset) >= 12
@@ -334,7 +334,7 @@ class TestKill:
         firsts: set[str] = set()
 
         def check_and_reset() -> None:
-            first = newest_first(tmp_path)[0]
+            first = list_newest_first(tmp_path)[0]
             firsts.add(first.name)
             assert verify(first).generation == (9 if best.read_bytes() == NEW else 8)
             commit_in_two_writes(best, OLD, 6)
@@ -366,7 +366,7 @@ class TestKill:
         commit_in_two_writes(path, OLD, 1)
 
         def check_and_reset() -> None:
-            link(path, best)
+            add_link(path, best)
             self.check_complete(best, OLD, NEW)
             remove(best)
             commit_in_two_writes(path, OLD, 1)
@@ -379,10 +379,10 @@ class TestKill:
         commit_in_two_writes(gone, OLD, 1)
 
         def check_and_reset() -> None:
-            assert newest_first(tmp_path)[0] == kept
+            assert list_newest_first(tmp_path)[0] == kept
             if gone.exists():
                 self.check_complete(gone, OLD)  # with its sidecar: a file without one has no owner
-            remove_leftovers(tmp_path, RUN)
+            remove_temporary_files(tmp_path, RUN)
             commit_in_two_writes(gone, OLD, 1)
 
         assert kill_at_each_operation(lambda: remove(gone), check_and_reset) == 3
@@ -392,17 +392,17 @@ class TestKill:
 
         def check() -> None:
             counts.add(len(get_hidden_names(tmp_path)))
-            remove_leftovers(tmp_path, RUN)
+            remove_temporary_files(tmp_path, RUN)
             assert get_hidden_names(tmp_path) == []
 
         kill_at_each_operation(lambda: commit_in_two_writes(tmp_path / "x.pth", NEW), check)
         assert counts == {0, 1, 2}
-        remove_leftovers(tmp_path / "missing", RUN)
+        remove_temporary_files(tmp_path / "missing", RUN)
 
     def test_every_temporary_file_name_contains_the_run_id(self, tmp_path: Path) -> None:
         def save() -> None:
             commit_in_two_writes(tmp_path / "epoch_1.pth", NEW)
-            link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
+            add_link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
             remove(tmp_path / "epoch_1.pth")
 
         def check() -> None:
@@ -430,15 +430,15 @@ class TestRemoveLeftovers:
             target = path / "thesis.tex"
         target.write_text("years of work")
         for run in (RUN, "", "*", "[m]e"):
-            remove_leftovers(path.parent, run)
+            remove_temporary_files(path.parent, run)
 
         assert target.read_text() == "years of work"
         assert os.path.lexists(path)
 
     def test_files_and_directories_of_the_run_are_removed(self, tmp_path: Path) -> None:
-        (tmp_path / files.temporary_name(RUN)).write_text("half")
-        (tmp_path / files.temporary_name(RUN)).mkdir()
-        remove_leftovers(tmp_path, RUN)
+        (tmp_path / files.make_temporary_name(RUN)).write_text("half")
+        (tmp_path / files.make_temporary_name(RUN)).mkdir()
+        remove_temporary_files(tmp_path, RUN)
 
         assert list(tmp_path.iterdir()) == []
 
@@ -450,7 +450,7 @@ class TestVerify:
         for i in range(len(NEW)):
             for bit in (0x01, 0x80):
                 path.write_bytes(NEW[:i] + bytes([NEW[i] ^ bit]) + NEW[i + 1 :])
-                with pytest.raises(CheckpointDamaged, match="x.pth: corrupted: checksum mismatch."):
+                with pytest.raises(CheckpointCorruptedError, match="x.pth: corrupted: checksum mismatch."):
                     verify(path)
 
     @settings(max_examples=60, deadline=None)
@@ -466,14 +466,14 @@ class TestVerify:
         if changed == NEW:
             assert verify(path).size == len(NEW)
         else:
-            with pytest.raises(CheckpointDamaged, match="corrupted"):
+            with pytest.raises(CheckpointCorruptedError, match="corrupted"):
                 verify(path)
 
     def test_different_size_is_reported(self, tmp_path: Path) -> None:
         commit_in_two_writes(tmp_path / "x.pth", NEW)
         (tmp_path / "x.pth").write_bytes(NEW[:100])
 
-        with pytest.raises(CheckpointDamaged, match="x.pth: corrupted: expected 360 bytes, got 100."):
+        with pytest.raises(CheckpointCorruptedError, match="x.pth: corrupted: expected 360 bytes, got 100."):
             verify(tmp_path / "x.pth")
 
     def test_missing_file_is_reported(self, tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ class TestVerify:
         (tmp_path / "x.pth.json").write_bytes(content.encode("latin-1"))
 
         assert read_sidecar(tmp_path / "x.pth") is None
-        assert newest_first(tmp_path) == []
+        assert list_newest_first(tmp_path) == []
         with pytest.raises(CheckpointError, match="x.pth.json is missing or corrupted, so the file cannot be verified"):
             verify(tmp_path / "x.pth")
 
@@ -529,7 +529,7 @@ class TestNewestFirst:
             commit_in_two_writes(tmp_path / name, NEW, generation)
         os.utime(tmp_path / "epoch_10.pth", (0, 0))
 
-        assert [path.name for path in newest_first(tmp_path)] == [
+        assert [path.name for path in list_newest_first(tmp_path)] == [
             "epoch_10.pth",
             "best.pth",
             "epoch_9.pth",
@@ -541,9 +541,9 @@ class TestNewestFirst:
         commit_in_two_writes(tmp_path / "x.txt", NEW)
         (tmp_path / "bare.pth").write_bytes(NEW)
 
-        assert newest_first(tmp_path) == []
-        assert [path.name for path in newest_first(tmp_path, "*.txt")] == ["x.txt"]
-        assert newest_first(tmp_path / "missing") == []
+        assert list_newest_first(tmp_path) == []
+        assert [path.name for path in list_newest_first(tmp_path, "*.txt")] == ["x.txt"]
+        assert list_newest_first(tmp_path / "missing") == []
 
 
 class TestWriteJson:

@@ -18,9 +18,9 @@ from hookbus.errors import CheckpointError
 from hookbus.hook import Hook
 from hookbus.run import Run
 from hookbus.state import (
-    collect,
+    build_checkpoint,
     read_checkpoint,
-    restore,
+    restore_checkpoint,
     write_checkpoint,
 )
 from hookbus.testing import fingerprint
@@ -57,7 +57,7 @@ class TestHookStates:
         hook = StatefulHook(name="mine", priority=3)
         hook.value = 5
 
-        assert collect(idle_run(hooks=(hook,)))["hooks"] == {
+        assert build_checkpoint(idle_run(hooks=(hook,)))["hooks"] == {
             "mine": {
                 "state": {"value": 5},
                 "version": 1,
@@ -70,25 +70,25 @@ class TestHookStates:
     def test_each_hook_loads_its_own_state(self) -> None:
         hooks = [StatefulHook(name="a"), StatefulHook(name="b")]
         hooks[0].value, hooks[1].value = 1, 2
-        checkpoint = collect(idle_run(hooks=tuple(hooks)))
+        checkpoint = build_checkpoint(idle_run(hooks=tuple(hooks)))
         fresh = [StatefulHook(name="b"), StatefulHook(name="a")]
-        restore(idle_run(hooks=tuple(fresh)), checkpoint)
+        restore_checkpoint(idle_run(hooks=tuple(fresh)), checkpoint)
 
         assert [hook.value for hook in fresh] == [2, 1]
 
     def test_hook_without_a_state_in_the_checkpoint_is_logged(self, get_warnings: Callable[[], list[str]]) -> None:
         hook = StatefulHook(name="mine")
         hook.value = 3
-        restore(idle_run(hooks=(hook, Hook(name="without a state"))), collect(idle_run()))
+        restore_checkpoint(idle_run(hooks=(hook, Hook(name="without a state"))), build_checkpoint(idle_run()))
 
         assert get_warnings() == ["No state of hook 'mine' in the checkpoint; it is re-initialized."]
         assert hook.value == 3
 
     def test_state_of_an_unregistered_hook_is_logged_and_kept(self, get_warnings: Callable[[], list[str]]) -> None:
-        checkpoint = collect(idle_run(hooks=(StatefulHook(name="gone"), Hook(name="without a state"))))
+        checkpoint = build_checkpoint(idle_run(hooks=(StatefulHook(name="gone"), Hook(name="without a state"))))
         run = idle_run(hooks=(StatefulHook(name="here"),))
-        restore(run, {**checkpoint, "hooks": {**checkpoint["hooks"], **collect(run)["hooks"]}})
-        again = collect(run)["hooks"]
+        restore_checkpoint(run, {**checkpoint, "hooks": {**checkpoint["hooks"], **build_checkpoint(run)["hooks"]}})
+        again = build_checkpoint(run)["hooks"]
 
         assert get_warnings() == [
             "The checkpoint contains state of hook 'gone' (module tests.checkpoints.test_hook_states), "
@@ -98,11 +98,11 @@ class TestHookStates:
         assert set(again) == {"gone", "here", "without a state"}
 
     def test_another_state_version_is_an_error(self) -> None:
-        checkpoint = collect(idle_run(hooks=(StatefulHook(name="mine"),)))
+        checkpoint = build_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)))
         checkpoint["hooks"]["mine"]["version"] = 4
 
         with pytest.raises(CheckpointError) as caught:
-            restore(idle_run(hooks=(StatefulHook(name="mine"),)), checkpoint)
+            restore_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)), checkpoint)
         assert str(caught.value) == (
             "hook 'mine': the checkpoint contains state version 4 (module tests.checkpoints.test_hook_states), but the "
             "installed module tests.checkpoints.test_hook_states loads version 1. Install the version that wrote the "
@@ -113,7 +113,7 @@ class TestHookStates:
     def test_numpy_scalars_are_stored_as_python_numbers(self, value: Any) -> None:
         hook = StatefulHook(name="mine")
         hook.value = {"scores": [value]}
-        checkpoint = collect(idle_run(hooks=(hook,)))
+        checkpoint = build_checkpoint(idle_run(hooks=(hook,)))
 
         (number,) = checkpoint["hooks"]["mine"]["state"]["value"]["scores"]
         assert number == value
@@ -139,7 +139,7 @@ class TestHookStates:
         hook.value = value
 
         with pytest.raises(CheckpointError) as caught:
-            collect(idle_run(hooks=(hook,)))
+            build_checkpoint(idle_run(hooks=(hook,)))
         assert str(caught.value) == (
             f"hook 'mine': state_dict(){path}. A checkpoint contains only built-in Python types and tensors, so that "
             "loading it executes no code. Convert the value, for example with float(), str(), dict() or "
@@ -168,7 +168,7 @@ class TestHookStates:
     def test_every_accepted_value_can_be_loaded(self, tmp_path: Path, value: Any) -> None:
         hook = StatefulHook(name="mine")
         hook.value = value
-        write_checkpoint(tmp_path / "a.pth", collect(idle_run(hooks=(hook,))), 1)
+        write_checkpoint(tmp_path / "a.pth", build_checkpoint(idle_run(hooks=(hook,))), 1)
         read = read_checkpoint(tmp_path / "a.pth")["hooks"]["mine"]["state"]["value"]
 
         assert type(read) is type(value)

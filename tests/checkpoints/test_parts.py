@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hookbus.checkpoints.parts import add_parts, with_own_part
+from hookbus.checkpoints.parts import add_rank_states, select_rank_state
 from hookbus.run import Run
 from hookbus.testing import fake_training
 from hookbus.training.rng import get_rng_state
@@ -31,30 +31,30 @@ def make_run(rank: int, world_size: int) -> Run:
 
 def test_single_process_adds_no_rank_states() -> None:
     checkpoint = dict(CHECKPOINT)
-    add_parts(checkpoint, make_run(0, 1))
+    add_rank_states(checkpoint, make_run(0, 1))
 
     assert checkpoint == CHECKPOINT
 
 
 def test_checkpoint_of_a_single_process_is_the_state_of_rank_0() -> None:
-    assert with_own_part(CHECKPOINT, make_run(0, 1)) == CHECKPOINT
-    assert with_own_part(CHECKPOINT, make_run(0, 2)) == CHECKPOINT
+    assert select_rank_state(CHECKPOINT, make_run(0, 1)) == CHECKPOINT
+    assert select_rank_state(CHECKPOINT, make_run(0, 2)) == CHECKPOINT
 
 
 def test_each_rank_selects_its_own_state() -> None:
-    own = with_own_part(WORLD_SIZE_2, make_run(1, 2))
+    own = select_rank_state(WORLD_SIZE_2, make_run(1, 2))
 
     assert (own["rng"], own["grads"]) == ("rng 1", "gradients 1")
     assert own["loop"] == {"seed": 1, "clock": {"iters_done": 6}, "metrics": "means 1", "data": "position 1"}
 
 
 def test_single_process_resumes_with_the_state_of_rank_0() -> None:
-    assert with_own_part(WORLD_SIZE_2, make_run(0, 1))["loop"] == CHECKPOINT["loop"]
+    assert select_rank_state(WORLD_SIZE_2, make_run(0, 1))["loop"] == CHECKPOINT["loop"]
 
 
 def test_new_rank_is_reseeded_from_seed_rank_and_iteration() -> None:
     before = get_rng_state()["torch"]
-    rng_states = [with_own_part(WORLD_SIZE_2, make_run(rank, 4))["rng"]["torch"] for rank in (2, 3, 2)]
+    rng_states = [select_rank_state(WORLD_SIZE_2, make_run(rank, 4))["rng"]["torch"] for rank in (2, 3, 2)]
 
     assert torch.equal(rng_states[0], rng_states[2])
     assert not torch.equal(rng_states[0], rng_states[1])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.checkpoints.plain import check_plain, plain_state
+from hookbus.checkpoints.plain import validate_plain_data, to_plain_data
 from hookbus.errors import CheckpointError
 
 
@@ -21,7 +21,9 @@ class TaggedTensor(torch.Tensor):
 def test_nested_builtin_types_and_tensors_are_accepted() -> None:
     weight = nn.Parameter(torch.ones(2))
     tagged = torch.ones(2).as_subclass(TaggedTensor)
-    check_plain({"a": [1, None, ({"b": OrderedDict(c=weight)},)], 2: {tagged}, (3, "d"): Counter("e")}, "checkpoint")
+    validate_plain_data(
+        {"a": [1, None, ({"b": OrderedDict(c=weight)},)], 2: {tagged}, (3, "d"): Counter("e")}, "checkpoint"
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def test_nested_builtin_types_and_tensors_are_accepted() -> None:
 )
 def test_object_of_another_type_is_reported_with_its_path(value: Any, path: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        check_plain(value, "checkpoint")
+        validate_plain_data(value, "checkpoint")
     message = str(caught.value)
     assert message.startswith("checkpoint")
     assert path in message
@@ -47,7 +49,7 @@ def test_numpy_scalars_are_converted_in_new_containers() -> None:
     weight = torch.ones(2)
     state = {"groups": [{"lr": np.float64(0.5), "betas": (np.float32(0.5), 1)}], "state": {0: {"step": weight}}}
 
-    plain = plain_state(state, "optimizer")
+    plain = to_plain_data(state, "optimizer")
 
     assert plain == {"groups": [{"lr": 0.5, "betas": (0.5, 1)}], "state": {0: {"step": weight}}}
     assert type(plain["groups"][0]["lr"]) is type(plain["groups"][0]["betas"][0]) is float
@@ -66,5 +68,5 @@ def test_numpy_scalars_are_converted_in_new_containers() -> None:
 )
 def test_object_of_another_type_in_a_state_is_reported_with_its_path(state: Any, path: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        plain_state(state, "checkpoint['optimizer']")
+        to_plain_data(state, "checkpoint['optimizer']")
     assert str(caught.value).startswith("checkpoint['optimizer']" + path)

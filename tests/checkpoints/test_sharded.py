@@ -14,13 +14,13 @@ import torch
 
 from hookbus.checkpoints import files
 from hookbus.checkpoints.generations import read_manifest, verify_generation
-from hookbus.checkpoints.reading import outline_of
+from hookbus.checkpoints.reading import load_on_meta
 from hookbus.checkpoints.sharded import read_generation, write_generation
-from hookbus.checkpoints.sweeping import sweep
-from hookbus.errors import CheckpointDamaged, CheckpointError
-from hookbus.model.layouts import is_spread
-from hookbus.ranks import Ranks
-from hookbus.state import find_newest, read_checkpoint, write_checkpoint
+from hookbus.checkpoints.sweeping import remove_unreferenced
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from hookbus.model.layouts import is_sharded
+from hookbus.ranks import Collectives
+from hookbus.state import find_latest_checkpoint, read_checkpoint, write_checkpoint
 from tests.dying import kill_at_each_operation
 from tests.spread import WEIGHT, build_checkpoint, build_layout, single_process_group, write_sharded_checkpoint
 
@@ -49,9 +49,9 @@ class TestGeneration:
         loaded = read_checkpoint(write_sharded_checkpoint(tmp_path), layout=build_layout())
         weight = loaded["state_dict"]["a/b%"]
 
-        assert is_spread(weight)
+        assert is_sharded(weight)
         assert torch.equal(weight.full_tensor(), WEIGHT)
-        assert not is_spread(loaded["state_dict"]["mean"])
+        assert not is_sharded(loaded["state_dict"]["mean"])
 
     def test_tensor_at_two_paths_is_stored_once(self, tmp_path: Path) -> None:
         loaded = read_checkpoint(write_sharded_checkpoint(tmp_path))
@@ -61,7 +61,7 @@ class TestGeneration:
         assert stored < 2 * (stored - WEIGHT.nbytes)  # the overhead of the format exceeds the data
 
     def test_outline_of_a_generation_contains_meta_tensors(self, tmp_path: Path) -> None:
-        weight = outline_of(write_sharded_checkpoint(tmp_path))["state_dict"]["a/b%"]
+        weight = load_on_meta(write_sharded_checkpoint(tmp_path))["state_dict"]["a/b%"]
 
         assert (weight.device.type, tuple(weight.shape)) == ("meta", (7, 5))
 
@@ -83,8 +83,8 @@ class TestGeneration:
 
     def test_every_dtype_is_preserved(self, tmp_path: Path) -> None:
         dtypes = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
-        tensors = {str(dtype): build_layout().spread(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
-        write_generation(tmp_path, {**build_checkpoint(), "state_dict": tensors}, 1, Ranks())
+        tensors = {str(dtype): build_layout().distribute(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
+        write_generation(tmp_path, {**build_checkpoint(), "state_dict": tensors}, 1, Collectives())
         loaded = read_checkpoint(tmp_path / "generation_1")["state_dict"]
 
         for dtype in dtypes:
@@ -101,9 +101,9 @@ class TestCorruption:
         content[len(content) // 2] ^= 1
         (tmp_path / "generation_2" / name).write_bytes(content)
 
-        with pytest.raises(CheckpointDamaged, match=f"generation_2.*{name}"):
+        with pytest.raises(CheckpointCorruptedError, match=f"generation_2.*{name}"):
             read_checkpoint(path)
-        loaded = find_newest(tmp_path)
+        loaded = find_latest_checkpoint(tmp_path)
         assert loaded is not None
         assert loaded[0].name == "epoch_1.pth"
         assert name in loaded[2][0]
@@ -113,7 +113,7 @@ class TestCorruption:
         path = write_sharded_checkpoint(tmp_path)
         (tmp_path / "generation_1" / name).unlink()
 
-        with pytest.raises(CheckpointDamaged, match=name):
+        with pytest.raises(CheckpointCorruptedError, match=name):
             read_checkpoint(path)
 
     def test_exchanged_generations_are_detected(self, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ class TestCorruption:
         shutil.rmtree(tmp_path / "generation_1")
         (tmp_path / "generation_2").rename(tmp_path / "generation_1")
 
-        with pytest.raises(CheckpointDamaged, match="not the generation that was saved under this name"):
+        with pytest.raises(CheckpointCorruptedError, match="not the generation that was saved under this name"):
             read_checkpoint(path)
 
     def test_reference_copied_alone_is_reported_with_the_directory(self, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ class TestCorruption:
         pointer = {"generation": {"directory": "../other/generation_1", "manifest": ""}}
         write_checkpoint(tmp_path / "x" / "epoch_1.pth", pointer, 1)
 
-        with pytest.raises(CheckpointDamaged, match="invalid reference to a generation"):
+        with pytest.raises(CheckpointCorruptedError, match="invalid reference to a generation"):
             read_checkpoint(tmp_path / "x" / "epoch_1.pth")
 
 
@@ -159,20 +159,20 @@ class TestFailedSave:
             with monkeypatch.context() as patch:
                 patch.setattr(target, raise_disk_full)
                 with pytest.raises(CheckpointError, match="could not be written: .*No space left"):
-                    write_generation(tmp_path, build_checkpoint(), 2, Ranks())
+                    write_generation(tmp_path, build_checkpoint(), 2, Collectives())
             assert sorted(tmp_path.rglob("*")) == before
 
     def test_failure_in_torch_is_a_checkpoint_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
 
         with pytest.raises(CheckpointError, match="could not be written: .*NotADirectoryError"):
-            write_generation(tmp_path / "file", build_checkpoint(), 1, Ranks())
+            write_generation(tmp_path / "file", build_checkpoint(), 1, Collectives())
 
     def test_existing_generation_is_not_replaced(self, tmp_path: Path) -> None:
         write_sharded_checkpoint(tmp_path)
 
         with pytest.raises(CheckpointError, match="generation_1 could not be written: .*not empty"):
-            write_generation(tmp_path, build_checkpoint(WEIGHT + 1), 1, Ranks())
+            write_generation(tmp_path, build_checkpoint(WEIGHT + 1), 1, Collectives())
         verify_generation(tmp_path / "generation_1")
         assert torch.equal(read_checkpoint(tmp_path / "epoch_1.pth")["state_dict"]["a/b%"], WEIGHT)
 
@@ -193,7 +193,7 @@ def test_generation_is_fsynced_before_it_is_renamed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", traced_fsync)
     monkeypatch.setattr(os, "rename", traced_rename)
-    write_generation(tmp_path, build_checkpoint(), 1, Ranks())
+    write_generation(tmp_path, build_checkpoint(), 1, Collectives())
 
     renamed = trace.index(("rename", str(tmp_path / "generation_1")))
     before = {Path(path).name for operation, path in trace[:renamed] if operation == "flush"}
@@ -206,23 +206,23 @@ def test_generation_is_fsynced_before_it_is_renamed(tmp_path: Path, monkeypatch:
 @pytest.mark.timeout(300)  # about 40 processes, sequentially
 def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path) -> None:
     original, folder = tmp_path / "original", tmp_path / "folder"
-    files.link(write_sharded_checkpoint(original), original / "last.pth")
+    files.add_link(write_sharded_checkpoint(original), original / "last.pth")
     differences: set[float] = set()
 
     def save_again() -> None:
         path = write_sharded_checkpoint(folder, 2, "epoch_2.pth", weight=WEIGHT + 1)
-        files.link(path, folder / "last.pth")
+        files.add_link(path, folder / "last.pth")
         files.remove(folder / "epoch_1.pth")
-        sweep(folder, "a-run")
+        remove_unreferenced(folder, "a-run")
 
     def check_and_reset() -> None:
         if folder.exists():
-            loaded = find_newest(folder)
+            loaded = find_latest_checkpoint(folder)
             assert loaded is not None
             difference = (loaded[1]["state_dict"]["a/b%"] - WEIGHT).unique().tolist()
             differences.update(difference)
             assert len(difference) == 1
-            files.remove_leftovers(folder, "a-run")
+            files.remove_temporary_files(folder, "a-run")
             assert list(folder.glob(".tmp*")) == []
             shutil.rmtree(folder)
         shutil.copytree(original, folder)
@@ -233,9 +233,9 @@ def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path
 
 def test_temporary_directory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     generation = write_sharded_checkpoint(tmp_path).parent / "generation_1"
-    shutil.copytree(generation, tmp_path / files.temporary_name("a-run"))
+    shutil.copytree(generation, tmp_path / files.make_temporary_name("a-run"))
     (tmp_path / f".tmp-a-run-{'0' * 32}").symlink_to(tmp_path / "generation_1")
-    files.remove_leftovers(tmp_path, "a-run")
+    files.remove_temporary_files(tmp_path, "a-run")
 
     assert [path.is_symlink() for path in tmp_path.glob(".tmp*")] == [True]
     verify_generation(tmp_path / "generation_1")

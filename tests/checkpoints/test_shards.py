@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from hookbus.checkpoints.sharded import read_generation
-from hookbus.errors import CheckpointDamaged
+from hookbus.errors import CheckpointCorruptedError
 from tests.spread import single_process_group, write_sharded_checkpoint
 
 
@@ -35,7 +35,7 @@ def test_loading_metadata_executes_no_code(tmp_path: Path, monkeypatch: pytest.M
     write_sharded_checkpoint(tmp_path)
     (tmp_path / "generation_1/.metadata").write_bytes(pickle.dumps(Malicious()))
 
-    with pytest.raises(CheckpointDamaged, match=r"posix\.mkdir, and loading that would execute code"):
+    with pytest.raises(CheckpointCorruptedError, match=r"posix\.mkdir, and loading that would execute code"):
         read_generation(tmp_path / "generation_1")
     assert not (tmp_path / "was-run").exists()
 
@@ -47,7 +47,7 @@ def test_loading_non_tensor_items_executes_no_code(tmp_path: Path, monkeypatch: 
     save(evil, storage_writer=FileSystemWriter(tmp_path / "evil"))
     shutil.copytree(tmp_path / "evil", tmp_path / "generation_1", dirs_exist_ok=True)
 
-    with pytest.raises(CheckpointDamaged, match="BytesStorageMetadata"):
+    with pytest.raises(CheckpointCorruptedError, match="BytesStorageMetadata"):
         read_generation(tmp_path / "generation_1")
     assert not (tmp_path / "was-run").exists()
 
@@ -60,5 +60,5 @@ def test_file_outside_the_directory_is_rejected(tmp_path: Path) -> None:
         metadata.storage_data[index] = replace(info, relative_path="../generation_2/__0_0.distcp")
     path.write_bytes(pickle.dumps(metadata))
 
-    with pytest.raises(CheckpointDamaged, match="refers to a file outside its directory"):
+    with pytest.raises(CheckpointCorruptedError, match="refers to a file outside its directory"):
         read_generation(tmp_path / "generation_1")

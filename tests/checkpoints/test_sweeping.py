@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookbus.checkpoints import files
-from hookbus.checkpoints.sweeping import sweep
+from hookbus.checkpoints.sweeping import remove_unreferenced
 from tests.spread import single_process_group, write_sharded_checkpoint
 
 
@@ -21,9 +21,9 @@ def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_unreferenced_generations_are_removed(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
         write_sharded_checkpoint(tmp_path, generation, "last.pth")
-    files.link(tmp_path / "last.pth", tmp_path / "best.pth")
+    files.add_link(tmp_path / "last.pth", tmp_path / "best.pth")
     write_sharded_checkpoint(tmp_path, 4, "last.pth")
-    sweep(tmp_path, "a-run")
+    remove_unreferenced(tmp_path, "a-run")
 
     assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_3", "generation_4"]
     assert list(tmp_path.glob(".*")) == []
@@ -35,7 +35,7 @@ def test_generations_of_other_runs_and_without_a_manifest_are_kept(tmp_path: Pat
     (tmp_path / "generation_2/manifest.json").write_text("{}")
     for path in tmp_path.glob("*.pth"):
         files.remove(path)
-    sweep(tmp_path, "a-run")
+    remove_unreferenced(tmp_path, "a-run")
 
     assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_1", "generation_2"]
 
@@ -45,6 +45,6 @@ def test_reference_counts_without_a_sidecar_but_not_if_corrupted(tmp_path: Path)
         write_sharded_checkpoint(tmp_path, generation, f"epoch_{generation}.pth")
         (tmp_path / f"epoch_{generation}.pth.json").unlink()
     (tmp_path / "epoch_2.pth").write_bytes(b"")
-    sweep(tmp_path, "a-run")
+    remove_unreferenced(tmp_path, "a-run")
 
     assert [path.name for path in tmp_path.glob("generation_*")] == ["generation_1"]

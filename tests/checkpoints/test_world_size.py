@@ -9,16 +9,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from hookbus.bus import HookBus
-from hookbus.checkpoints.parts import with_own_part
-from hookbus.checkpoints.world_size import resized, size_of
+from hookbus.checkpoints.parts import select_rank_state
+from hookbus.checkpoints.world_size import reshard, get_parallel_metadata
 from hookbus.errors import CheckpointError
-from hookbus.ranks import Ranks
+from hookbus.ranks import Collectives
 from hookbus.run import Run
 
 
 def make_run(processes: int, batch_size: int | None, rank: int = 0) -> Run:
     """Create a run with a world size and rank, in a single process."""
-    ranks = Ranks()
+    ranks = Collectives()
     ranks.rank, ranks.world_size = rank, processes
     run = HookBus().current
     run.ranks = ranks
@@ -42,18 +42,18 @@ def make_checkpoint(processes: int, batch_size: int | None, **more: Any) -> dict
 
 
 def test_size_contains_world_size_and_batch_size() -> None:
-    assert size_of(make_run(3, 4)) == {"processes": 3, "batch_size": 4}
-    assert size_of(make_run(1, None)) == {"processes": 1, "batch_size": None}
+    assert get_parallel_metadata(make_run(3, 4)) == {"processes": 3, "batch_size": 4}
+    assert get_parallel_metadata(make_run(1, None)) == {"processes": 1, "batch_size": None}
 
 
 def test_same_world_size_leaves_the_checkpoint_unchanged() -> None:
     checkpoint = make_checkpoint(2, 8)
 
-    assert resized(checkpoint, make_run(2, 4)) is checkpoint
+    assert reshard(checkpoint, make_run(2, 4)) is checkpoint
 
 
 def test_existing_rank_keeps_its_rng_and_gets_the_state_of_rank_0() -> None:
-    resumed = with_own_part(resized(make_checkpoint(2, 4), make_run(4, 2, rank=1)), make_run(4, 2, rank=1))
+    resumed = select_rank_state(reshard(make_checkpoint(2, 4), make_run(4, 2, rank=1)), make_run(4, 2, rank=1))
 
     assert resumed["rng"] == "rng of 1"
     assert resumed["loop"]["data"] == "position of 0"
@@ -62,8 +62,8 @@ def test_existing_rank_keeps_its_rng_and_gets_the_state_of_rank_0() -> None:
 
 def test_new_rank_is_reseeded() -> None:
     run = make_run(4, 2, rank=3)
-    resumed = with_own_part(resized(make_checkpoint(2, 4), run), run)
-    other = with_own_part(resized(make_checkpoint(1, 8), run), run)
+    resumed = select_rank_state(reshard(make_checkpoint(2, 4), run), run)
+    other = select_rank_state(reshard(make_checkpoint(1, 8), run), run)
 
     assert resumed["loop"]["data"] == other["loop"]["data"] == "position of 0"
     assert torch.equal(resumed["rng"]["torch"], other["rng"]["torch"])
@@ -72,7 +72,7 @@ def test_new_rank_is_reseeded() -> None:
 
 def test_single_process_gets_the_state_of_rank_0() -> None:
     run = make_run(1, 8)
-    resumed = with_own_part(resized(make_checkpoint(2, 4), run), run)
+    resumed = select_rank_state(reshard(make_checkpoint(2, 4), run), run)
 
     assert resumed["rng"] == "rng of 0"
     assert resumed["loop"]["data"] == "position of 0"
@@ -85,20 +85,20 @@ def test_gradients_become_their_mean_over_the_ranks() -> None:
         checkpoint["ranks"][rank]["grads"] = rank_grads
     for rank in range(4):
         run = make_run(4, 2, rank)
-        resumed = with_own_part(resized(checkpoint, run), run)["grads"]
+        resumed = select_rank_state(reshard(checkpoint, run), run)["grads"]
         assert {name: grad.tolist() for name, grad in resumed.items()} == {"a": [2.0, 4.0], "b": [2.0]}
 
 
 def test_gradients_of_a_single_process_are_copied_to_all_ranks() -> None:
     run = make_run(2, 4, rank=1)
-    resumed = with_own_part(resized(make_checkpoint(1, 8, grads={"a": torch.tensor([3.0])}), run), run)
+    resumed = select_rank_state(reshard(make_checkpoint(1, 8, grads={"a": torch.tensor([3.0])}), run), run)
 
     assert resumed["grads"]["a"].tolist() == [3.0]
 
 
 def test_different_samples_per_iteration_raises_with_the_batch_size_to_set() -> None:
     with pytest.raises(CheckpointError) as caught:
-        resized(make_checkpoint(2, 8), make_run(4, 8))
+        reshard(make_checkpoint(2, 8), make_run(4, 8))
 
     assert str(caught.value) == (
         "dataset.batch_size: the checkpoint has 2 processes with 8 samples each, and this run 4 with 8: expected 16 "
@@ -109,12 +109,12 @@ def test_different_samples_per_iteration_raises_with_the_batch_size_to_set() -> 
 
 def test_world_size_that_does_not_divide_the_samples_raises() -> None:
     with pytest.raises(CheckpointError, match="Use a world size that divides 16"):
-        resized(make_checkpoint(2, 8), make_run(3, 8))
+        reshard(make_checkpoint(2, 8), make_run(3, 8))
 
 
 @pytest.mark.parametrize(("saved", "now"), [(None, 8), (8, None)])
 def test_unknown_batch_size_is_logged(saved: int | None, now: int | None, caplog: pytest.LogCaptureFixture) -> None:
-    resized(make_checkpoint(2, saved), make_run(1, now))
+    reshard(make_checkpoint(2, saved), make_run(1, now))
 
     assert caplog.messages == [
         "The checkpoint was written with world size 2, and this run has world size 1. Check that the number of samples "
@@ -126,4 +126,4 @@ def test_checkpoint_without_a_world_size_is_from_a_single_process() -> None:
     checkpoint = make_checkpoint(1, 8)
     checkpoint["meta"] = {}
 
-    assert resized(checkpoint, make_run(1, 8)) is checkpoint
+    assert reshard(checkpoint, make_run(1, 8)) is checkpoint

@@ -11,13 +11,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard
 from typer.testing import CliRunner
 
-from hookbus.checkpoints.files import is_of, read_sidecar
+from hookbus.checkpoints.files import written_by, read_sidecar
 from hookbus.checkpoints.sharded import write_generation
 from hookbus.cli import app
 from hookbus.commands.consolidate import consolidate
-from hookbus.errors import CheckpointDamaged, CheckpointError
-from hookbus.model.layouts import Layout
-from hookbus.ranks import Ranks
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from hookbus.model.layouts import ShardingSpec
+from hookbus.ranks import Collectives
 from hookbus.state import read_checkpoint, write_checkpoint
 
 WEIGHT = torch.arange(6.0).reshape(3, 2)
@@ -27,9 +27,9 @@ WEIGHT = torch.arange(6.0).reshape(3, 2)
 def generation(tmp_path: Path) -> Path:
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    sharded = Layout(init_device_mesh("cpu", (1,)), (Shard(0),)).spread(WEIGHT)
+    sharded = ShardingSpec(init_device_mesh("cpu", (1,)), (Shard(0),)).distribute(WEIGHT)
     checkpoint = {"meta": {"step": 7}, "state_dict": {"weight": sharded}, "loop": {"id": "a-run"}}
-    pointer = write_generation(tmp_path, checkpoint, 7, Ranks())
+    pointer = write_generation(tmp_path, checkpoint, 7, Collectives())
     write_checkpoint(tmp_path / "last.pth", pointer, 7)
     dist.destroy_process_group()
     return tmp_path / "generation_7"
@@ -46,7 +46,7 @@ def test_file_is_written_next_to_the_directory(generation: Path) -> None:
     sidecar = read_sidecar(path)
     assert sidecar is not None
     assert sidecar.generation == 7
-    assert is_of(path, "a-run")
+    assert written_by(path, "a-run")
 
 
 def test_pointer_file_is_accepted(generation: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_existing_file_is_not_overwritten(generation: Path, tmp_path: Path) -> N
 def test_corrupted_generation_is_an_error(generation: Path) -> None:
     (generation / "__0_0.distcp").write_bytes(b"")
 
-    with pytest.raises(CheckpointDamaged, match=r"__0_0\.distcp: corrupted"):
+    with pytest.raises(CheckpointCorruptedError, match=r"__0_0\.distcp: corrupted"):
         consolidate(generation)
     assert not generation.with_name("generation_7.pth").exists()
 

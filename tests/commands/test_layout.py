@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from hookbus.commands.layout import show_paragraph, show_table
+from hookbus.commands.layout import print_paragraph, print_table
 
 HOOKS = [("ema", "EMAHook", "hookbus-ema"), ("eval", "EvalHook", "hookbus-eval")]
 
@@ -27,7 +27,7 @@ class TestTable:
         self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch, columns: int
     ) -> None:
         wide.setenv("COLUMNS", str(columns))
-        show_table(["name", "class", "package"], HOOKS)
+        print_table(["name", "class", "package"], HOOKS)
         assert get_lines(capsys) == [
             "name  class     package",
             "ema   EMAHook   hookbus-ema",
@@ -38,7 +38,7 @@ class TestTable:
         self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch
     ) -> None:
         wide.setenv("COLUMNS", "27")
-        show_table(["name", "class", "package"], HOOKS)
+        print_table(["name", "class", "package"], HOOKS)
         assert get_lines(capsys) == [
             "name",
             "    class, package",
@@ -52,7 +52,7 @@ class TestTable:
         self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch
     ) -> None:
         wide.setenv("COLUMNS", "30")
-        show_table(["name", "from", "when"], [("ema", "class EMAHook", "every(1) | once(50)")])
+        print_table(["name", "from", "when"], [("ema", "class EMAHook", "every(1) | once(50)")])
         assert get_lines(capsys) == [
             "name  from           when",
             "ema   class EMAHook  every(1)",
@@ -63,15 +63,15 @@ class TestTable:
     def test_row_may_be_short_and_indented(self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch) -> None:
         rows: list[list[str | Text]] = [[Text("before_run", "bold")], ["  ema", "40"], ["  eval", ""]]
         wide.setenv("COLUMNS", "20")
-        show_table(["point", "priority"], rows)
+        print_table(["point", "priority"], rows)
         assert get_lines(capsys) == ["point       priority", "before_run", "  ema       40", "  eval"]
         wide.setenv("COLUMNS", "19")
-        show_table(["point", "priority"], rows)
+        print_table(["point", "priority"], rows)
         assert get_lines(capsys) == ["point", "    priority", "before_run", "  ema", "      40", "  eval"]
 
     def test_title_may_have_several_cells(self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch) -> None:
         wide.setenv("COLUMNS", "20")
-        show_table(["", "name", "problem"], [("ok", "ema", ""), ("broken", "eval", "No module named 'acme'.")], 2)
+        print_table(["", "name", "problem"], [("ok", "ema", ""), ("broken", "eval", "No module named 'acme'.")], 2)
         assert get_lines(capsys) == [
             "name",
             "    problem",
@@ -84,7 +84,7 @@ class TestTable:
     def test_markup_is_escaped(self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch) -> None:
         for columns in ("30", "8"):
             wide.setenv("COLUMNS", columns)
-            show_table(["a", "b"], [("[bold]", "[/]")])
+            print_table(["a", "b"], [("[bold]", "[/]")])
             assert get_lines(capsys)[-1].split()[-1] == "[/]"
 
 
@@ -93,7 +93,7 @@ class TestParagraph:
         self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch
     ) -> None:
         wide.setenv("COLUMNS", "20")
-        show_paragraph("a read-only word of [markup] in runs/of-some-length/digits", 2, 3)
+        print_paragraph("a read-only word of [markup] in runs/of-some-length/digits", 2, 3)
         assert get_lines(capsys) == [
             "  a read-only word",
             "     of [markup] in",

@@ -13,7 +13,7 @@ from pydantic import create_model
 from hookbus import Hook, HookConfig
 from hookbus.commands.schema import json_schema
 from hookbus.runfile.builder import HOOKS
-from hookbus.runfile.yaml import read
+from hookbus.runfile.yaml import parse
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -59,7 +59,7 @@ def validator() -> Draft202012Validator:
 
 
 def errors(validator: Draft202012Validator, text: str) -> list[Any]:
-    document = read(textwrap.dedent(text), "f")
+    document = parse(textwrap.dedent(text), "f")
     assert document.problems == []
     return list(validator.iter_errors(document.data))
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hookbus import Trainer
 from hookbus.cli import app
-from hookbus.commands.summary import say_summary
+from hookbus.commands.summary import print_summary
 
 if TYPE_CHECKING:
     from tests.conftest import Project
@@ -113,7 +113,7 @@ def test_summary_creates_no_checkpoint_directory(project: Project) -> None:
 
         class WritesElsewhereHook(Hook):
             def before_run(self, run):
-                run.provide("saver", self)
+                run.provide("checkpoint_saver", self)
 
             def plan(self, run, requests):
                 return None
@@ -155,7 +155,7 @@ def test_resume_of_a_distributed_run_uses_torchrun(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
     capsys.readouterr()
-    say_summary(run, Path("run.yaml"), [], None)
+    print_summary(run, Path("run.yaml"), [], None)
     test, train, explain = capsys.readouterr().out.splitlines()[-3:]
     assert test.startswith("  hookbus test run.yaml")
     assert train == f"  torchrun {how} -m hookbus train run.yaml training.epochs=4 --resume"

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hookbus.testing import BackEnd
+from hookbus.testing import WriterTestCase
 from hookbus_logger import JsonlHook, read_jsonl
 from hookbus_mlflow import MLflowHook
-from hookbus_mlflow.names import stored as stored_by_mlflow
+from hookbus_mlflow.names import to_mlflow_name as stored_by_mlflow
 from hookbus_tensorboard import TensorBoardHook
 from hookbus_wandb import WandbHook
-from hookbus_wandb.files import Log, run_files
+from hookbus_wandb.files import TransactionLog, find_run_files
 from hookbus_wandb.names import STEP
-from hookbus_wandb.names import stored as stored_by_wandb
+from hookbus_wandb.names import to_wandb_name as stored_by_wandb
 
 __all__ = ["BACK_ENDS"]
 
@@ -54,14 +54,18 @@ def mlflow_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
 def wandb_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
     """Read the W&B records of all processes that wrote."""
     directory = work_dir / "logs" / "wandb"
-    rows = [row for path in run_files(directory, (directory / "run_id").read_text()) for row in Log(path).rows()]
+    rows = [
+        row
+        for path in find_run_files(directory, (directory / "run_id").read_text())
+        for row in TransactionLog(path).read_rows()
+    ]
     own = ("_step", "_runtime", "_timestamp", STEP)
     return [(name, row[STEP], value) for row in rows for name, value in row.items() if name not in own]
 
 
 BACK_ENDS = [
-    BackEnd(TensorBoardHook, tensorboard_numbers),
-    BackEnd(JsonlHook, jsonl_numbers),
-    BackEnd(MLflowHook, mlflow_numbers, stored_name=stored_by_mlflow, own_files=False),
-    BackEnd(WandbHook, wandb_numbers, {"mode": "offline"}, stored_name=stored_by_wandb, own_files=False),
+    WriterTestCase(TensorBoardHook, tensorboard_numbers),
+    WriterTestCase(JsonlHook, jsonl_numbers),
+    WriterTestCase(MLflowHook, mlflow_numbers, backend_name=stored_by_mlflow, writes_own_files=False),
+    WriterTestCase(WandbHook, wandb_numbers, {"mode": "offline"}, backend_name=stored_by_wandb, writes_own_files=False),
 ]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from hookbus import WriterHook
-from hookbus.testing import BackEnd
-from hookbus.testing.threads import THREAD_PROMISES
-from hookbus.testing.writers import PROMISES
+from hookbus.testing import WriterTestCase
+from hookbus.testing.threads import THREAD_REQUIREMENTS
+from hookbus.testing.writers import REQUIREMENTS
 from hookbus_mlflow import MLflowHook
 from tests.conformance.back_ends import BACK_ENDS
 
-Requirement = Callable[[BackEnd, Path], None]
+Requirement = Callable[[WriterTestCase, Path], None]
 
 
 FULL_DISK = "writing recovers from a full disk"
@@ -25,17 +25,17 @@ IN_A_SEPARATE_PROCESS = [
     "a killed run restarts if there was no checkpoint",
     FULL_DISK,
 ]
-SLOW = [PROMISES[description] for description in IN_A_SEPARATE_PROCESS]
+SLOW = [REQUIREMENTS[description] for description in IN_A_SEPARATE_PROCESS]
 
 
-def get_requirements(back_end: BackEnd) -> dict[str, Requirement]:
+def get_requirements(back_end: WriterTestCase) -> dict[str, Requirement]:
     """Return the requirements of a backend by description. A full disk only concerns backends with their own files."""
-    threaded = THREAD_PROMISES if issubclass(back_end.cls, WriterHook) else {}
-    named = {**PROMISES, **threaded}
+    threaded = THREAD_REQUIREMENTS if issubclass(back_end.cls, WriterHook) else {}
+    named = {**REQUIREMENTS, **threaded}
     return {
         description: requirement
         for description, requirement in named.items()
-        if back_end.own_files or description != FULL_DISK
+        if back_end.writes_own_files or description != FULL_DISK
     }
 
 
@@ -48,5 +48,5 @@ def iter_cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("back_end", "requirement"), list(iter_cases()))
-def test_backend_meets_the_requirement(back_end: BackEnd, requirement: Requirement, tmp_path: Path) -> None:
+def test_backend_meets_the_requirement(back_end: WriterTestCase, requirement: Requirement, tmp_path: Path) -> None:
     requirement(back_end, tmp_path)

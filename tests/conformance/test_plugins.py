@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from hookbus import Hook, HookConfig, discovery
-from hookbus._plugin_entries import Offer
+from hookbus._plugin_entries import PluginEntry
 from hookbus.testing import check_hook
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,7 +22,7 @@ DECLARED = {
 }
 """Declared entry points: hook class by package and name."""
 
-OFFERS = [offer for offer in discovery.offers() if offer.package in {project["name"] for project in PROJECTS}]
+OFFERS = [offer for offer in discovery.list_entries() if offer.package in {project["name"] for project in PROJECTS}]
 
 
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -59,8 +59,8 @@ def test_every_declared_hook_is_installed() -> None:
 @pytest.mark.parametrize(
     "offer", [offer for offer in OFFERS if offer.name not in NEEDS], ids=lambda offer: offer.full_name
 )
-def test_hook_passes_the_check(offer: Offer) -> None:
-    cls = discovery.load(offer)
+def test_hook_passes_the_check(offer: PluginEntry) -> None:
+    cls = discovery.load_entry(offer)
     check_hook(cls, **(WORKING.get(offer.name) or get_example_settings(cls)))
 
 
@@ -68,7 +68,7 @@ def test_hook_passes_the_check(offer: Offer) -> None:
 def test_hook_without_its_preconditions_is_an_error(name: str) -> None:
     settings, reason = NEEDS[name]
     with pytest.raises(AssertionError, match=f"fails in a small training: .*{reason}"):
-        check_hook(discovery.load(discovery.find(name)), **settings)
+        check_hook(discovery.load_entry(discovery.find_entry(name)), **settings)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_hook_without_its_preconditions_is_an_error(name: str) -> None:
     ids=str,
 )
 def test_hook_passes_the_check_with_more_work(name: str, settings: dict[str, Any]) -> None:
-    check_hook(discovery.load(discovery.find(name)), **settings)
+    check_hook(discovery.load_entry(discovery.find_entry(name)), **settings)
 
 
 class PathConfig(HookConfig):

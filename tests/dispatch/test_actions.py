@@ -10,8 +10,8 @@ import pytest
 
 from hookbus import Hook, HookBus, hookimpl
 from hookbus.bus import ActionSpecs
-from hookbus.dispatch.actions import action_arguments, step_of
-from hookbus.errors import HookFailure, PointError
+from hookbus.dispatch.actions import action_arguments, as_step
+from hookbus.errors import HookStopIterationError, PointError
 
 
 class Wrapping(Hook):
@@ -88,7 +88,7 @@ def test_action_reflects_later_registrations(seen: list[str]) -> None:
     ],
 )
 def test_step_accepts_batch_or_run_and_batch(step: Callable[..., Any]) -> None:
-    assert step_of(step)("the run", 5) == ("got", 5)
+    assert as_step(step)("the run", 5) == ("got", 5)
 
 
 @pytest.mark.parametrize(("step", "count"), [(lambda: 0, 0), (lambda a, b, c: 0, 3)])
@@ -278,7 +278,7 @@ def test_exception_of_the_step_of_the_loop_has_no_note(seen: list[str]) -> None:
 
 
 def test_stop_iteration_of_a_hook_raises_hook_failure() -> None:
-    with pytest.raises(HookFailure, match="StopIteration raised by hook 'failing_step'"):
+    with pytest.raises(HookStopIterationError, match="StopIteration raised by hook 'failing_step'"):
         HookBus([FailingStep(StopIteration())]).action("train_step", double)(3)
 
 
@@ -309,7 +309,7 @@ def test_request_within_an_action_is_attributed_to_the_hook() -> None:
     bus: Any = HookBus([Stop()])
     bus.register(PlainStop(), "plain")
     bus.action("train_step", double)(3)
-    assert sorted(request.by for request in bus.current.queue.waiting) == ["plain", "stop"]
+    assert sorted(request.requested_by for request in bus.current.queue.waiting) == ["plain", "stop"]
 
 
 def test_request_from_a_thread_of_a_hook_is_attributed_to_the_hook() -> None:
@@ -324,4 +324,4 @@ def test_request_from_a_thread_of_a_hook_is_attributed_to_the_hook() -> None:
 
     bus: Any = HookBus([Background()])
     bus.action("train_step", double)(3)
-    assert [request.by for request in bus.current.queue.waiting] == ["background"]
+    assert [request.requested_by for request in bus.current.queue.waiting] == ["background"]

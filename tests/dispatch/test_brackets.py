@@ -41,7 +41,7 @@ def epoch_of(*inside: str, after: tuple[str, ...] = ()) -> list[str]:
 def test_run_without_events_has_no_training(bus: Any) -> None:
     with bus.run():
         pass
-    assert bus.fired == ["before_run", "after_run", "cleanup"]
+    assert bus.emitted_points == ["before_run", "after_run", "cleanup"]
 
 
 def test_loop_with_train_epochs_only_gets_the_enclosing_points(bus: Any) -> None:
@@ -49,7 +49,7 @@ def test_loop_with_train_epochs_only_gets_the_enclosing_points(bus: Any) -> None
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             bus.emit("after_train_epoch")
-    assert bus.fired == [*BEGIN, *epoch_of(), *epoch_of(), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of(), *epoch_of(), *END]
     assert run.epochs_done == 2
 
 
@@ -57,7 +57,7 @@ def test_loop_with_iterations_only_has_no_epochs(bus: Any) -> None:
     with bus.run() as run:
         for _ in range(2):
             bus.emit("after_train_iter")
-    assert bus.fired == [*BEGIN, "after_train_iter", "after_train_iter", *END]
+    assert bus.emitted_points == [*BEGIN, "after_train_iter", "after_train_iter", *END]
     assert (run.iters_done, run.epochs_done) == (2, 0)
 
 
@@ -65,7 +65,7 @@ def test_loop_with_iterations_only_has_no_epochs(bus: Any) -> None:
 def test_training_starts_before_its_first_event(bus: Any, point: str) -> None:
     with bus.run():
         bus.emit(point)
-    assert bus.fired == [*BEGIN, point, *END]
+    assert bus.emitted_points == [*BEGIN, point, *END]
 
 
 def test_open_epoch_is_closed_when_the_next_epoch_starts(bus: Any) -> None:
@@ -73,7 +73,7 @@ def test_open_epoch_is_closed_when_the_next_epoch_starts(bus: Any) -> None:
         for _ in range(2):
             bus.emit("before_train_epoch")
             bus.emit("after_train_iter")
-    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
     assert run.epochs_done == 2
 
 
@@ -107,7 +107,7 @@ def test_omitted_points_are_emitted_automatically(bus: Any, omitted: set[str], c
                 bus.emit(point)
             if checks_stop and point == "after_train_epoch" and "after_train_epoch" not in omitted:
                 assert not run.should_stop
-    assert bus.fired == FULL
+    assert bus.emitted_points == FULL
     assert (run.epochs_done, run.iters_done) == (2, 2)
 
 
@@ -116,7 +116,7 @@ def test_before_train_is_emitted_once(bus: Any) -> None:
         bus.emit("before_train_iter")
         bus.emit("before_train")
         bus.emit("before_train")
-    assert bus.fired == [*BEGIN, "before_train_iter", *END]
+    assert bus.emitted_points == [*BEGIN, "before_train_iter", *END]
 
 
 def test_after_run_is_emitted_on_exit_with_the_outcome(bus: Any) -> None:
@@ -125,9 +125,9 @@ def test_after_run_is_emitted_on_exit_with_the_outcome(bus: Any) -> None:
     with bus.run() as run:
         bus.emit("before_train_epoch")
         bus.emit("after_run")
-        assert bus.fired == [*BEGIN, *epoch_of(), "after_train"]
+        assert bus.emitted_points == [*BEGIN, *epoch_of(), "after_train"]
         run.request_stop("late")
-    assert bus.fired == [*BEGIN, *epoch_of(), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of(), *END]
     assert outcomes == ["finished"]
 
 
@@ -144,7 +144,7 @@ def test_after_point_without_before_point_raises(bus: Any, name: str, before: li
 def test_events_outside_of_a_run_are_emitted_unchanged(bus: Any) -> None:
     for point in ("after_epoch", "before_train_epoch", "after_run", "before_run"):
         bus.emit(point)
-    assert bus.fired == ["after_epoch", "before_train_epoch", "after_run", "before_run"]
+    assert bus.emitted_points == ["after_epoch", "before_train_epoch", "after_run", "before_run"]
 
 
 # -- epochs are closed lazily ------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_should_stop_closes_the_epoch_of_a_custom_loop(bus: Any) -> None:
             assert not run.should_stop
             bus.emit("log_text", text="after it")
     epoch = epoch_of("after_train_iter", after=("log_text",))
-    assert bus.fired == [*BEGIN, *epoch, "log_text", *epoch, "log_text", *END]
+    assert bus.emitted_points == [*BEGIN, *epoch, "log_text", *epoch, "log_text", *END]
 
 
 def test_run_epochs_closes_an_epoch_before_the_next_one_starts(bus: Any) -> None:
@@ -171,7 +171,7 @@ def test_run_epochs_closes_an_epoch_before_the_next_one_starts(bus: Any) -> None
             bus.emit("after_train_epoch")
             bus.emit("log_text", text="still inside")
     epoch = epoch_of(after=("log_text",))
-    assert bus.fired == [*BEGIN, *epoch, *epoch, *END]
+    assert bus.emitted_points == [*BEGIN, *epoch, *epoch, *END]
 
 
 def test_stop_request_in_after_epoch_takes_effect_in_should_stop(bus: Any) -> None:
@@ -196,7 +196,7 @@ def test_validation_after_the_training_part_is_within_the_epoch(bus: Any) -> Non
             bus.emit("after_train_epoch")
             for point in VALIDATION:
                 bus.emit(point)
-    assert bus.fired == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
 
 
 def test_validation_within_an_epoch_does_not_close_it(bus: Any) -> None:
@@ -207,7 +207,7 @@ def test_validation_within_an_epoch_does_not_close_it(bus: Any) -> None:
             bus.emit(point)
         bus.emit("after_train_iter")
         bus.emit("after_train_epoch")
-    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter", *VALIDATION, "after_train_iter"), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of("after_train_iter", *VALIDATION, "after_train_iter"), *END]
     assert run.iters_done == 2
 
 
@@ -216,7 +216,7 @@ def test_val_epoch_alone_is_enclosed_by_a_validation(bus: Any) -> None:
         for _ in range(2):
             bus.emit("before_val_epoch")
             bus.emit("after_val_epoch", metrics={"accuracy": 0.5})
-    assert bus.fired == ["before_run", *VALIDATION, *VALIDATION, "after_run", "cleanup"]
+    assert bus.emitted_points == ["before_run", *VALIDATION, *VALIDATION, "after_run", "cleanup"]
 
 
 def test_multiple_loaders_share_an_explicit_validation(bus: Any) -> None:
@@ -224,7 +224,7 @@ def test_multiple_loaders_share_an_explicit_validation(bus: Any) -> None:
     with bus.run():
         for point in ("before_val", *loaders, "after_val"):
             bus.emit(point)
-    assert bus.fired == ["before_run", "before_val", *loaders, "after_val", "after_run", "cleanup"]
+    assert bus.emitted_points == ["before_run", "before_val", *loaders, "after_val", "after_run", "cleanup"]
 
 
 def test_validation_without_val_epoch_is_unchanged(bus: Any) -> None:
@@ -233,7 +233,7 @@ def test_validation_without_val_epoch_is_unchanged(bus: Any) -> None:
         bus.emit("before_val_iter")
         bus.emit("after_val_iter", outputs={"accuracy": 0.5})
         bus.emit("after_val")
-    assert bus.fired[1:-2] == ["before_val", "before_val_iter", "after_val_iter", "after_val"]
+    assert bus.emitted_points[1:-2] == ["before_val", "before_val_iter", "after_val_iter", "after_val"]
 
 
 def test_results_without_before_points_are_stored(bus: Any) -> None:
@@ -247,7 +247,7 @@ def test_open_validation_is_closed_on_exit(bus: Any) -> None:
         bus.emit("before_train_epoch")
         bus.emit("before_val")
         bus.emit("before_val_epoch")
-    assert bus.fired == [*BEGIN, *epoch_of(*VALIDATION), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of(*VALIDATION), *END]
 
 
 @pytest.mark.parametrize("mode", ["val", "test"])
@@ -256,7 +256,12 @@ def test_outer_after_point_closes_open_inner_points(bus: Any, mode: str) -> None
         bus.emit(f"before_{mode}")
         bus.emit(f"before_{mode}_epoch")
         bus.emit(f"after_{mode}")
-        assert bus.fired[1:] == [f"before_{mode}", f"before_{mode}_epoch", f"after_{mode}_epoch", f"after_{mode}"]
+        assert bus.emitted_points[1:] == [
+            f"before_{mode}",
+            f"before_{mode}_epoch",
+            f"after_{mode}_epoch",
+            f"after_{mode}",
+        ]
 
 
 # -- requested validations ---------------------------------------------------------------------------------------
@@ -297,10 +302,10 @@ def test_validation_events_are_emitted_once_for_any_validate_function(bus: Any, 
             bus.emit("before_train_epoch")
             run.request_validation()
             bus.emit("after_train_epoch")
-    points = [point for point in bus.fired if not point.endswith("_iter")]
+    points = [point for point in bus.emitted_points if not point.endswith("_iter")]
     assert points == [*BEGIN, *epoch_of(after=tuple(VALIDATION)), *END]
     assert dict(run.metrics.results) == {"val/accuracy": 0.75}
-    assert dict(bus.arguments("after_val")[0]["metrics"]) == {"val/accuracy": 0.75}
+    assert dict(bus.get_arguments("after_val")[0]["metrics"]) == {"val/accuracy": 0.75}
 
 
 def test_validate_function_may_use_multiple_loaders(bus: Any) -> None:
@@ -314,9 +319,9 @@ def test_validate_function_may_use_multiple_loaders(bus: Any) -> None:
         run.request_validation()
         bus.emit("after_train_iter")
     pair = ["before_val_epoch", "after_val_epoch"]
-    assert bus.fired == [*BEGIN, *ITERATION, "before_val", *pair, *pair, "after_val", *END]
+    assert bus.emitted_points == [*BEGIN, *ITERATION, "before_val", *pair, *pair, "after_val", *END]
     assert dict(run.metrics.results) == {"val/clean/accuracy": 0.5, "val/noisy/accuracy": 0.5}
-    assert [event["dataloader_name"] for event in bus.arguments("after_val_epoch")] == ["clean", "noisy"]
+    assert [event["dataloader_name"] for event in bus.get_arguments("after_val_epoch")] == ["clean", "noisy"]
 
 
 def test_failed_validation_leaves_no_open_points(bus: Any) -> None:
@@ -333,7 +338,7 @@ def test_failed_validation_leaves_no_open_points(bus: Any) -> None:
         assert not run.validating
         failing.append(False)
         run.validate()
-    assert bus.fired == ["before_run", *VALIDATION[:2], *VALIDATION, "after_run", "cleanup"]
+    assert bus.emitted_points == ["before_run", *VALIDATION[:2], *VALIDATION, "after_run", "cleanup"]
 
 
 # -- ends --------------------------------------------------------------------------------------------------------
@@ -342,7 +347,7 @@ def test_failed_validation_leaves_no_open_points(bus: Any) -> None:
 def test_only_final_points_are_emitted_after_an_exception(bus: Any) -> None:
     with pytest.raises(ZeroDivisionError), bus.run():
         fail(bus, "before_train_epoch", "before_val_epoch")
-    assert bus.fired == [*BEGIN, *epoch_of()[:2], *VALIDATION[:2], "on_exception", "after_run", "cleanup"]
+    assert bus.emitted_points == [*BEGIN, *epoch_of()[:2], *VALIDATION[:2], "on_exception", "after_run", "cleanup"]
 
 
 def test_early_exit_of_the_loop_closes_all_points(bus: Any) -> None:
@@ -353,7 +358,7 @@ def test_early_exit_of_the_loop_closes_all_points(bus: Any) -> None:
             if epoch == 1:
                 break
             bus.emit("after_train_epoch")
-    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of("after_train_iter"), *epoch_of("after_train_iter"), *END]
 
 
 def test_early_exit_of_the_batch_loop_completes_the_epoch(bus: Any) -> None:
@@ -375,7 +380,12 @@ def test_stop_within_an_epoch_closes_it_without_counting_it(bus: Any) -> None:
             for i, _ in run.batches([1, 2, 3]):
                 bus.emit("after_train_iter", batch_idx=i)
             bus.emit("after_train_epoch")
-    assert bus.fired == [*BEGIN, *epoch_of(*["after_train_iter"] * 3), *epoch_of(*["after_train_iter"] * 2), *END]
+    assert bus.emitted_points == [
+        *BEGIN,
+        *epoch_of(*["after_train_iter"] * 3),
+        *epoch_of(*["after_train_iter"] * 2),
+        *END,
+    ]
     assert (run.epochs_done, run.epoch_complete, run.iters_done) == (1, False, 5)
 
 
@@ -395,9 +405,9 @@ def test_second_run_continues_the_first_run(bus: Any) -> None:
     train(bus, 2)
     bus.events.clear()
     run = train(bus, 3)
-    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of("after_train_iter"), *END]
     assert (run.epochs_done, run.iters_done) == (3, 3)
-    assert bus.arguments("before_epoch")[0]["epoch"] == 2
+    assert bus.get_arguments("before_epoch")[0]["epoch"] == 2
 
 
 def test_fresh_run_starts_at_zero(bus: Any) -> None:
@@ -412,4 +422,4 @@ def test_failed_run_leaves_no_open_points_for_the_next_run(bus: Any) -> None:
         fail(bus, "before_train_epoch")
     bus.events.clear()
     train(bus, 1)
-    assert bus.fired == [*BEGIN, *epoch_of("after_train_iter"), *END]
+    assert bus.emitted_points == [*BEGIN, *epoch_of("after_train_iter"), *END]

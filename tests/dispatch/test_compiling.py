@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from hookbus import every, last
 from hookbus.clock import Clock
-from hookbus.dispatch.compiling import Listener, compile_point, load_text, ordered
-from hookbus.dispatch.due import Due
+from hookbus.dispatch.compiling import Listener, compile_point, compile_source, sort_listeners
+from hookbus.dispatch.due import ScheduleGate
 from hookbus.errors import ConfigError, OrderError
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 from hookbus.points import Point
 from hookbus.when import Schedule
 
@@ -33,7 +33,7 @@ def listener(name: str, priority: int = 50, **options: Any) -> Listener:
 
 
 def names(listeners: list[Listener], reverse: bool = False) -> str:
-    return "".join(item.hook for item in ordered(listeners, reverse))
+    return "".join(item.hook for item in sort_listeners(listeners, reverse))
 
 
 def test_listeners_run_by_ascending_priority_or_descending_if_reversed() -> None:
@@ -73,7 +73,7 @@ def test_constraints_on_absent_hooks_or_itself_have_no_effect() -> None:
 def test_contradictory_constraints_raise_with_the_cycle(constraints: dict[str, str], cycle: str) -> None:
     listeners = [listener(name, before=(constraints.get(name, ""),)) for name in "abcd"]
     with pytest.raises(OrderError) as caught:
-        ordered(listeners, reverse=False)
+        sort_listeners(listeners, reverse=False)
     expected = f"after_epoch: before=/after= constraints form a cycle: {cycle}. Remove one of them."
     assert str(caught.value) == expected
 
@@ -105,9 +105,9 @@ def test_order_matches_the_brute_force_definition(listeners: list[Listener], rev
     expected = defined_order(listeners, reverse)
     if expected is None:
         with pytest.raises(OrderError):
-            ordered(listeners, reverse)
+            sort_listeners(listeners, reverse)
     else:
-        assert [item.hook for item in ordered(listeners, reverse)] == expected
+        assert [item.hook for item in sort_listeners(listeners, reverse)] == expected
 
 
 # -- the generated function ----------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def compile_listeners(
 ) -> Callable[..., None]:
     settings: dict[str, Any] = {"run": "the run", "fill": {}, "names": {}, "recover": propagate, **options}
     point = point or POINTS["after_train_iter"]
-    return compile_point(point, listeners, clock or Clock(), counter_view=PointMoment, **settings)
+    return compile_point(point, listeners, clock or Clock(), counter_view=PointCounters, **settings)
 
 
 def test_listener_receives_exactly_its_arguments_by_position() -> None:
@@ -195,7 +195,7 @@ def test_traceback_shows_the_line_that_called_the_listener() -> None:
 
 
 def test_identical_source_is_compiled_once() -> None:
-    assert load_text("x = 1\n", "t") is load_text("x = 1\n", "t")
+    assert compile_source("x = 1\n", "t") is compile_source("x = 1\n", "t")
 
 
 # -- schedules -----------------------------------------------------------------------------------------------
@@ -205,13 +205,13 @@ def test_identical_source_is_compiled_once() -> None:
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the iterations at which schedules are evaluated."""
     computed: list[int] = []
-    now = Due.now
+    now = ScheduleGate.due_listeners
 
-    def counted(self: Due) -> list[bool]:
+    def counted(self: ScheduleGate) -> list[bool]:
         computed.append(self._moment.clock.iter + 1)
         return now(self)
 
-    monkeypatch.setattr(Due, "now", counted)
+    monkeypatch.setattr(ScheduleGate, "due_listeners", counted)
     return computed
 
 

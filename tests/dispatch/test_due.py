@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hookbus import between, every, last, once
 from hookbus.clock import Clock
 from hookbus.dispatch.compiling import Listener
-from hookbus.dispatch.due import Counter, Due
+from hookbus.dispatch.due import ScheduleCounter, ScheduleGate
 from hookbus.errors import ConfigError
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointMoment
+from hookbus.moment import PointCounters
 from hookbus.when import Schedule
 
 AFTER_ITER = POINTS["after_train_iter"]
@@ -48,10 +48,10 @@ def test_counters_skip_only_events_without_due_schedules(
     clock = Clock()
     clock.counts_iterations = False
     clock.max_iters = sum(map(len, epochs))
-    due = Due(PointMoment(clock, AFTER_ITER), list(map(listener, listener_schedules)))
+    due = ScheduleGate(PointCounters(clock, AFTER_ITER), list(map(listener, listener_schedules)))
     names = {f"_counter_{i}": counter for i, counter in enumerate(due.counters)}
-    tests = [counter.test(name) for name, counter in names.items()]
-    moment = PointMoment(clock, AFTER_ITER)
+    tests = [counter.source(name) for name, counter in names.items()]
+    moment = PointCounters(clock, AFTER_ITER)
     for epoch in epochs:
         clock.begin_epoch()
         for steps in epoch:
@@ -61,13 +61,13 @@ def test_counters_skip_only_events_without_due_schedules(
             clock.end_iter(None)
             expected = [schedule.due(moment) for schedule in listener_schedules]
             evaluate = any(eval(test, {"_clock": clock, **names}) for test in tests)
-            assert (due.now() if evaluate else [False] * len(listener_schedules)) == expected
+            assert (due.due_listeners() if evaluate else [False] * len(listener_schedules)) == expected
         clock.end_epoch()
 
 
 def test_listeners_of_one_unit_share_a_counter() -> None:
     listener_schedules = [every(3), every(5, unit="iter"), every(2, unit="batch"), every(3) | every(4, unit="step")]
-    assert len(Due(PointMoment(Clock(), AFTER_ITER), list(map(listener, listener_schedules))).counters) == 3
+    assert len(ScheduleGate(PointCounters(Clock(), AFTER_ITER), list(map(listener, listener_schedules))).counters) == 3
 
 
 def test_equal_schedules_are_evaluated_once() -> None:
@@ -84,7 +84,11 @@ def test_equal_schedules_are_evaluated_once() -> None:
     clock = Clock()
     clock.end_iter(None)
     listener_schedules = [Recording(), every(3), Recording()]
-    assert Due(PointMoment(clock, AFTER_ITER), list(map(listener, listener_schedules))).now() == [True, False, True]
+    assert ScheduleGate(PointCounters(clock, AFTER_ITER), list(map(listener, listener_schedules))).due_listeners() == [
+        True,
+        False,
+        True,
+    ]
     assert evaluated == ["due"]
 
 
@@ -99,11 +103,11 @@ def test_equal_schedules_are_evaluated_once() -> None:
     ],
 )
 def test_counter_source_compares_the_attribute_of_the_clock(unit: str, source: str) -> None:
-    assert Counter(PointMoment(Clock(), AFTER_ITER), unit, [every(3)]).test("c") == source  # type: ignore[arg-type]
+    assert ScheduleCounter(PointCounters(Clock(), AFTER_ITER), unit, [every(3)]).source("c") == source  # type: ignore[arg-type]
 
 
 def test_invalid_schedule_raises_with_hook_and_point() -> None:
     clock = Clock()
     clock.end_iter(None)
     with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last: the run has no known limit"):
-        Due(PointMoment(clock, AFTER_ITER), [listener(last)]).now()
+        ScheduleGate(PointCounters(clock, AFTER_ITER), [listener(last)]).due_listeners()

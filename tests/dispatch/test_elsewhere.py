@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.dispatch.elsewhere import NAMES, named_elsewhere
+from hookbus.dispatch.elsewhere import FRAMEWORK_ALIASES, find_framework_alias
 from hookbus.lifecycle import POINTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
@@ -25,16 +25,16 @@ def rows(framework: str) -> dict[str, str]:
     return points
 
 
-@pytest.mark.parametrize("framework", NAMES)
+@pytest.mark.parametrize("framework", FRAMEWORK_ALIASES)
 def test_framework_aliases_match_the_documentation_page(framework: str) -> None:
     listed = rows(framework)
     assert len(listed) >= 6
-    assert {name: NAMES[framework].get(name, name) for name in listed} == listed
+    assert {name: FRAMEWORK_ALIASES[framework].get(name, name) for name in listed} == listed
 
 
 def test_framework_aliases_refer_to_existing_points() -> None:
-    assert {point for names in NAMES.values() for point in names.values()} <= set(POINTS)
-    assert not {name for names in NAMES.values() for name in names} & set(POINTS)
+    assert {point for names in FRAMEWORK_ALIASES.values() for point in names.values()} <= set(POINTS)
+    assert not {name for names in FRAMEWORK_ALIASES.values() for name in names} & set(POINTS)
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_framework_aliases_refer_to_existing_points() -> None:
     ],
 )
 def test_lookup_returns_the_frameworks_and_the_point(name: str, expected: tuple[str, str] | None) -> None:
-    assert named_elsewhere(name) == expected
+    assert find_framework_alias(name) == expected

@@ -39,7 +39,7 @@ def test_every_argument_of_every_point_reaches_the_listeners(point: Point, name:
     value: Any = {"metrics": {"accuracy": 0.5}, "loss": 0.25}.get(name, f"the {name}")
     bus: Any = RecordingBus()
     bus.emit(point.name, **{name: value})
-    (arguments,) = bus.arguments(point.name)
+    (arguments,) = bus.get_arguments(point.name)
     if point.name in ("after_val_epoch", "after_test_epoch") and name == "metrics":
         value = {f"{point.name[6:].partition('_')[0]}/accuracy": 0.5}
     assert arguments[name] == value
@@ -49,7 +49,7 @@ def test_argument_aliases_and_the_run_are_accepted() -> None:
     bus: Any = RecordingBus()
     bus.emit("after_train_iter", data_batch=[1], run=bus.current, outputs={"loss": 0.25})
     bus.emit("after_train_iter", runner=bus.current, data_batch=[2], batch_idx=9)
-    first, second = bus.arguments("after_train_iter")
+    first, second = bus.get_arguments("after_train_iter")
     assert (first["batch"], first["loss"]) == ([1], 0.25)
     assert (second["batch"], second["batch_idx"]) == ([2], 9)
 
@@ -58,17 +58,17 @@ def test_alias_emits_its_point() -> None:
     bus: Any = RecordingBus()
     for alias in ("before_training", "before_step", "after_step", "after_training"):
         bus.emit(alias)
-    assert bus.fired == ["before_train", "before_train_iter", "after_train_iter", "after_train"]
+    assert bus.emitted_points == ["before_train", "before_train_iter", "after_train_iter", "after_train"]
 
 
 def test_omitted_arguments_without_default_are_none() -> None:
     bus: Any = RecordingBus()
     bus.emit("after_train_iter")
     bus.emit("log_images", tag="x")
-    assert bus.arguments("after_train_iter") == [
+    assert bus.get_arguments("after_train_iter") == [
         {"step": 1, "batch_idx": 0, "batch": None, "model": None, "outputs": None, "loss": None}
     ]
-    assert bus.arguments("log_images") == [{"tag": "x", "images": None, "step": 1, "caption": None}]
+    assert bus.get_arguments("log_images") == [{"tag": "x", "images": None, "step": 1, "caption": None}]
 
 
 def test_undeclared_point_raises_and_suggests_a_name() -> None:
@@ -97,7 +97,7 @@ def test_unknown_arguments_raise_if_the_point_was_emitted_automatically(point: s
     bus: Any = RecordingBus()
     with bus.run(epochs=1):
         bus.emit("before_train_epoch")
-        fired = list(bus.fired)
+        fired = list(bus.emitted_points)
         with pytest.raises(PointError, match=f"{point}: unknown argument '{unknown}'"):
             bus.emit(point, **{unknown: 1.0})
-        assert bus.fired == fired
+        assert bus.emitted_points == fired

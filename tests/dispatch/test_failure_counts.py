@@ -52,9 +52,9 @@ def test_success_resets_the_consecutive_failures_of_one_point(counts: FailureCou
 def test_listener_is_wrapped_only_after_a_failure_of_its_hook(counts: FailureCounts) -> None:
     bus: Any = HookBus([watch := Watch()])
     (listener,) = bus.table.listeners("after_train_iter", bus.current)
-    assert counts.watched(listener) == watch.after_train_iter
+    assert counts.reset_on_success(listener) == watch.after_train_iter
     record = counts.add(ValueError(), "watch", watch, "after_train_iter")
-    watched = counts.watched(listener)
+    watched = counts.reset_on_success(listener)
     assert watched != watch.after_train_iter
     watched()
     assert record.in_a_row == {"after_train_iter": 0}
@@ -66,7 +66,7 @@ def test_hook_is_disabled_until_it_is_unregistered(counts: FailureCounts) -> Non
     assert not counts.is_disabled("watch")
     record.disabled = "epoch 1, iteration 3"
     assert counts.is_disabled("watch")
-    counts.forget("watch")
+    counts.discard("watch")
     assert not counts.is_disabled("watch")
 
 

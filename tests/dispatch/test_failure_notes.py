@@ -6,7 +6,7 @@ import pytest
 
 from hookbus.clock import Clock
 from hookbus.dispatch.failure_notes import annotate, merge_exceptions
-from hookbus.errors import HookFailure
+from hookbus.errors import HookStopIterationError
 
 
 class Watch:
@@ -23,7 +23,7 @@ def test_note_contains_hook_package_point_and_position() -> None:
 def test_stop_iteration_is_replaced_by_a_hook_failure() -> None:
     error = StopIteration("done")
     replaced = annotate(error, "watch", Watch(), "after_train_iter", Clock())
-    assert isinstance(replaced, HookFailure)
+    assert isinstance(replaced, HookStopIterationError)
     assert str(replaced).startswith("StopIteration raised by hook 'watch'")
     assert str(replaced).endswith("Raise another exception type.")
     assert not hasattr(error, "__notes__")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus
-from hookbus.errors import ConfigError, HookFailure, HookWarning
+from hookbus.errors import ConfigError, HookStopIterationError, HookWarning
 
 MODULE = f"module {__name__}"
 
@@ -121,7 +121,9 @@ def test_exception_propagates_with_a_note_of_hook_point_and_position() -> None:
 
 def test_stop_iteration_raises_hook_failure() -> None:
     bus: Any = HookBus([Failing(always(StopIteration("done")))])
-    with pytest.raises(HookFailure, match="StopIteration raised by hook 'failing' .* at after_train_iter") as caught:
+    with pytest.raises(
+        HookStopIterationError, match="StopIteration raised by hook 'failing' .* at after_train_iter"
+    ) as caught:
         iterate(bus, 1)
     assert isinstance(caught.value.__cause__, StopIteration)
     assert caught.value.__cause__.value == "done"
@@ -135,7 +137,7 @@ def test_stop_iteration_does_not_end_a_generator_silently() -> None:
             yield i
             bus.emit("after_train_iter", batch_idx=i)
 
-    with pytest.raises(HookFailure):
+    with pytest.raises(HookStopIterationError):
         list(batches())
 
 
@@ -364,7 +366,7 @@ def test_observer_does_not_suppress_the_failure_of_a_nested_event() -> None:
 def test_stop_iteration_of_a_nested_event_propagates() -> None:
     bus: Any = HookBus([Recording()])
     bus.on("log_scalars")(lambda: next(iter(())))
-    with pytest.raises(HookFailure):
+    with pytest.raises(HookStopIterationError):
         iterate(bus, 1)
 
 

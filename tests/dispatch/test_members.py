@@ -97,7 +97,7 @@ def test_hook_is_found_from_the_frames_of_its_callers() -> None:
             look()
 
     def look() -> None:
-        names.append(bus.pm.members.running_in(sys._getframe()))
+        names.append(bus.pm.members.hook_in_frame(sys._getframe()))
 
     hook, stranger = Looking(name="mine"), Looking(name="stranger")
     bus.register(hook)

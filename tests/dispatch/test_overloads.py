@@ -10,7 +10,7 @@ from types import ModuleType
 
 import hookbus.dispatch.overloads
 from hookbus.lifecycle import POINTS
-from hookbus.points import ALIASES
+from hookbus.points import POINT_ALIASES
 
 TEXT = Path(hookbus.dispatch.overloads.__file__).read_text()
 
@@ -36,7 +36,7 @@ def test_overloads_contain_every_point_with_aliases_and_arguments() -> None:
             assert point.annotation is not None
             names = re.findall(r"'(\w+)'", ast.unparse(point.annotation))
             overloads[tuple(names)] = tuple(argument.arg for argument in node.args.kwonlyargs)
-    aliases = {point: tuple(alias for alias, name in ALIASES.items() if name == point) for point in POINTS}
+    aliases = {point: tuple(alias for alias, name in POINT_ALIASES.items() if name == point) for point in POINTS}
     assert overloads == {(name, *aliases[name]): point.args for name, point in POINTS.items()}
 
 

@@ -35,7 +35,7 @@ def test_arguments_of_the_loop_override_the_values_of_the_run() -> None:
     bus: Any = RecordingBus()
     bus.current.model = nn.Linear(1, 1)
     bus.emit("after_train_epoch", epoch=40, model="mine", metrics={"a": 1.0})
-    assert bus.arguments("after_train_epoch") == [{"epoch": 40, "model": "mine", "metrics": {"a": 1.0}}]
+    assert bus.get_arguments("after_train_epoch") == [{"epoch": 40, "model": "mine", "metrics": {"a": 1.0}}]
 
 
 def test_loss_defaults_to_the_loss_of_the_outputs() -> None:
@@ -44,8 +44,8 @@ def test_loss_defaults_to_the_loss_of_the_outputs() -> None:
     bus.emit("after_train_iter", outputs={"loss": 0.5}, loss=0.25)
     bus.emit("after_train_iter", outputs={"score": 1.0})
     bus.emit("after_forward", outputs="no mapping")
-    assert [arguments["loss"] for arguments in bus.arguments("after_train_iter")] == [0.5, 0.25, None]
-    assert [arguments["loss"] for arguments in bus.arguments("after_forward")] == [None]
+    assert [arguments["loss"] for arguments in bus.get_arguments("after_train_iter")] == [0.5, 0.25, None]
+    assert [arguments["loss"] for arguments in bus.get_arguments("after_forward")] == [None]
 
 
 def test_step_is_the_number_of_completed_optimizer_steps() -> None:
@@ -77,7 +77,7 @@ def test_metrics_contain_epoch_means_and_latest_results() -> None:
     bus.emit("after_val")
     bus.emit("after_epoch")
     (trained,), (evaluated,), (after,), (epoch,) = (
-        bus.arguments(point) for point in ("after_train_epoch", "after_val_epoch", "after_val", "after_epoch")
+        bus.get_arguments(point) for point in ("after_train_epoch", "after_val_epoch", "after_val", "after_epoch")
     )
     assert dict(trained["metrics"]) == {"train/loss": 3.0}
     assert dict(evaluated["metrics"]) == dict(after["metrics"]) == {"val/accuracy": pytest.approx(0.4, abs=1e-12)}
@@ -89,12 +89,12 @@ def test_metrics_have_full_names_before_any_hook_is_called() -> None:
     bus.emit("after_val_epoch", metrics={"accuracy": torch.tensor(0.5), "val/f1": 0.25})
     bus.emit("after_val_epoch", metrics={"accuracy": 0.75}, dataloader_name="noisy")
     bus.emit("after_test_epoch", metrics={"accuracy": 1})
-    assert [dict(arguments["metrics"]) for arguments in bus.arguments("after_val_epoch")] == [
+    assert [dict(arguments["metrics"]) for arguments in bus.get_arguments("after_val_epoch")] == [
         {"val/accuracy": 0.5, "val/f1": 0.25},
         {"val/noisy/accuracy": 0.75},
     ]
     bus.emit("after_test")
-    assert dict(bus.arguments("after_test")[0]["metrics"]) == {"test/accuracy": 1.0}
+    assert dict(bus.get_arguments("after_test")[0]["metrics"]) == {"test/accuracy": 1.0}
 
 
 def test_validation_context_encloses_all_listeners() -> None:
@@ -168,8 +168,8 @@ def test_weights_are_restored_after_the_last_save_and_validated_again() -> None:
 
     class Requesting(Hook):
         def before_run(self, run: Any) -> None:
-            run.provide("saver", Saver())
-            run.weights.put_back(lambda: bool(log.append("restored")) or True)
+            run.provide("checkpoint_saver", Saver())
+            run.weights.restore_at_end(lambda: bool(log.append("restored")) or True)
 
         def after_train(self, run: Any) -> None:
             log.append("after_train")
@@ -191,7 +191,7 @@ def test_weights_are_not_restored_after_a_failure() -> None:
 
     class Failing(Hook):
         def before_run(self, run: Any) -> None:
-            run.weights.put_back(lambda: bool(log.append("restored")) or True)
+            run.weights.restore_at_end(lambda: bool(log.append("restored")) or True)
 
         def after_train_iter(self) -> None:
             raise RuntimeError("broken")

@@ -141,7 +141,7 @@ def test_main_rank_hook_is_not_called_on_other_ranks(monkeypatch: pytest.MonkeyP
     bus = HookBus([Main(name="m"), Named(name="a")])
     assert order_at(bus, "before_train") == "ma"
     monkeypatch.setenv("RANK", "1")
-    bus.changed()
+    bus.invalidate()
     assert order_at(bus, "before_train") == "a"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, every, hookimpl
-from hookbus.dispatch.trace import timed, traced
+from hookbus.dispatch.trace import time_hooks, trace_hooks
 
 
 class Working(Hook):
@@ -27,7 +27,7 @@ def test_calls_are_reported_only_inside_the_context() -> None:
     seen: list[tuple[str, str]] = []
     bus: Any = HookBus([Working(name="a"), Working(name="b", priority=10)])
     bus.fire("before_train")
-    with traced(bus, lambda *call: seen.append(call)):
+    with trace_hooks(bus, lambda *call: seen.append(call)):
         bus.emit("before_train")
         for _ in range(2):
             bus.fire("after_train_iter")
@@ -44,7 +44,7 @@ def test_times_are_recorded_for_failing_calls_as_well(monkeypatch: pytest.Monkey
     ticks = itertools.accumulate(itertools.count(1))  # 1 3 6 10 15 21 28 36: the calls take 2, 4, 6 and 8 ticks
     monkeypatch.setattr("hookbus.dispatch.trace.perf_counter_ns", lambda: next(ticks))
     bus: Any = HookBus([Working(name="a"), Failing(name="f", priority=90)])
-    with timed(bus) as spent:
+    with time_hooks(bus) as spent:
         for _ in range(2):
             with pytest.raises(ValueError, match="no"):
                 bus.fire("before_train")
@@ -72,7 +72,7 @@ def test_nested_calls_are_counted_for_the_inner_hook_only(monkeypatch: pytest.Mo
             now[0] += 30
 
     bus: Any = HookBus([Emitting(), Writing()])
-    with timed(bus) as spent:
+    with time_hooks(bus) as spent:
         bus.fire("before_train")
         assert spent.pop(("writing", "log_scalars")) == 30
         bus.fire("log_scalars")
@@ -91,17 +91,17 @@ def test_requested_operations_are_counted_for_their_hook(monkeypatch: pytest.Mon
             now[0] += 9
 
     bus: Any = HookBus([Recording()])
-    with timed(bus) as outer, timed(bus) as inner, bus.run(iterations=1):
+    with time_hooks(bus) as outer, time_hooks(bus) as inner, bus.run(iterations=1):
         bus.emit("before_train_iter", batch_idx=0)
         bus.emit("after_train_iter", batch_idx=0)
     for spent in (outer, inner):
         assert spent["recording", "the requested record"] == 9
-    assert bus.table.around_work is None
+    assert bus.table.work_wrapper is None
 
 
 def test_excluded_hook_is_not_measured() -> None:
     bus: Any = HookBus([Working(name="a"), working := Working(name="b")])
-    with timed(bus, without=["b"]) as spent:
+    with time_hooks(bus, without=["b"]) as spent:
         assert bus.table.listeners("before_train", bus.current)[1].call == working.before_train
         bus.fire("before_train")
     assert list(spent) == [("a", "before_train")]
@@ -112,7 +112,7 @@ def test_measured_listener_receives_arguments_of_any_name() -> None:
     bus: Any = HookBus()
     bus.declare("after_render", args=("key", "call"))
     bus.on("after_render")(lambda **arguments: seen.append(arguments))
-    with timed(bus):
+    with time_hooks(bus):
         bus.fire("after_render", key=1, call=2)
     assert seen == [{"run": bus.current, "key": 1, "call": 2}]
 
@@ -120,8 +120,8 @@ def test_measured_listener_receives_arguments_of_any_name() -> None:
 def test_contexts_can_be_nested() -> None:
     seen: list[str] = []
     bus: Any = HookBus([Working()])
-    with traced(bus, lambda hook, point: seen.append("outer")):
-        with traced(bus, lambda hook, point: seen.append("inner")), timed(bus) as spent:
+    with trace_hooks(bus, lambda hook, point: seen.append("outer")):
+        with trace_hooks(bus, lambda hook, point: seen.append("inner")), time_hooks(bus) as spent:
             bus.fire("before_train")
         bus.fire("before_train")
     assert seen == ["inner", "outer", "outer"]
@@ -135,9 +135,9 @@ def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:
         return bus.table.listeners("before_train", bus.current)[0].call
 
     assert call() == working.before_train
-    with timed(bus):
+    with time_hooks(bus):
         assert call() != working.before_train
-    with pytest.raises(ValueError, match="no"), timed(bus):
+    with pytest.raises(ValueError, match="no"), time_hooks(bus):
         bus.fire("before_train")
     assert call() == working.before_train
     assert bus.table.wrap is None
@@ -145,6 +145,6 @@ def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:
 
 def test_exception_is_attributed_to_its_hook_while_tracing() -> None:
     bus: Any = HookBus([Failing(name="f")])
-    with traced(bus, lambda *_: None), pytest.raises(ValueError, match="no") as caught:
+    with trace_hooks(bus, lambda *_: None), pytest.raises(ValueError, match="no") as caught:
         bus.fire("before_train")
     assert "raised by hook 'f'" in caught.value.__notes__[0]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hookbus.checkpoints.files import newest_first
-from hookbus.checkpoints.generations import generations_in, verify_generation
+from hookbus.checkpoints.files import list_newest_first
+from hookbus.checkpoints.generations import iter_generations, verify_generation
 from hookbus.state import read_checkpoint
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ COMMON = """
     from hookbus import Hook
     from hookbus.checkpoints import files
     from hookbus.checkpoints import shards
-    from hookbus.model.layouts import whole
+    from hookbus.model.layouts import to_full_tensors
     from hookbus_checkpoint import CheckpointHook
     from hookbus_ema import EMAHook
 
@@ -43,7 +43,7 @@ COMMON = """
             self.calls.append(["after", path.name, is_best, path.exists(), run.epochs_done])
 
     def numbers(tensors):
-        return torch.cat([tensor.detach().flatten() for tensor in whole(dict(tensors)).values()]).tolist()
+        return torch.cat([tensor.detach().flatten() for tensor in to_full_tensors(dict(tensors)).values()]).tolist()
 
     def train(name, *hooks, **settings):
         recorder = RecordSaves()
@@ -161,8 +161,8 @@ class TestReplicatedModel:
         assert result["best"]["val/loss"][1:] == [3, str(folder / "best_loss.pth")]
         assert filter_after_save(result["saves"]) == [[f"epoch_{n}.pth", True, True, n] for n in (1, 2, 3)]
         names = ["best_loss.pth", "epoch_3.pth", "last.pth", "epoch_2.pth"]
-        assert [path.name for path in newest_first(folder)] == names
-        assert list(generations_in(folder)) == []
+        assert [path.name for path in list_newest_first(folder)] == names
+        assert list(iter_generations(folder)) == []
 
     def test_before_save_checkpoint_receives_the_checkpoint_on_every_rank(self, ddp: Reports) -> None:
         saves = ddp[1]["plain"]["saves"]
@@ -225,9 +225,9 @@ class TestShardedWeights:
         assert first.pop("warnings")[0].startswith("rank 1 failed in 'tensors of a generation': ")
         assert "No space left" in second.pop("warnings")[0]
         assert first == second
-        assert sorted(number for number, _ in generations_in(folder)) == [1, 3]
+        assert sorted(number for number, _ in iter_generations(folder)) == [1, 3]
         assert list(folder.glob(".tmp*")) == []
-        for _, directory in generations_in(folder):
+        for _, directory in iter_generations(folder):
             verify_generation(directory)
 
     def test_published_file_contains_full_tensors(self, fsdp2: Reports, root: Path) -> None:
@@ -253,7 +253,7 @@ class TestShardedWeights:
                 for checkpoint in (asynchronous, synchronous)
             )
             assert flatten(momenta) == flatten(expected)
-        assert sorted(number for number, _ in generations_in(folders[1])) == [2, 3]
+        assert sorted(number for number, _ in iter_generations(folders[1])) == [2, 3]
         assert list(folders[1].glob(".tmp*")) == []
 
     def test_asynchronous_write_failure_of_one_shard_fails_the_save_on_all_ranks(
@@ -267,7 +267,7 @@ class TestShardedWeights:
         assert first.pop("warnings")[0].startswith("rank 1 failed in 'tensors of a generation': ")
         assert "No space left" in second.pop("warnings")[0]
         assert first == second
-        assert sorted(number for number, _ in generations_in(folder)) == [1, 3]
+        assert sorted(number for number, _ in iter_generations(folder)) == [1, 3]
 
     def test_overlapped_save_is_rejected_for_sharded_weights(self, fsdp2: Reports) -> None:
         assert all("overlap is not supported with multiple processes" in fsdp2[n]["overlap"]["text"] for n in fsdp2)

@@ -48,7 +48,7 @@ SCENARIOS = '''
             self.plans = []
 
         def before_run(self, run):
-            run.provide("saver", self)
+            run.provide("checkpoint_saver", self)
 
         def plan(self, run, requests):
             assert all(request.details["saver"] is self for request in requests)
@@ -145,10 +145,10 @@ SCENARIOS = '''
     results["Ctrl-C"] = fit(CallAt(1, 3, lambda run: os.kill(os.getpid(), signal.SIGINT), at="before_train_iter"))
 
     trainer, reduced = toys.trainer(hooks=[Silent()]), []
-    reduce = trainer.ranks.reduce
-    trainer.ranks.reduce = lambda name, *rest: reduced.append(name) or reduce(name, *rest)
+    reduce = trainer.ranks.all_reduce
+    trainer.ranks.all_reduce = lambda name, *rest: reduced.append(name) or reduce(name, *rest)
     run = trainer.fit()
-    del trainer.ranks.reduce
+    del trainer.ranks.all_reduce
     results["no synchronization"] = {
         "active": run.decisions.active, "iters": run.iters_done, "reductions": len(reduced)
     }

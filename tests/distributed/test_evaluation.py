@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus.training.scores import scores_from
+from hookbus.training.scores import build_metrics
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
@@ -293,7 +293,7 @@ def test_metric_without_combine_is_rejected_at_the_start(monkeypatch: pytest.Mon
 
     message = r"CountMetric does not define how to combine its state over 2 processes. Add a method combine\(ranks\)"
     with pytest.raises(ConfigError, match=message):
-        scores_from([CountMetric()])
+        build_metrics([CountMetric()])
 
 
 WORKERS = """

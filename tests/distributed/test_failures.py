@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hookbus.state import find_newest
+from hookbus.state import find_latest_checkpoint
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch, LaunchResult
@@ -278,6 +278,6 @@ def test_error_during_an_asynchronous_sharded_save_ends_all_ranks(launch: Launch
 
     assert reports[1] == ["ValueError", "no such color"]
     assert reports[0] == ["RankError", "rank 0 ends because of another rank: rank 1 failed: ValueError: no such color"]
-    newest = find_newest(tmp_path / "run/checkpoints")
+    newest = find_latest_checkpoint(tmp_path / "run/checkpoints")
     assert newest is not None
     assert newest[0].name in ("iter_3.pth", "iter_4.pth", "last.pth")

@@ -23,11 +23,11 @@ TRAINING = """
 COLLECTIVES = """
     import torch
     from hookbus.distributed import local_device
-    from hookbus.ranks import join
+    from hookbus.ranks import get_collectives
     device = local_device(torch.device("cuda"))
-    ranks = join(device)
-    total = ranks.reduce("numbers", torch.full((3,), ranks.rank + 1.0, device=device))
-    report({"sum": total.tolist(), "device": total.device.type, "ranks": ranks.gather("ranks", ranks.rank)})
+    ranks = get_collectives(device)
+    total = ranks.all_reduce("numbers", torch.full((3,), ranks.rank + 1.0, device=device))
+    report({"sum": total.tolist(), "device": total.device.type, "ranks": ranks.all_gather("ranks", ranks.rank)})
 """
 
 

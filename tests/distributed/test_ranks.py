@@ -13,22 +13,22 @@ pytestmark = pytest.mark.slow
 
 COLLECTIVES = """
     import torch
-    from hookbus.ranks import join
+    from hookbus.ranks import get_collectives
 
-    ranks = join()
+    ranks = get_collectives()
     tensor, local = torch.tensor([1 + RANK, -RANK]), []
     report(
         {
             "properties": [ranks.rank, ranks.world_size, ranks.is_main],
-            "gather": ranks.gather("names", {"name": "ab"[RANK]}),
-            "sum": ranks.reduce("sum", tensor).tolist(),
-            "max": ranks.reduce("max", tensor, "max").tolist(),
-            "min": ranks.reduce("min", tensor, op="min").tolist(),
+            "gather": ranks.all_gather("names", {"name": "ab"[RANK]}),
+            "sum": ranks.all_reduce("sum", tensor).tolist(),
+            "max": ranks.all_reduce("max", tensor, "max").tolist(),
+            "min": ranks.all_reduce("min", tensor, op="min").tolist(),
             "input": tensor.tolist(),
             "broadcast": ranks.broadcast("path", f"from rank {RANK}"),
             "barrier": ranks.barrier("end"),
-            "same instance": join() is ranks,
-            "same object": [value is local for value in ranks.gather("object", local)],
+            "same instance": get_collectives() is ranks,
+            "same object": [value is local for value in ranks.all_gather("object", local)],
         }
     )
 """
@@ -55,10 +55,10 @@ def test_collective_calls_return_the_same_values_on_every_rank(launch: Launch) -
 def test_existing_process_group_of_the_script_is_used(launch: Launch) -> None:
     script = """
         import torch.distributed as dist
-        from hookbus.ranks import join
+        from hookbus.ranks import get_collectives
 
         dist.init_process_group("gloo")
-        report(join().gather("numbers", RANK))
+        report(get_collectives().gather("numbers", RANK))
         dist.destroy_process_group()
     """
 
@@ -77,11 +77,11 @@ class TestDebugVariable:
     def test_location_of_by_main_is_the_line_of_the_caller(self, launch: Launch) -> None:
         script = """
             from hookbus.errors import RankError
-            from hookbus.ranks import join
+            from hookbus.ranks import get_collectives
 
-            ranks = join()
+            ranks = get_collectives()
             try:
-                ranks.by_main("path" if RANK == 0 else "file", str)
+                ranks.call_on_main("path" if RANK == 0 else "file", str)
             except RankError as error:
                 report(str(error).splitlines()[1:])
         """
@@ -95,14 +95,14 @@ class TestDebugVariable:
         script = """
             import torch
             from hookbus.errors import RankError
-            from hookbus.ranks import join
+            from hookbus.ranks import get_collectives
 
-            ranks = join()
+            ranks = get_collectives()
             try:
                 if RANK == 0:
                     ranks.barrier("end")
                 else:
-                    ranks.reduce("loss", torch.zeros(2, 3))
+                    ranks.all_reduce("loss", torch.zeros(2, 3))
             except RankError as error:
                 report(str(error))
         """
@@ -120,18 +120,18 @@ class TestDebugVariable:
 def test_error_of_one_rank_is_reported_on_the_other_ranks(launch: Launch) -> None:
     script = """
         from hookbus.errors import RankError
-        from hookbus.ranks import join
+        from hookbus.ranks import get_collectives
 
-        ranks = join()
+        ranks = get_collectives()
         if RANK == 1:
             try:
-                with ranks.together():
+                with ranks.propagate_errors():
                     raise ValueError("no disk")
             except ValueError:
                 raise SystemExit(0)  # torchrun terminates the other rank if this one fails
         else:
             try:
-                with ranks.together():
+                with ranks.propagate_errors():
                     ranks.barrier("end")
             except RankError as error:
                 messages = [str(error), error.__notes__[-1]]
@@ -155,11 +155,11 @@ FAILURE = """
     from torch.distributed import distributed_c10d
 
     from hookbus.errors import RankError
-    from hookbus.ranks import join
+    from hookbus.ranks import get_collectives
 
     def fail(ranks, rank):
         try:
-            with ranks.together():
+            with ranks.propagate_errors():
                 if RANK == rank:
                     raise ValueError(f"injected on {rank}")
                 ranks.barrier("end")
@@ -172,7 +172,7 @@ def test_ranks_rejoin_after_a_caught_error_and_report_only_the_next_one(launch: 
     script = """
     first = fail(join(), 2)
     ranks = join()
-    gathered = ranks.gather("number", RANK)
+    gathered = ranks.all_gather("number", RANK)
     report([first, gathered, fail(ranks, 0), join() is not ranks])
     """
     completed = launch(FAILURE + script, ranks=3)
@@ -222,12 +222,12 @@ def test_rank_that_continues_alone_after_an_error_raises_a_rank_error(launch: La
 
 def test_by_main_returns_the_result_of_rank_0_on_all_ranks(launch: Launch) -> None:
     script = """
-        from hookbus.ranks import join
+        from hookbus.ranks import get_collectives
 
-        ranks, results = join(), []
-        results.append(ranks.by_main("path", lambda: f"returned by rank {RANK}"))
+        ranks, results = get_collectives(), []
+        results.append(ranks.call_on_main("path", lambda: f"returned by rank {RANK}"))
         try:
-            ranks.by_main("path", lambda: 1 // 0)
+            ranks.call_on_main("path", lambda: 1 // 0)
         except Exception as error:
             results += [type(error).__name__, str(error)]
         report(results)

@@ -25,7 +25,7 @@ PREEMPT_AND_RESUME = '''
     class SendSignal(Hook):
         """Send SIGTERM to rank 1 in the middle of an accumulation."""
         def before_train_iter(self, run):
-            if RANK == 1 and run.iters_done == 4 and not run.about:
+            if RANK == 1 and run.iters_done == 4 and not run.metadata:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     class RecordLosses(Hook):

@@ -24,12 +24,12 @@ MODEL = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from hookbus.model.layouts import changed, is_spread, layout_of, spread_like
-    from hookbus.ranks import join
+    from hookbus.model.layouts import tree_map_with_path, is_sharded, sharding_of, shard_like
+    from hookbus.ranks import get_collectives
     from hookbus.checkpoints.sharded import read_generation, write_generation
 
     FOLDER = Path(sys.argv[1])
-    ranks = join()
+    ranks = get_collectives()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
     for module in (model[0], model):
@@ -54,11 +54,11 @@ MODEL = """
 
     def copy_full(value):
         def copy(_, leaf):
-            if is_spread(leaf):
+            if is_sharded(leaf):
                 return leaf.full_tensor()
             return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
-        return changed(value, copy)
+        return tree_map_with_path(value, copy)
 """
 
 WRITE = """

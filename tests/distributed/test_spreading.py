@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from hookbus.checkpoints.generations import generations_in, read_manifest
+from hookbus.checkpoints.generations import iter_generations, read_manifest
 from hookbus.commands.consolidate import consolidate
 from hookbus.state import read_checkpoint
 
@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its
 
 TRAINING = """
     import json, os, toys, torch
-    from hookbus.model.layouts import is_spread, whole
+    from hookbus.model.layouts import is_sharded, to_full_tensors
     from hookbus_checkpoint import CheckpointHook
     from hookbus_ema import EMAHook
     from torch.utils.data import DataLoader
 
     def flatten(tensors):
-        return torch.cat([tensor.detach().flatten() for tensor in whole(dict(tensors)).values()]).tolist()
+        return torch.cat([tensor.detach().flatten() for tensor in to_full_tensors(dict(tensors)).values()]).tolist()
 
     settings = json.loads(os.environ["SETTINGS"])
     epochs = settings.pop("stop_at", None)
@@ -37,7 +37,7 @@ TRAINING = """
         {
             "weights": flatten(trainer.model.state_dict()),
             "averaged": flatten(run.weights.averaged()),
-            "sharded": [is_spread(parameter) for parameter in trainer.model.parameters()],
+            "sharded": [is_sharded(parameter) for parameter in trainer.model.parameters()],
             "val": dict(run.metrics.results),
             "best": {name: [best.value, best.epoch, str(best.path)] for name, best in run.best.items()},
             "files": hooks[1].state_dict()["periodic"],
@@ -68,7 +68,7 @@ def test_weights_averages_and_metrics_match_a_single_process_run(launch: Launch,
     assert sharded[0]["val"] == pytest.approx(single["val"], rel=0, abs=1e-12)
     assert sharded[0]["files"] == ["epoch_4.pth", "epoch_5.pth"]
     folder = tmp_path / "two/checkpoints"
-    generations = {read_manifest(directory)["generation"] for _, directory in generations_in(folder)}
+    generations = {read_manifest(directory)["generation"] for _, directory in iter_generations(folder)}
     # the last two and the best one, which may be one of them
     assert 2 <= len(generations) <= 3
     path = consolidate(tmp_path / "two/checkpoints/last.pth", tmp_path / "whole.pth")
@@ -103,11 +103,11 @@ INITIAL_WEIGHTS = """
     import sys
     import toys, torch
     from hookbus import Hook
-    from hookbus.model.layouts import whole
+    from hookbus.model.layouts import to_full_tensors
     from hookbus_checkpoint import CheckpointHook
 
     def flatten(tensors):
-        return torch.cat([tensor.detach().flatten() for tensor in whole(dict(tensors)).values()]).tolist()
+        return torch.cat([tensor.detach().flatten() for tensor in to_full_tensors(dict(tensors)).values()]).tolist()
 
     class RecordInitialWeights(Hook):
         def before_train(self, model):
@@ -149,7 +149,7 @@ NORMS = """
     import toys, torch
     from torch import nn
     from torch.utils.data import DataLoader
-    from hookbus.model.layouts import whole
+    from hookbus.model.layouts import to_full_tensors
     from hookbus_checkpoint import CheckpointHook
 
     class Center(nn.Module):
@@ -171,7 +171,7 @@ NORMS = """
             model, distributed=distributed, work_dir=f"{sys.argv[1]}/{work_dir}", hooks=[CheckpointHook()], **options
         )
         run = trainer.fit()
-        state, weights = whole(dict(trainer.model.state_dict())), whole(dict(trainer.model.named_parameters()))
+        state, weights = to_full_tensors(dict(trainer.model.state_dict())), to_full_tensors(dict(trainer.model.named_parameters()))
         return {
             "state": torch.cat([tensor.double().flatten() for tensor in state.values()]).tolist(),
             "weights": torch.cat([tensor.detach().flatten() for tensor in weights.values()]).tolist(),

@@ -77,7 +77,7 @@ MODEL_OF_HOOKS = """
             self.results["unwrapped"] &= model is run.model
 
         def after_backward(self, run):
-            grads = run.ranks.gather("gradients", self.weight.grad.flatten().tolist())
+            grads = run.ranks.all_gather("gradients", self.weight.grad.flatten().tolist())
             self.results["averaged"].append(grads[0] == grads[1])
 
         def before_val_iter(self, run, model):

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from hookbus.errors import ConfigError
-from hookbus.model.fsdp2 import check_mesh, gathered, spread_model, take_main_buffers
-from hookbus.model.layouts import is_spread, layout_of, whole
+from hookbus.model.fsdp2 import validate_mesh, unsharded, apply_fsdp, broadcast_buffers
+from hookbus.model.layouts import is_sharded, sharding_of, to_full_tensors
 from hookbus.model.weights import Weights
-from hookbus.ranks import Ranks
+from hookbus.ranks import Collectives
 from tests.spread import single_process_group
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def build_model() -> nn.Module:
 
 
 def sharded(model: nn.Module, optimizer: Any = None, **options: Any) -> nn.Module:
-    spread_model(model, optimizer, Ranks(), CPU, **options)
+    apply_fsdp(model, optimizer, Collectives(), CPU, **options)
     return model
 
 
@@ -52,8 +52,8 @@ def test_every_parameter_is_sharded_and_the_names_are_unchanged() -> None:
     model = sharded(build_model())
 
     assert list(model.state_dict()) == names
-    assert all(map(is_spread, model.parameters()))
-    assert not any(map(is_spread, model.buffers()))
+    assert all(map(is_sharded, model.parameters()))
+    assert not any(map(is_sharded, model.buffers()))
     assert fsdp_modules(model) == [""]
 
 
@@ -67,21 +67,21 @@ def test_unknown_class_name_raises_before_the_model_is_modified() -> None:
 
     with pytest.raises(ConfigError, match=r"fsdp2\.wrap: the model has no module 'Blok'\. Did you mean 'Block'\?"):
         sharded(model, wrap=["Blok"])
-    assert layout_of(model) is None
+    assert sharding_of(model) is None
 
 
 @pytest.mark.parametrize(
     ("mesh", "processes", "shape"), [(None, 4, (4,)), ([4], 4, (4,)), ([2, 2], 4, (2, 2)), ([1, 3], 3, (1, 3))]
 )
 def test_mesh_shape_matches_the_processes(mesh: list[int] | None, processes: int, shape: tuple[int, ...]) -> None:
-    assert check_mesh(mesh, processes) == shape
+    assert validate_mesh(mesh, processes) == shape
 
 
 @pytest.mark.parametrize("mesh", [[3], [2, 3], [4, 1, 1], [], [-2, -2, 1]])
 def test_mesh_for_another_number_of_processes_raises(mesh: list[int]) -> None:
     message = r"fsdp2\.mesh: the product must be the number of processes \(4\), got \[.*\]\. Set \[4\]"
     with pytest.raises(ConfigError, match=message):
-        check_mesh(mesh, 4)
+        validate_mesh(mesh, 4)
 
 
 class TestOptimizer:
@@ -99,7 +99,7 @@ class TestOptimizer:
         assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.001]
         for name, value in reference.state_dict().items():
             actual = model.state_dict()[name]
-            assert torch.equal(actual.full_tensor() if is_spread(actual) else actual, value), name
+            assert torch.equal(actual.full_tensor() if is_sharded(actual) else actual, value), name
 
     def test_optimizer_with_state_raises(self) -> None:
         model = build_model()
@@ -114,18 +114,18 @@ class TestOptimizer:
 class TestGathered:
     def test_parameters_are_full_inside_and_sharded_outside(self) -> None:
         model = sharded(build_model(), wrap=["Block"])
-        with gathered(model):
-            assert not any(map(is_spread, model.parameters()))
+        with unsharded(model):
+            assert not any(map(is_sharded, model.parameters()))
             with torch.no_grad():
                 model(torch.ones(2, 3))
-            assert not any(map(is_spread, model.parameters()))
+            assert not any(map(is_sharded, model.parameters()))
 
-        assert all(map(is_spread, model.parameters()))
+        assert all(map(is_sharded, model.parameters()))
 
     def test_forward_pass_outside_uses_modified_parameters(self) -> None:
         model = sharded(build_model(), wrap=["Block"]).eval()
         batch = torch.ones(2, 3)
-        with torch.no_grad(), gathered(model):
+        with torch.no_grad(), unsharded(model):
             before = model(batch)
         with torch.no_grad():
             for weight in model.parameters():
@@ -136,12 +136,12 @@ class TestGathered:
     def test_parameters_are_sharded_again_after_an_error(self) -> None:
         model = sharded(build_model())
 
-        with pytest.raises(ZeroDivisionError), gathered(model):
+        with pytest.raises(ZeroDivisionError), unsharded(model):
             raise ZeroDivisionError
-        assert all(map(is_spread, model.parameters()))
+        assert all(map(is_sharded, model.parameters()))
 
     def test_unsharded_model_is_not_modified(self) -> None:
-        with gathered(build_model()), gathered(None):
+        with unsharded(build_model()), unsharded(None):
             pass
 
 
@@ -151,7 +151,7 @@ def test_full_weights_are_loaded_into_a_sharded_model() -> None:
     raw = {name: value + 1 for name, value in reference.state_dict().items()}
     weights.load(raw, None)
 
-    state = whole(dict(model.state_dict()))
+    state = to_full_tensors(dict(model.state_dict()))
     assert all(torch.equal(state[name], value) for name, value in raw.items())
 
 
@@ -159,7 +159,7 @@ def test_broadcast_of_buffers_does_not_modify_those_of_rank_0() -> None:
     model = build_model()
     model.register_buffer("flags", torch.tensor([True, False]))
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    take_main_buffers(model)
+    broadcast_buffers(model)
 
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
-    take_main_buffers(nn.Linear(1, 1))
+    broadcast_buffers(nn.Linear(1, 1))

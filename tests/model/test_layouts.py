@@ -14,7 +14,14 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from hookbus.model.layouts import changed, has_spread, is_spread, layout_of, spread_like, whole
+from hookbus.model.layouts import (
+    tree_map_with_path,
+    has_sharded_tensors,
+    is_sharded,
+    sharding_of,
+    shard_like,
+    to_full_tensors,
+)
 
 
 @pytest.fixture
@@ -35,7 +42,7 @@ def test_leaves_are_replaced_and_containers_are_copied() -> None:
         seen.append(path)
         return value and value * 10
 
-    copied = changed(tree, change)
+    copied = tree_map_with_path(tree, change)
 
     assert copied == {"a": OrderedDict(b=[10, (20, 30)]), "c": Counter({"d": 40}), 5: None}
     assert type(copied["a"]) is OrderedDict
@@ -45,32 +52,32 @@ def test_leaves_are_replaced_and_containers_are_copied() -> None:
 
 
 def test_layout_is_that_of_the_parameters_of_a_model(model: nn.Module) -> None:
-    layout = layout_of(nn.ModuleDict({"module": model}))
+    layout = sharding_of(nn.ModuleDict({"module": model}))
 
     assert layout is not None
-    assert layout == layout_of(model)
-    assert layout.spread(torch.ones(4, 2)).placements == layout.placements
+    assert layout == sharding_of(model)
+    assert layout.distribute(torch.ones(4, 2)).placements == layout.placements
     assert layout.empty(torch.ones(4, 2, dtype=torch.int8)).dtype == torch.int8
-    assert layout_of(nn.Linear(1, 1)) is None
-    assert layout_of(None) is None
+    assert sharding_of(nn.Linear(1, 1)) is None
+    assert sharding_of(None) is None
 
 
 def test_sharded_tensors_are_found_in_nested_containers(model: nn.Module) -> None:
     weight = next(model.parameters())
 
-    assert is_spread(weight)
-    assert has_spread({"a": [1, (weight,)]})
-    assert not has_spread({"a": [1, (torch.ones(1),)], "b": "text"})
+    assert is_sharded(weight)
+    assert has_sharded_tensors({"a": [1, (weight,)]})
+    assert not has_sharded_tensors({"a": [1, (torch.ones(1),)], "b": "text"})
 
 
 def test_sharded_tensors_become_full_and_other_values_are_unchanged(model: nn.Module) -> None:
     state = model.state_dict()
-    full = whole({"weights": state, "step": 3})
+    full = to_full_tensors({"weights": state, "step": 3})
 
     assert type(full["weights"]["0.weight"]) is torch.Tensor
     assert torch.equal(full["weights"]["0.weight"], state["0.weight"].full_tensor())
     plain = {"a": torch.ones(1)}
-    assert whole(plain) is plain
+    assert to_full_tensors(plain) is plain
 
 
 class TestShardedLikeModel:
@@ -87,20 +94,20 @@ class TestShardedLikeModel:
             "hooks": {"ema": {"averaged": averaged}},
             "loop": {"0.weight": 1},
         }
-        sharded = spread_like(checkpoint, model, optimizer)
+        sharded = shard_like(checkpoint, model, optimizer)
 
-        assert [name for name, value in sharded["state_dict"].items() if is_spread(value)] == [
+        assert [name for name, value in sharded["state_dict"].items() if is_sharded(value)] == [
             "0.weight",
             "0.bias",
             "1.weight",
             "1.bias",
         ]
-        assert {name for name, value in sharded["optimizer"]["state"][0].items() if is_spread(value)} == {
+        assert {name for name, value in sharded["optimizer"]["state"][0].items() if is_sharded(value)} == {
             "exp_avg",
             "exp_avg_sq",
         }
-        assert is_spread(sharded["hooks"]["ema"]["averaged"]["0.weight"])
-        assert not is_spread(sharded["hooks"]["ema"]["averaged"]["0.bias"]), "the shape differs"
+        assert is_sharded(sharded["hooks"]["ema"]["averaged"]["0.weight"])
+        assert not is_sharded(sharded["hooks"]["ema"]["averaged"]["0.bias"]), "the shape differs"
         assert sharded["loop"] == {"0.weight": 1}
         model.load_state_dict(sharded["state_dict"])
         optimizer.load_state_dict(sharded["optimizer"])
@@ -111,4 +118,4 @@ class TestShardedLikeModel:
     def test_checkpoint_is_unchanged_for_an_unsharded_model(self) -> None:
         model = nn.Linear(2, 2)
 
-        assert not has_spread(spread_like({"state_dict": model.state_dict()}, model, None))
+        assert not has_sharded_tensors(shard_like({"state_dict": model.state_dict()}, model, None))

@@ -142,8 +142,8 @@ class TestLoad:
 class TestReaders:
     def test_weights_are_exchanged_after_waiting_for_all_readers(self, model: nn.Module) -> None:
         weights, waits = Weights(lambda: model), []
-        one = weights.read_by(lambda: waits.append("one"))
-        weights.read_by(lambda: waits.append("other"))
+        one = weights.add_reader(lambda: waits.append("one"))
+        weights.add_reader(lambda: waits.append("other"))
 
         weights.load(model.state_dict(), None)
         one()
@@ -156,17 +156,17 @@ class TestFinish:
     def test_finish_returns_whether_the_weights_were_exchanged(self, model: nn.Module) -> None:
         weights = Weights(lambda: model)
         assert not weights.finish()
-        weights.put_back(lambda: True)
+        weights.restore_at_end(lambda: True)
         assert weights.finish()
-        weights.put_back(None)
+        weights.restore_at_end(None)
         assert not weights.finish()
 
     def test_second_exchange_function_raises(self, model: nn.Module) -> None:
         weights, first = Weights(lambda: model), lambda: True
-        weights.put_back(first)
-        weights.put_back(first)
+        weights.restore_at_end(first)
+        weights.restore_at_end(first)
         with pytest.raises(HookError, match="only one can"):
-            weights.put_back(lambda: True)
+            weights.restore_at_end(lambda: True)
 
 
 class FixedAverage(Averaging):

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.records.appended_file import AppendedFile
+from hookbus.records.appended_file import AppendOnlyFile
 
 WRITE_TO_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from hookbus.records.appended_file import AppendedFile
+from hookbus.records.appended_file import AppendOnlyFile
 
 path = Path(sys.argv[1])
-file = AppendedFile(path)
+file = AppendOnlyFile(path)
 file.put(b"first\\n")
 file.flush()
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -35,40 +35,40 @@ file.close()
 
 
 def test_data_is_written_by_the_next_flush(tmp_path: Path) -> None:
-    file = AppendedFile(tmp_path / "new" / "file")
-    file.put(b"a")
+    file = AppendOnlyFile(tmp_path / "new" / "file")
+    file.append(b"a")
     assert file.path.read_bytes() == b""
     file.flush()
-    file.put(b"b")
-    file.put(b"c")
+    file.append(b"b")
+    file.append(b"c")
     file.close()
     file.close()
     assert file.path.read_bytes() == b"abc"
 
 
 def test_discarded_data_is_not_written(tmp_path: Path) -> None:
-    file = AppendedFile(tmp_path / "file")
-    file.put(b"a")
-    file.forget()
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"a")
+    file.discard_pending()
     file.close()
     assert file.path.read_bytes() == b""
 
 
 def test_incomplete_last_line_is_omitted(tmp_path: Path) -> None:
-    file = AppendedFile(tmp_path / "file")
-    assert file.lines() == []
+    file = AppendOnlyFile(tmp_path / "file")
+    assert file.read_lines() == []
     for data in (b"first", b", complete\n", "größe\r\n".encode(), b"\n", b"in"):
-        file.put(data)
+        file.append(data)
         file.flush()
-    assert file.lines() == ["first, complete\n", "größe\r\n", "\n"]
+    assert file.read_lines() == ["first, complete\n", "größe\r\n", "\n"]
     file.close()
 
 
 def test_replaced_content_is_followed_by_later_data(tmp_path: Path) -> None:
-    file = AppendedFile(tmp_path / "file")
-    file.put(b"abc")
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"abc")
     file.flush()
-    file.put(b"d")
+    file.append(b"d")
     file.replace(b"xy")
     assert file.path.read_bytes() == b"xy"
     file.close()
@@ -77,8 +77,8 @@ def test_replaced_content_is_followed_by_later_data(tmp_path: Path) -> None:
 
 
 def test_flush_to_a_deleted_file_raises(tmp_path: Path) -> None:
-    file = AppendedFile(tmp_path / "file")
-    file.put(b"a")
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"a")
     file.path.unlink()
     with pytest.raises(FileNotFoundError, match="the file was deleted while it was open"):
         file.flush()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from hookbus.records.copies import current_stream, finite_values, kept, number_of, size_of
+from hookbus.records.copies import current_stream, to_finite_array, snapshot_value, to_number, nbytes
 
 
 @pytest.mark.parametrize("value", [torch.ones(2, requires_grad=True), np.ones(2)])
 def test_copy_is_independent_of_later_changes(value: torch.Tensor | np.ndarray) -> None:
-    read = kept(value)
+    read = snapshot_value(value)
     with torch.no_grad():
         value *= 7
     assert read().tolist() == [1, 1]
@@ -24,7 +24,7 @@ def test_copy_is_independent_of_later_changes(value: torch.Tensor | np.ndarray) 
 @pytest.mark.gpu
 def test_copy_from_a_device_is_independent_of_later_kernels() -> None:
     value = torch.ones(1000, device="cuda")
-    read = kept(value)
+    read = snapshot_value(value)
     value.mul_(7)
     assert read().sum().item() == 1000
     assert read().device.type == "cpu"
@@ -57,7 +57,7 @@ def test_current_stream_is_selected_on_another_thread() -> None:
     ],
 )
 def test_number_of_any_library_becomes_a_float(value: object, number: float) -> None:
-    assert (number_of(value), type(number_of(value))) == (number, float)
+    assert (to_number(value), type(to_number(value))) == (number, float)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_number_of_any_library_becomes_a_float(value: object, number: float) -> 
 )
 def test_value_that_is_not_a_single_number_raises(value: object, error: type[Exception]) -> None:
     with pytest.raises(error):
-        number_of(value)
+        to_number(value)
 
 
 def test_size_of_a_tensor_includes_its_bytes() -> None:
-    assert size_of(torch.zeros(10, dtype=torch.float64)) == 180
-    assert size_of(3.0) == 100
+    assert nbytes(torch.zeros(10, dtype=torch.float64)) == 180
+    assert nbytes(3.0) == 100
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_size_of_a_tensor_includes_its_bytes() -> None:
     ],
 )
 def test_finite_values_are_one_dimensional_float64(values: Any) -> None:
-    finite = finite_values("values", values)
+    finite = to_finite_array("values", values)
     assert (finite.tolist(), finite.dtype) == ([1.0, -2.0], np.float64)
 
 
 @pytest.mark.parametrize("values", [[], [math.nan, math.inf]])
 def test_values_without_a_finite_one_raise(values: list[float]) -> None:
     with pytest.raises(ValueError, match="'values' contains no finite value"):
-        finite_values("values", values)
+        to_finite_array("values", values)

@@ -55,7 +55,7 @@ class MemoryHook(WriterHook):
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         return lambda: MemoryWriter(self.lines)
 
-    def takes_checkpoints(self) -> bool:
+    def uploads_checkpoints(self) -> bool:
         return self.checkpoints
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from hookbus.records.secrets import flattened, is_secret, plain_settings, recordable, without_secrets
+from hookbus.records.secrets import flatten, is_secret, to_plain_dict, redact_config, redact
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_nested_models_become_dicts_and_other_values_are_unchanged() -> None:
     hub = {"url": "a/b", "hf_token": "abc"}
     settings = {"lr": 0.1, 3: {"hub": Hub()}, "hubs": (Hub(), "c")}
 
-    assert plain_settings(Hub()) == hub
-    assert plain_settings(settings) == {"lr": 0.1, "3": {"hub": hub}, "hubs": [hub, "c"]}
+    assert to_plain_dict(Hub()) == hub
+    assert to_plain_dict(settings) == {"lr": 0.1, "3": {"hub": hub}, "hubs": [hub, "c"]}
     assert settings["hubs"] == (Hub(), "c")
 
 
 def test_secrets_inside_a_model_are_redacted() -> None:
-    assert recordable({"hubs": [Hub()]}) == {"hubs": [{"url": "a/b", "hf_token": "***"}]}
+    assert redact_config({"hubs": [Hub()]}) == {"hubs": [{"url": "a/b", "hf_token": "***"}]}
 
 
 def test_nested_secrets_are_redacted_and_other_values_are_unchanged() -> None:
@@ -55,7 +55,7 @@ def test_nested_secrets_are_redacted_and_other_values_are_unchanged() -> None:
         "hooks": [{"type": "wandb", "token": 12}, ("a", {"password": ["y", "z"]})],
         "store": {"url": "postgresql://me:pass@host/db", "secret": None, "credentials": {"user": "me"}},
     }
-    assert without_secrets(config) == {
+    assert redact(config) == {
         "lr": 0.1,
         "api_key": "***",
         "hooks": [{"type": "wandb", "token": "***"}, ["a", {"password": "***"}]],
@@ -74,7 +74,7 @@ def test_objects_become_builtin_types() -> None:
         "shape": torch.Size([2, 3]),
         "device": torch.device("cpu"),
     }
-    assert without_secrets(config) == {
+    assert redact(config) == {
         "5": "/data",
         "rate": 0.5,
         "count": 3,
@@ -87,11 +87,11 @@ def test_objects_become_builtin_types() -> None:
 
 @pytest.mark.parametrize("text", ["http://host/path", "a:b@c", "user@host", "sqlite:///a.db"])
 def test_string_without_a_password_is_unchanged(text: str) -> None:
-    assert without_secrets(text) == text
+    assert redact(text) == text
 
 
 def test_nested_mapping_is_flattened() -> None:
-    assert flattened({"a": {"b": 1, "c": [2, {"d": None}]}, "e": "f", "g": {}}) == {
+    assert flatten({"a": {"b": 1, "c": [2, {"d": None}]}, "e": "f", "g": {}}) == {
         "a.b": 1,
         "a.c.0": 2,
         "a.c.1.d": None,

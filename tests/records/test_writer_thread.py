@@ -60,7 +60,7 @@ def write_all(
     remaining = iter(failures)
     thread = make_thread(limit)
     for entry in entries:
-        thread.put(entry)
+        thread.enqueue(entry)
     thread.start(lambda: UnreliableWriter(flushed, remaining), "test")
     thread.close(10)
     return thread, [step for _, step, _ in flushed]
@@ -68,12 +68,12 @@ def write_all(
 
 def test_entries_are_written_in_order() -> None:
     thread, steps = write_all([make_number(step) for step in range(5)], [])
-    assert (steps, thread.lost, thread.trouble) == ([0, 1, 2, 3, 4], {}, "")
+    assert (steps, thread.dropped, thread.first_error) == ([0, 1, 2, 3, 4], {}, "")
 
 
 def test_record_that_cannot_be_written_is_dropped_and_counted() -> None:
     thread, steps = write_all([make_number(step) for step in range(4)], [None, RuntimeError("invalid"), None, None])
-    assert (steps, dict(thread.lost), thread.trouble) == ([0, 2, 3], {"numbers": 1}, "RuntimeError: invalid")
+    assert (steps, dict(thread.dropped), thread.first_error) == ([0, 2, 3], {"numbers": 1}, "RuntimeError: invalid")
 
 
 def test_entries_since_the_last_flush_are_written_again_after_an_error() -> None:
@@ -81,13 +81,13 @@ def test_entries_since_the_last_flush_are_written_again_after_an_error() -> None
     remaining: Iterator[Exception | None] = iter([None, DISK_FULL, None, None, None])
     recovered, thread = threading.Event(), make_thread()
     for step in range(3):
-        thread.put(make_number(step))
-    thread.put(Entry("ends", lambda _: lambda _: recovered.set()))
+        thread.enqueue(make_number(step))
+    thread.enqueue(Entry("ends", lambda _: lambda _: recovered.set()))
     thread.start(lambda: UnreliableWriter(flushed, remaining), "test")
     assert recovered.wait(10)
     thread.close(10)
     assert [step for _, step, _ in flushed] == [0, 1, 2]
-    assert (dict(thread.lost), thread.trouble) == ({}, "OSError: [Errno 28] No space left on device")
+    assert (dict(thread.dropped), thread.first_error) == ({}, "OSError: [Errno 28] No space left on device")
 
 
 class RejectsFlush(UnreliableWriter):
@@ -103,28 +103,28 @@ def test_entries_of_a_rejected_flush_are_dropped_and_counted() -> None:
     flushed: list[Any] = []
     rejected, thread = threading.Event(), make_thread()
     for step in range(3):
-        thread.put(make_number(step))
+        thread.enqueue(make_number(step))
     attempts = iter(
         [lambda: RejectsFlush(flushed, iter(())), lambda: (rejected.set(), RejectsFlush(flushed, iter(())))[1]]
     )
     thread.start(lambda: next(attempts)(), "test")
     assert rejected.wait(10)
-    thread.put(make_number(3))
+    thread.enqueue(make_number(3))
     thread.close(10)
     assert [step for _, step, _ in flushed] == [3]
-    assert (dict(thread.lost), thread.trouble) == ({"numbers": 3}, "ValueError: too many records")
+    assert (dict(thread.dropped), thread.first_error) == ({"numbers": 3}, "ValueError: too many records")
 
 
 def test_too_long_name_is_not_retried() -> None:
     thread, steps = write_all(
         [make_number(step) for step in range(3)], [None, OSError(errno.ENAMETOOLONG, "File name too long")]
     )
-    assert (steps, dict(thread.lost)) == ([0, 2], {"numbers": 1})
+    assert (steps, dict(thread.dropped)) == ([0, 2], {"numbers": 1})
 
 
 def test_entries_of_an_unavailable_backend_count_as_lost() -> None:
     thread, steps = write_all([make_number(step) for step in range(3)], [DISK_FULL] * 1000)
-    assert (steps, dict(thread.lost)) == ([], {"numbers": 3})
+    assert (steps, dict(thread.dropped)) == ([], {"numbers": 3})
 
 
 def test_creation_of_a_writer_is_retried() -> None:
@@ -135,8 +135,8 @@ def test_creation_of_a_writer_is_retried() -> None:
         lambda: UnreliableWriter(flushed, iter(())),
     ]
     done, thread = threading.Event(), make_thread()
-    thread.put(make_number(1))
-    thread.put(Entry("ends", lambda _: lambda _: done.set()))
+    thread.enqueue(make_number(1))
+    thread.enqueue(Entry("ends", lambda _: lambda _: done.set()))
     thread.start(lambda: attempts.pop(0)(), "test")
     assert done.wait(10)
     thread.close(10)
@@ -145,7 +145,7 @@ def test_creation_of_a_writer_is_retried() -> None:
 
 def test_system_exit_of_a_backend_is_an_error_of_the_thread() -> None:
     thread, steps = write_all([make_number(step) for step in range(3)], [SystemExit("no license")] * 1000)
-    assert (steps, dict(thread.lost), thread.trouble) == ([], {"numbers": 3}, "SystemExit: no license")
+    assert (steps, dict(thread.dropped), thread.first_error) == ([], {"numbers": 3}, "SystemExit: no license")
 
 
 def _raise(error: Exception) -> Writer:
@@ -164,29 +164,29 @@ def test_full_queue_drops_images_before_numbers_and_old_before_new() -> None:
         entry("numbers", 5),
     ]
     thread, steps = write_all(entries, [], limit=300)
-    assert (steps, dict(thread.lost)) == ([1, 3, 5], {"images": 2})
+    assert (steps, dict(thread.dropped)) == ([1, 3, 5], {"images": 2})
     thread, steps = write_all(entries, [], limit=200)
-    assert (steps, dict(thread.lost)) == ([3, 5], {"images": 2, "numbers": 1})
-    assert thread.trouble == "the backend is slower than training"
+    assert (steps, dict(thread.dropped)) == ([3, 5], {"images": 2, "numbers": 1})
+    assert thread.first_error == "the backend is slower than training"
 
 
 def test_entries_of_a_thread_that_was_not_started_count_as_lost() -> None:
     thread = make_thread()
-    thread.put(make_number(1))
+    thread.enqueue(make_number(1))
     thread.close(10)
     thread.close(10)
-    assert dict(thread.lost) == {"numbers": 1}
+    assert dict(thread.dropped) == {"numbers": 1}
 
 
 def test_blocked_backend_times_out() -> None:
     blocked, release, thread = threading.Event(), threading.Event(), make_thread()
-    thread.put(Entry("ends", lambda _: lambda _: (blocked.set(), release.wait(10))[0]))
-    thread.put(make_number(2))
+    thread.enqueue(Entry("ends", lambda _: lambda _: (blocked.set(), release.wait(10))[0]))
+    thread.enqueue(make_number(2))
     thread.start(lambda: UnreliableWriter([], iter(())), "test")
     assert blocked.wait(10)
     thread.close(0.01, "it is uploaded later")
-    assert thread.lost.total() == 2
-    assert thread.trouble == "the backend timed out after 0.01 s; it is uploaded later"
+    assert thread.dropped.total() == 2
+    assert thread.first_error == "the backend timed out after 0.01 s; it is uploaded later"
     release.set()
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from hookbus import Hook, HookBus, HookConfig, Priority, hookimpl
-from hookbus.errors import ConfigError, PluginError, PluginNotFound, RegistrationError
-from hookbus.runfile.builder import HOOKS, Registry, build_hook, build_hooks, hook_class
+from hookbus.errors import ConfigError, PluginError, PluginNotFoundError, RegistrationError
+from hookbus.runfile.builder import HOOKS, Registry, build_hook, build_hooks, get_hook_class
 
 if TYPE_CHECKING:
     from tests.conftest import Project
@@ -229,8 +229,8 @@ class TestRegistry:
 
     def test_close_match_among_registered_names_is_suggested(self, registered: None) -> None:
         HOOKS.register("MyOwnHook")(SizedHook)
-        with pytest.raises(PluginNotFound, match="Did you mean 'MyOwnHook'?"):
-            hook_class("MyOwnHok")
+        with pytest.raises(PluginNotFoundError, match="Did you mean 'MyOwnHook'?"):
+            get_hook_class("MyOwnHok")
 
 
 class TestPaths:
@@ -239,8 +239,8 @@ class TestPaths:
         assert (type(hook).__name__, hook.config.interval) == ("ProbeHook", 3)
 
     def test_missing_name_is_an_error(self, project: Project) -> None:
-        with pytest.raises(PluginNotFound) as caught:
-            hook_class("parts:QuietHok")
+        with pytest.raises(PluginNotFoundError) as caught:
+            get_hook_class("parts:QuietHok")
         assert str(caught.value).startswith(
             "hook: 'parts:QuietHok' cannot be imported: parts has no 'QuietHok'. Did you mean 'QuietHook'"
         )
@@ -259,7 +259,7 @@ class TestPaths:
 
     def test_object_that_is_not_a_class_is_an_error(self, project: Project) -> None:
         with pytest.raises(PluginError, match="'parts:net': should refer to a hook class, got <function net at .*>."):
-            hook_class("parts:net")
+            get_hook_class("parts:net")
 
 
 def test_bus_from_file_has_the_hooks_of_the_file(project: Project) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookbus import Hook
-from hookbus.runfile.defaults import with_defaults
+from hookbus.runfile.defaults import merge_defaults
 
 
 class LogHook(Hook):
@@ -20,24 +20,24 @@ class SaveHook(Hook):
 
 def test_default_hooks_precede_user_hooks() -> None:
     log, save, first, second = LogHook(), SaveHook(), Hook(name="a"), Hook(name="b")
-    assert with_defaults([first, second], [log, save]) == [log, save, first, second]
+    assert merge_defaults([first, second], [log, save]) == [log, save, first, second]
 
 
 def test_hook_replaces_the_default_of_its_type() -> None:
     log, save, own = LogHook(), SaveHook(), LogHook(name="mine")
-    assert with_defaults([own], [log, save]) == [save, own]
+    assert merge_defaults([own], [log, save]) == [save, own]
 
 
 def test_subclass_replaces_the_default_of_its_base_class() -> None:
     log, own = LogHook(), OwnLogHook()
-    assert with_defaults([own], [log]) == [own]
+    assert merge_defaults([own], [log]) == [own]
 
 
 def test_disabled_hook_replaces_its_default() -> None:
     off = LogHook(enabled=False)
-    assert with_defaults([off], [LogHook()]) == [off]
+    assert merge_defaults([off], [LogHook()]) == [off]
 
 
 def test_base_class_does_not_replace_a_default() -> None:
     log = LogHook()
-    assert with_defaults([Hook()], [log])[0] is log
+    assert merge_defaults([Hook()], [log])[0] is log

@@ -9,8 +9,15 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from hookbus.errors import ConfigError
-from hookbus.runfile.mistakes import document_of, hook_entries, in_order, in_yaml_words, sentences, settle_spelling
-from hookbus.runfile.yaml import Document, read
+from hookbus.runfile.mistakes import (
+    load_document,
+    hook_entries,
+    sort_by_location,
+    to_yaml_terms,
+    format_errors,
+    resolve_aliases,
+)
+from hookbus.runfile.yaml import Document, parse
 
 if TYPE_CHECKING:
     from tests.conftest import Project
@@ -27,12 +34,12 @@ class Model(BaseModel):
 
 
 def get_errors(text: str) -> list[str]:
-    document = read(text, "f")
+    document = parse(text, "f")
     entries = hook_entries(document)
     data = {**document.data, "hooks": [entry for entry, _ in entries or []]}
     with pytest.raises(ValidationError) as caught:
         Model.model_validate(data, strict=True)
-    return sentences(Model, document, data, entries, caught.value)
+    return format_errors(Model, document, data, entries, caught.value)
 
 
 class TestMessages:
@@ -57,8 +64,8 @@ class TestMessages:
         ]
 
     def test_pydantic_terms_are_replaced_by_yaml_terms(self) -> None:
-        assert in_yaml_words("should be an object, got None.") == "should be a mapping, got null."
-        assert in_yaml_words("should be a valid array, got True.") == "should be a list, got true."
+        assert to_yaml_terms("should be an object, got None.") == "should be a mapping, got null."
+        assert to_yaml_terms("should be a valid array, got True.") == "should be a list, got true."
 
 
 class TestHookEntries:
@@ -79,34 +86,34 @@ class TestHookEntries:
 
 class TestAliases:
     def test_renamed_key_keeps_its_location(self) -> None:
-        document = read("seed: 1\nexperiment_dir: x\n", "f")
-        settle_spelling(document)
+        document = parse("seed: 1\nexperiment_dir: x\n", "f")
+        resolve_aliases(document)
         assert document.data == {"seed": 1, "work_dir": "x"}
-        assert document.problem(("work_dir",), "no.", at_key=True) == "f:2:1: work_dir: no."
+        assert document.format_problem(("work_dir",), "no.", at_key=True) == "f:2:1: work_dir: no."
 
 
 class TestOrder:
     def test_messages_are_sorted_without_duplicates(self) -> None:
         document = Document("a:b")
         messages = ["command line: x", "a:b:10:1: z", "a:b:9:2: y", "a:b:9:10: x", "a:b:10:1: z"]
-        assert in_order(document, messages) == ["a:b:9:2: y", "a:b:9:10: x", "a:b:10:1: z", "command line: x"]
+        assert sort_by_location(document, messages) == ["a:b:9:2: y", "a:b:9:10: x", "a:b:10:1: z", "command line: x"]
 
 
 class TestDocuments:
     def test_mapping_is_copied(self) -> None:
         inner = [1, 2]
-        document = document_of({"a": inner, "b": (Path("x"),), 3: None})
+        document = load_document({"a": inner, "b": (Path("x"),), 3: None})
         assert document.data == {"a": [1, 2], "b": ["x"], "3": None}
         assert document.data["a"] is not inner
 
     def test_unsupported_value_is_reported_with_its_path(self) -> None:
         with pytest.raises(ConfigError, match=r"^config: a\.0: invalid character U\+0000"):
-            document_of({"a": ["x\0"]})
+            load_document({"a": ["x\0"]})
         with pytest.raises(
             ConfigError, match=r"^config: a\.0\.b: should be a built-in type, got <object object at .*>"
         ):
-            document_of({"a": [{"b": object()}]})
+            load_document({"a": [{"b": object()}]})
 
     def test_missing_file_is_an_error(self, project: Project) -> None:
         with pytest.raises(ConfigError, match="^no.yaml: the run file cannot be read: No such file or directory.$"):
-            document_of("no.yaml")
+            load_document("no.yaml")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hookbus.runfile.overrides import apply_overrides
-from hookbus.runfile.yaml import Document, read
+from hookbus.runfile.yaml import Document, parse
 
 FILE = """
 training: {epochs: 5}
@@ -28,13 +28,13 @@ hooks:
 
 
 def apply_override(override: str, text: str = FILE) -> Document:
-    document = read(text, "run.yaml")
+    document = parse(text, "run.yaml")
     assert apply_overrides(document, [override]) == []
     return document
 
 
 def get_error(override: str, text: str = FILE) -> str:
-    document = read(text, "run.yaml")
+    document = parse(text, "run.yaml")
     (message,) = apply_overrides(document, [override])
     return message.removeprefix(f"command line: {override}: ")
 
@@ -64,21 +64,22 @@ class TestSetting:
         assert value_ == value
 
     def test_overrides_are_applied_in_order(self) -> None:
-        document = read(FILE, "run.yaml")
+        document = parse(FILE, "run.yaml")
         assert apply_overrides(document, ["training.epochs=1", "training.epochs=2"]) == []
         assert document.data["training"] == {"epochs": 2}
 
     def test_override_is_the_location_of_its_value(self) -> None:
         document = apply_override("training.epochs=x")
         assert (
-            document.problem(("training", "epochs"), "no.") == "command line: training.epochs=x: training.epochs: no."
+            document.format_problem(("training", "epochs"), "no.")
+            == "command line: training.epochs=x: training.epochs: no."
         )
-        assert document.problem(("metrics",), "no.") == "run.yaml:3:10: metrics: no."
+        assert document.format_problem(("metrics",), "no.") == "run.yaml:3:10: metrics: no."
 
     def test_override_is_the_location_of_a_replaced_section(self) -> None:
         document = apply_override("hooks=[{type: x, a: 1}]")
         expected = "command line: hooks=[{type: x, a: 1}]: hooks.0.interval: no."
-        assert document.problem(("hooks", 0, "interval"), "no.") == expected
+        assert document.format_problem(("hooks", 0, "interval"), "no.") == expected
 
 
 class TestSettingOfHooks:
@@ -110,7 +111,7 @@ class TestSettingOfHooks:
     def test_missing_hook_is_added(self) -> None:
         document = apply_override("hooks.new.x=1")
         assert document.data["hooks"][5] == {"type": "new", "x": 1}
-        assert document.problem(("hooks", 5, "type"), "no.") == "command line: hooks.new.x=1: hooks.5.type: no."
+        assert document.format_problem(("hooks", 5, "type"), "no.") == "command line: hooks.new.x=1: hooks.5.type: no."
 
     @pytest.mark.parametrize("text", ["seed: 1\n", "hooks:\n", "hooks: []\n"])
     def test_hook_is_added_to_a_file_without_hooks(self, text: str) -> None:
@@ -137,7 +138,7 @@ class TestDeleting:
     def test_list_item_is_deleted(self) -> None:
         document = apply_override("~metrics.0")
         assert document.data["metrics"] == ["f1"]
-        assert document.problem(("metrics", 0), "no.") == "command line: ~metrics.0: metrics.0: no."
+        assert document.format_problem(("metrics", 0), "no.") == "command line: ~metrics.0: metrics.0: no."
 
     @pytest.mark.parametrize("override", ["~hooks.third", "hooks.third=null", "hooks.third="])
     def test_hook_is_disabled(self, override: str) -> None:
@@ -199,7 +200,7 @@ def test_invalid_hooks_are_not_modified() -> None:
 
 
 def test_all_invalid_overrides_are_listed() -> None:
-    document = read(FILE, "run.yaml")
+    document = parse(FILE, "run.yaml")
     problems = apply_overrides(document, ["a", "training.epochs=2", "b"])
     assert [problem.split(": ")[1] for problem in problems] == ["a", "b"]
     assert document.data["training"] == {"epochs": 2}

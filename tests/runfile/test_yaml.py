@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hookbus.runfile.yaml import MAX_NODES, Document, dump, parse_value, read
+from hookbus.runfile.yaml import MAX_NODES, Document, dump, parse_value, parse
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_comment_is_not_a_value() -> None:
 
 class TestLocations:
     def test_keys_and_values_have_locations(self) -> None:
-        document = read("a: 1\nb:\n  - x\n  - {c: 2}\n", "f")
+        document = parse("a: 1\nb:\n  - x\n  - {c: 2}\n", "f")
         assert document.data == {"a": 1, "b": ["x", {"c": 2}]}
-        assert document.keys == {("a",): (1, 1), ("b",): (2, 1), ("b", 1, "c"): (4, 6)}
-        assert document.values == {
+        assert document.key_locations == {("a",): (1, 1), ("b",): (2, 1), ("b", 1, "c"): (4, 6)}
+        assert document.value_locations == {
             (): (1, 1),
             ("a",): (1, 4),
             ("b",): (3, 3),
@@ -69,37 +69,37 @@ class TestLocations:
         }
 
     def test_message_has_file_line_column_and_path(self) -> None:
-        document = read("a:\n  b: 1\n", "run.yaml")
-        assert document.problem(("a", "b"), "wrong.") == "run.yaml:2:6: a.b: wrong."
-        assert document.problem(("a", "b"), "wrong.", at_key=True) == "run.yaml:2:3: a.b: wrong."
+        document = parse("a:\n  b: 1\n", "run.yaml")
+        assert document.format_problem(("a", "b"), "wrong.") == "run.yaml:2:6: a.b: wrong."
+        assert document.format_problem(("a", "b"), "wrong.", at_key=True) == "run.yaml:2:3: a.b: wrong."
 
     def test_missing_key_has_the_location_of_its_parent(self) -> None:
-        document = read("a:\n  b: 1\n", "run.yaml")
-        assert document.problem(("a", "c", "d"), "missing.") == "run.yaml:2:3: a.c.d: missing."
+        document = parse("a:\n  b: 1\n", "run.yaml")
+        assert document.format_problem(("a", "c", "d"), "missing.") == "run.yaml:2:3: a.c.d: missing."
 
     def test_override_is_the_location_of_its_value(self) -> None:
-        document = Document("run.yaml", values={(): (1, 1), ("a",): "a=1"})
-        assert document.problem(("a",), "wrong.") == "command line: a=1: a: wrong."
+        document = Document("run.yaml", value_locations={(): (1, 1), ("a",): "a=1"})
+        assert document.format_problem(("a",), "wrong.") == "command line: a=1: a: wrong."
 
     def test_data_without_a_file_have_no_location(self) -> None:
-        assert Document("config", data={"a": 1}).problem(("a",), "wrong.") == "config: a: wrong."
+        assert Document("config", data={"a": 1}).format_problem(("a",), "wrong.") == "config: a: wrong."
 
     def test_merged_value_keeps_its_location(self) -> None:
-        document = read("base: &base\n  lr: 1\nown:\n  <<: *base\n  x: 2\n", "f")
+        document = parse("base: &base\n  lr: 1\nown:\n  <<: *base\n  x: 2\n", "f")
         assert document.data["own"] == {"x": 2, "lr": 1}
-        assert document.values["own", "lr"] == (2, 7)
+        assert document.value_locations["own", "lr"] == (2, 7)
 
 
 class TestMerging:
     def test_own_keys_and_first_source_take_precedence(self) -> None:
         text = "a: &a {x: 1, y: 1}\nb: &b {x: 2, z: 2}\nc: {<<: [*a, *b], y: 3}\n"
-        assert read(text, "f").data["c"] == {"y": 3, "x": 1, "z": 2}
+        assert parse(text, "f").data["c"] == {"y": 3, "x": 1, "z": 2}
 
     def test_merges_may_be_nested(self) -> None:
-        assert read("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n", "f").data["c"] == {"y": 2, "x": 1}
+        assert parse("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n", "f").data["c"] == {"y": 2, "x": 1}
 
     def test_only_mappings_are_merged(self) -> None:
-        assert read("a: &a 3\nb: {<<: *a}\n", "f").problems == ["f:1:4: b: << should refer to a mapping."]
+        assert parse("a: &a 3\nb: {<<: *a}\n", "f").problems == ["f:1:4: b: << should refer to a mapping."]
 
 
 @pytest.mark.parametrize(
@@ -129,31 +129,31 @@ class TestMerging:
     ids=lambda value: value[:30] if len(value) < 40 else None,
 )  # fmt: skip
 def test_error_has_a_location(text: str, problem: str) -> None:
-    assert read(text, "f").problems == [problem]
+    assert parse(text, "f").problems == [problem]
 
 
 def test_second_document_is_an_error() -> None:
-    assert read("a: 1\n---\nb: 2\n", "f").problems == [
+    assert parse("a: 1\n---\nb: 2\n", "f").problems == [
         "f:2:1: invalid YAML: expected a single document in the stream, but found another document."
     ]
 
 
 def test_too_long_integer_is_an_error() -> None:
-    (problem,) = read(f"a: {'1' * 5000}", "f").problems
+    (problem,) = parse(f"a: {'1' * 5000}", "f").problems
     assert problem == f"f:1:4: a: {'1' * 40!r} cannot be parsed as !!int."
 
 
 def test_all_errors_are_listed_and_the_rest_is_parsed() -> None:
-    document = read("a: !x 1\nb: 2\nb: 3\nc: !y 4\nd: 5\n", "f")
+    document = parse("a: !x 1\nb: 2\nb: 3\nc: !y 4\nd: 5\n", "f")
     assert [problem.split(":")[1] for problem in document.problems] == ["1", "3", "4"]
     assert document.data == {"a": None, "b": 2, "c": None, "d": 5}
-    assert document.refused == {("a",), ("c",)}
-    assert document.is_refused(("a",))
-    assert not document.is_refused(("b",))
+    assert document.invalid_paths == {("a",), ("c",)}
+    assert document.is_invalid(("a",))
+    assert not document.is_invalid(("b",))
 
 
 def test_keys_are_strings() -> None:
-    assert list(read("on: 1\n1e-3: 2\ntrue: 3\n~: 4\n", "f").data) == ["on", "1e-3", "true", "~"]
+    assert list(parse("on: 1\n1e-3: 2\ntrue: 3\n~: 4\n", "f").data) == ["on", "1e-3", "true", "~"]
 
 
 BOMBS = {
@@ -172,7 +172,7 @@ BOMBS = {
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_alias_bomb_is_an_error(text: str) -> None:
     tracemalloc.start()
-    (problem,) = read(text, "f").problems
+    (problem,) = parse(text, "f").problems
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert problem.endswith(f": more than {MAX_NODES} values in one file; an alias counts each time it is used.")
@@ -196,7 +196,7 @@ PLAIN = st.recursive(
 @given(PLAIN)
 @example(["a\x85b", "\u2028", "\ufeff", " x\n y ", "<<", "1e-3", "null", "2001-01-01", "#", "a: b"])
 def test_dump_round_trip_preserves_data(data: Any) -> None:
-    document = read(dump({"data": data}), "f")
+    document = parse(dump({"data": data}), "f")
     assert document.problems == []
     assert document.data == {"data": data}
     assert repr(document.data) == repr({"data": data})

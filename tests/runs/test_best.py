@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.runs.best import Best
+from hookbus.runs.best import BestResult
 
 
 @pytest.mark.parametrize("path", [None, Path("runs/x/checkpoints/best_loss.pth")])
 def test_best_is_restored_from_its_json_state(path: Path | None) -> None:
-    best = Best(0.25, epoch=2, step=6, weights="averaged", path=path)
+    best = BestResult(0.25, epoch=2, step=6, weights="averaged", path=path)
     state = json.loads(json.dumps(best.state_dict()))
     assert state == {"value": 0.25, "epoch": 2, "step": 6, "weights": "averaged", "path": path and str(path)}
-    assert Best.from_state(state) == best
+    assert BestResult.from_state(state) == best

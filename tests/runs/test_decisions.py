@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hookbus import Hook, every, hookimpl
 from hookbus.errors import RankError
-from hookbus.ranks import Op, Ranks
-from hookbus.runs.decisions import begin_together
+from hookbus.ranks import Op, Collectives
+from hookbus.runs.decisions import sync_run_identity
 from hookbus.testing import fake_training
 
 
@@ -32,7 +32,7 @@ class TestSingleProcess:
     def test_single_process_keeps_its_run_id_and_seed(self) -> None:
         run = fake_training().run
         before = run.id, run.seed
-        begin_together(run)
+        sync_run_identity(run)
 
         assert (run.id, run.seed) == before
 
@@ -46,7 +46,7 @@ class TestSingleProcess:
         assert fake_training([Silent()]).run.outcome == "stopped"
 
 
-class EqualRanks(Ranks):
+class EqualRanks(Collectives):
     """Two ranks with equal calls and values, of which one exists. Records the names of the reductions."""
 
     def __init__(self) -> None:

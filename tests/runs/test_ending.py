@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, Trainer, hookimpl
-from hookbus.errors import in_one_line
+from hookbus.errors import format_error
 from hookbus.lifecycle import POINTS
-from hookbus.runs.ending import EXIT_CODES, agreed_outcome
-from hookbus.runs.workdir import claim, read_status
+from hookbus.runs.ending import EXIT_CODES, resolve_outcome
+from hookbus.runs.workdir import acquire, read_status
 from tests import toys
 
 AT_END = ("after_run", "cleanup")
@@ -110,7 +110,7 @@ def status_of(training: Trainer) -> Mapping[str, Any]:
 
 
 def lock_is_free(training: Trainer) -> bool:
-    claim(Path(str(training.work_dir)), resume=True).release()
+    acquire(Path(str(training.work_dir)), resume=True).release()
     return True
 
 
@@ -138,8 +138,8 @@ class TestException:
         assert recorder.outcomes == [(last_point, outcome, type(error).__name__) for last_point in AT_END]
         status = status_of(training)
         assert (status["outcome"], status["exit_code"]) == (outcome, EXIT_CODES[outcome])
-        assert status["error"] == in_one_line(error)
-        assert not training.bus.current.alive
+        assert status["error"] == format_error(error)
+        assert not training.bus.current.is_running
         assert lock_is_free(training)
 
     @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ class TestOutcome:
                 for _ in run.batches([1]):
                     run.bus.emit("after_train_iter")
             assert run.outcome == "running"
-            assert agreed_outcome(run) == outcome
+            assert resolve_outcome(run) == outcome
         assert run.outcome == outcome
 
     def test_every_outcome_has_an_exit_code(self) -> None:
@@ -370,10 +370,10 @@ class TestStatus:
         assert (status["best"], status["metrics"]) == ({}, dict(run.metrics.results))
 
     def test_status_contains_the_best_results(self, tmp_path: Path) -> None:
-        from hookbus.run import Best
+        from hookbus.run import BestResult
 
         with HookBus().run(work_dir=tmp_path) as run:
-            run.best["val/accuracy"] = Best(0.5, epoch=2, step=6, path=tmp_path / "best.pth")
+            run.best["val/accuracy"] = BestResult(0.5, epoch=2, step=6, path=tmp_path / "best.pth")
             run.metrics.results |= {"val/loss": float("nan")}
         status = read_status(tmp_path)
         assert status["best"] == {"val/accuracy": {"value": 0.5, "epoch": 2, "step": 6}}

@@ -16,8 +16,8 @@ import pytest
 
 from hookbus import HookBus
 from hookbus.run import Run
-from hookbus.runs.interrupts import graceful_interrupts
-from hookbus.runs.workdir import claim, read_status
+from hookbus.runs.interrupts import handle_interrupts
+from hookbus.runs.workdir import acquire, read_status
 from hookbus.testing import RecordingBus
 from tests import toys
 
@@ -34,7 +34,7 @@ class TestInterrupts:
 
     def test_ctrl_c_adds_a_stop_request_and_the_handler_is_restored(self) -> None:
         run = Run(HookBus())
-        with graceful_interrupts(run):
+        with handle_interrupts(run):
             signal.raise_signal(signal.SIGINT)
             (request,) = run.queue.waiting
             assert (str(request), request.details) == ("Ctrl-C", {"outcome": "interrupted"})
@@ -43,7 +43,7 @@ class TestInterrupts:
         assert run.interrupted
 
     def test_handler_is_restored_after_an_error(self) -> None:
-        with pytest.raises(ValueError, match="broken"), graceful_interrupts(Run(HookBus())):
+        with pytest.raises(ValueError, match="broken"), handle_interrupts(Run(HookBus())):
             raise ValueError("broken")
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -140,8 +140,8 @@ class TestInterruptsInCustomLoop:
             loop(self, bus, run)
         assert (run.outcome, run.iters_done) == ("interrupted", iterations)
         assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == [f"iter_{iterations}.pth"]
-        assert bus.fired[-5:] == ["after_train", *SAVED, "after_run", "cleanup"]
-        assert "on_exception" not in bus.fired
+        assert bus.emitted_points[-5:] == ["after_train", *SAVED, "after_run", "cleanup"]
+        assert "on_exception" not in bus.emitted_points
         assert read_status(tmp_path)["exit_code"] == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -150,7 +150,7 @@ class TestInterruptsInCustomLoop:
         with pytest.raises(KeyboardInterrupt), bus.run(epochs=1, work_dir=tmp_path) as run:
             self.interrupt_twice(bus)
         assert (run.outcome, run.iters_done) == ("interrupted", 0)
-        assert "after_train" not in bus.fired
+        assert "after_train" not in bus.emitted_points
 
     def test_ctrl_c_after_the_last_event_is_raised(self) -> None:
         with pytest.raises(KeyboardInterrupt), HookBus().run() as run:
@@ -174,7 +174,7 @@ SLOW = """
 
     class SlowHook(Hook):
         def before_run(self, run):
-            run.provide("saver", self)
+            run.provide("checkpoint_saver", self)
 
         def after_train_iter(self, run):
             if run.iter == 2:
@@ -237,7 +237,7 @@ class TestCtrlCInTerminal:
         assert "Traceback" not in errors
         assert read_status(project.path / "x")["outcome"] == "interrupted"
         assert list((project.path / "x/checkpoints").glob("*")) == []
-        claim(project.path / "x", resume=True).release()
+        acquire(project.path / "x", resume=True).release()
 
     def test_ctrl_c_ends_a_script_and_its_threads(self, tmp_path: Path) -> None:
         script = tmp_path / "script.py"

@@ -34,7 +34,7 @@ def test_failed_check_of_a_hook_prevents_the_run() -> None:
     with pytest.raises(ConfigError) as caught, bus.run():
         pytest.fail("the loop has started")
     assert caught.value.problems == [f"hook 'maps' ({PACKAGE}): layer: 'haed' is no module. Did you mean 'head'?"]
-    assert "before_run" not in bus.fired
+    assert "before_run" not in bus.emitted_points
 
 
 def test_errors_of_all_hooks_are_raised_at_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hookbus import Hook, HookBus
 from hookbus.errors import LoopError, RequestError
-from hookbus.requests import Kind
+from hookbus.requests import RequestKind
 from hookbus.run import Run
 
 
@@ -23,7 +23,7 @@ class MakeRequests(Hook):
     """Hook that makes every request at the end of the first iteration."""
 
     def before_run(self, run: Run) -> None:
-        run.provide("saver", self)
+        run.provide("checkpoint_saver", self)
 
     def plan(self, run: Run, requests: Any) -> None:
         return None
@@ -47,11 +47,11 @@ class TestRequests:
                 bus.emit("before_train_epoch")
                 iterate(bus, 1)
         assert [(request.kind, str(request), request.iteration, request.step) for request in seen] == [
-            (Kind.SKIP_ITER, "curious: no good", 0, 0),
-            (Kind.VALIDATE, "curious: how is it", 0, 1),
-            (Kind.SAVE, "curious: for later", 0, 1),
-            (Kind.STOP_EPOCH, "curious: tired", 0, 1),
-            (Kind.STOP, "curious: enough", 0, 1),
+            (RequestKind.SKIP_ITER, "curious: no good", 0, 0),
+            (RequestKind.VALIDATE, "curious: how is it", 0, 1),
+            (RequestKind.SAVE, "curious: for later", 0, 1),
+            (RequestKind.STOP_EPOCH, "curious: tired", 0, 1),
+            (RequestKind.STOP, "curious: enough", 0, 1),
         ]
         assert seen[2].details == {"saver": bus.hooks["curious"], "color": "red"}
         assert (run.stop_reasons, run.outcome) == (["curious: enough"], "stopped")

@@ -11,7 +11,7 @@ import torch
 from hookbus import HookBus
 from hookbus.errors import CheckpointError, ConfigError
 from hookbus.run import Run
-from hookbus.runs.workdir import STATUS, claim, read_status
+from hookbus.runs.workdir import STATUS, acquire, read_status
 from tests import toys
 
 
@@ -153,7 +153,7 @@ class TestRecordedRun:
 
         assert self.content(work_dir) == before
         assert events == []
-        claim(work_dir, resume=True).release()
+        acquire(work_dir, resume=True).release()
 
     def test_recorded_run_without_its_checkpoints_raises_in_a_custom_loop(self, tmp_path: Path) -> None:
         saver = toys.Saver()

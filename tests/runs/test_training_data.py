@@ -390,7 +390,7 @@ class TestDatasetHooks:
 
         def train(iterations: int) -> None:
             with bus.run(iterations=iterations) as run:
-                run.training_data.before_reading(record_call)
+                run.training_data.register_dataset_hook(record_call)
                 for _ in run.epochs():
                     for i, batch in run.batches(loader):
                         bus.emit("after_train_iter", batch_idx=i, batch=batch)
@@ -405,8 +405,8 @@ class TestDatasetHooks:
         bus = HookBus()
         with bus.run(epochs=1) as run:
             with pytest.raises(LoopError, match=r"hook 'a' modifies the training data .* over run\.batches\(loader\)"):
-                run.training_data.see_that_it_reads("a")
+                run.training_data.require_managed_loader("a")
             for _ in run.batches([1]):
-                run.training_data.see_that_it_reads("a")
+                run.training_data.require_managed_loader("a")
                 with pytest.raises(LoopError, match="already being read. Register the function at before_run or"):
-                    run.training_data.before_reading(lambda *_: None)
+                    run.training_data.register_dataset_hook(lambda *_: None)

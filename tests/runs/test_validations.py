@@ -63,10 +63,11 @@ class TestResults:
             assert dict(run.validate()) == {"val/clean/loss": 1.0, "val/noisy/loss": 3.5}
 
         metrics = [
-            (arguments["dataloader_name"], dict(arguments["metrics"])) for arguments in bus.arguments("after_val_epoch")
+            (arguments["dataloader_name"], dict(arguments["metrics"]))
+            for arguments in bus.get_arguments("after_val_epoch")
         ]
         assert metrics == [("clean", {"val/clean/loss": 1.0}), ("noisy", {"val/noisy/loss": 3.5})]
-        (arguments,) = bus.arguments("after_val")
+        (arguments,) = bus.get_arguments("after_val")
         assert dict(arguments["metrics"]) == {"val/clean/loss": 1.0, "val/noisy/loss": 3.5}
 
     @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ class TestWithoutValidationFunction:
             assert str(raised.value) == (
                 "The run has no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
             )
-        assert "before_val" not in bus.fired
+        assert "before_val" not in bus.emitted_points
 
     def test_testing_without_a_loader_raises_an_error(self) -> None:
         with pytest.raises(RequestError) as raised:
@@ -324,14 +325,14 @@ class TestWithoutValidationFunction:
     @pytest.mark.parametrize(("kind", "expected"), [("val", True), ("test", False)])
     def test_run_reports_which_functions_are_available(self, bus: Any, kind: Any, expected: bool) -> None:
         with bus.run(validate=lambda: {"loss": 1.0}) as run:
-            assert run.validations.can_make(kind) is expected
+            assert run.validations.is_available(kind) is expected
 
 
 class OwnValidation(Hook):
     """Hook with its own validation function."""
 
     @property
-    def validates_with(self) -> Any:
+    def validation_fn(self) -> Any:
         return self.emit_loader
 
     def emit_loader(self, run: Run) -> None:
@@ -344,14 +345,14 @@ class TestValidationFunctionOfHook:
         bus.register(OwnValidation())
         with bus.run(validate=lambda: {"loss": 9.0}) as run:
             assert dict(run.validate()) == {"val/mine/loss": 2.0}
-        names = [arguments["dataloader_name"] for arguments in bus.arguments("before_val_epoch")]
+        names = [arguments["dataloader_name"] for arguments in bus.get_arguments("before_val_epoch")]
         assert names == ["mine"]
 
     def test_hook_makes_validation_available_but_not_testing(self, bus: Any) -> None:
         bus.register(OwnValidation())
         with bus.run() as run:
-            assert run.validations.can_make("val")
-            assert not run.validations.can_make("test")
+            assert run.validations.is_available("val")
+            assert not run.validations.is_available("test")
 
     def test_two_hooks_with_a_validation_function_raise_an_error_at_the_start(self, bus: Any) -> None:
         class Schedules(OwnValidation):
@@ -370,7 +371,7 @@ class TestCachedLoader:
     ) -> None:
         loader = DataLoader([1, 2], num_workers=1, persistent_workers=persistent)
         with bus.run() as run:
-            loaders = [run.validations.kept(loader, object) for _ in range(2)]
+            loaders = [run.validations.cached_loader(loader, object) for _ in range(2)]
 
         assert len(set(loaders)) == count
-        assert run.validations.kept(loader, object) not in loaders
+        assert run.validations.cached_loader(loader, object) not in loaders

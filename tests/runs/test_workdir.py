@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from hookbus.checkpoints.files import commit, temporary_name
-from hookbus.checkpoints.generations import seal
+from hookbus.checkpoints.files import atomic_write, make_temporary_name
+from hookbus.checkpoints.generations import write_manifest
 from hookbus.errors import WorkDirError
-from hookbus.runs.workdir import STATUS, WorkDir, claim, hold, read_status, see
+from hookbus.runs.workdir import STATUS, WorkDir, acquire, lock_directory, read_status, preview
 from tests.dying import run_in_fork
 
 
@@ -34,9 +34,9 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from hookbus.runs.workdir import claim
+from hookbus.runs.workdir import acquire
 
-work_dir = claim(Path(sys.argv[1]))
+work_dir = acquire(Path(sys.argv[1]))
 if "forks" in sys.argv:
     read, write = os.pipe()
     child = os.fork()
@@ -79,7 +79,7 @@ class Holder:
 
 def run_in(path: Path, **options: Any) -> WorkDir:
     """Start and end a run in a directory."""
-    work_dir = claim(path, **options)
+    work_dir = acquire(path, **options)
     work_dir.write_status(outcome="finished")
     work_dir.release()
     return work_dir
@@ -87,7 +87,7 @@ def run_in(path: Path, **options: Any) -> WorkDir:
 
 class TestClaim:
     def test_claim_creates_the_directory(self, tmp_path: Path) -> None:
-        work_dir = claim(tmp_path / "runs" / "x")
+        work_dir = acquire(tmp_path / "runs" / "x")
 
         assert (work_dir.path, work_dir.moved_from) == (tmp_path / "runs" / "x", None)
         assert work_dir.path.is_dir()
@@ -95,7 +95,7 @@ class TestClaim:
 
     def test_directory_without_a_run_is_claimed_with_any_content(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("mine")
-        work_dir = claim(tmp_path)
+        work_dir = acquire(tmp_path)
         work_dir.release()
 
         assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
@@ -128,19 +128,19 @@ class TestClaim:
         assert (tmp_path / "checkpoints" / "a.pth").read_text() == "a"
 
     def test_overwrite_removes_only_the_files_of_the_run(self, tmp_path: Path) -> None:
-        first = claim(tmp_path)
+        first = acquire(tmp_path)
         first.write_status(outcome="finished", run="me")
         first.write_config("a: 1")
         for name in ("checkpoints/mine.pth", "checkpoints/other.pth", "checkpoints/user.pth"):
             write = lambda file: file.write(b"weights")  # noqa: E731
-            commit(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
+            atomic_write(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
         for name in ("logs/run.jsonl", "visualization/images"):
             assert first.own(tmp_path / name)
         for name in ("logs/run.jsonl", "logs/user.txt", "visualization/images/1.png", "mine/file", "notes.txt"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("text")
         first.release()
-        work_dir = claim(tmp_path, overwrite=True)
+        work_dir = acquire(tmp_path, overwrite=True)
 
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
         kept = ["checkpoints/other.pth", "checkpoints/other.pth.json", "checkpoints/user.pth", "logs/user.txt"]
@@ -150,13 +150,13 @@ class TestClaim:
         work_dir.release()
 
     def test_overwrite_removes_the_generations_of_the_run(self, tmp_path: Path) -> None:
-        first = claim(tmp_path)
+        first = acquire(tmp_path)
         first.write_status(outcome="finished", run="me")
         for number, run in ((1, "me"), (2, "other")):
             (tmp_path / f"checkpoints/generation_{number}").mkdir(parents=True)
-            seal(tmp_path / f"checkpoints/generation_{number}", {}, run=run)
+            write_manifest(tmp_path / f"checkpoints/generation_{number}", {}, run=run)
         first.release()
-        work_dir = claim(tmp_path, overwrite=True)
+        work_dir = acquire(tmp_path, overwrite=True)
 
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["generation_2"]
         assert work_dir.left == [tmp_path / "checkpoints/generation_2"]
@@ -164,38 +164,38 @@ class TestClaim:
 
     def test_overwrite_without_a_run_removes_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "logs").mkdir()
-        claim(tmp_path, overwrite=True).release()
+        acquire(tmp_path, overwrite=True).release()
 
         assert (tmp_path / "logs").is_dir()
 
     def test_overwrite_does_not_follow_links(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / "precious.pth").write_text("a")
-        first = claim(tmp_path / "x")
+        first = acquire(tmp_path / "x")
         first.write_status(outcome="finished", run="me")
         (tmp_path / "x" / "logs").symlink_to(tmp_path / "elsewhere")
         assert first.own(tmp_path / "x" / "logs" / "new.txt")
         (tmp_path / "elsewhere" / "new.txt").touch()
         (tmp_path / "x" / "checkpoints").symlink_to(tmp_path / "elsewhere")
-        commit(tmp_path / "elsewhere" / "last.pth", lambda file: file.write(b"a"), 1, "me")
+        atomic_write(tmp_path / "elsewhere" / "last.pth", lambda file: file.write(b"a"), 1, "me")
         first.release()
-        claim(tmp_path / "x", overwrite=True).release()
+        acquire(tmp_path / "x", overwrite=True).release()
 
         names = {path.name for path in (tmp_path / "elsewhere").iterdir()}
         assert names == {"precious.pth", "new.txt", "last.pth", "last.pth.json"}
 
     @pytest.mark.parametrize("option", ["resume", "overwrite"])
     def test_claim_removes_only_the_temporary_files_of_a_killed_run(self, tmp_path: Path, option: str) -> None:
-        first = claim(tmp_path)
+        first = acquire(tmp_path)
         first.write_status(outcome="running", run="me")
         checkpoints = first.directory("checkpoints")
         for directory in (tmp_path, checkpoints):
-            (directory / temporary_name("me")).write_text("half")
-            (directory / temporary_name("you")).write_text("half")
+            (directory / make_temporary_name("me")).write_text("half")
+            (directory / make_temporary_name("you")).write_text("half")
             (directory / ".tmp-notes").mkdir()
             (directory / ".tmp-x.pth").write_text("mine")
         first.release()
-        claim(tmp_path, **{option: True}).release()
+        acquire(tmp_path, **{option: True}).release()
 
         for directory in (tmp_path, checkpoints):
             left = sorted(path.name[:10] for path in directory.glob(".tmp*"))
@@ -205,20 +205,20 @@ class TestClaim:
     def test_claim_removes_no_temporary_files_in_a_directory_without_a_run(
         self, tmp_path: Path, options: dict[str, bool]
     ) -> None:
-        paths = [tmp_path / ".tmp-data.csv", tmp_path / temporary_name("me"), tmp_path / temporary_name("")]
+        paths = [tmp_path / ".tmp-data.csv", tmp_path / make_temporary_name("me"), tmp_path / make_temporary_name("")]
         for path in paths:
             path.write_text("1,2,3")
-        claim(tmp_path, **options).release()
+        acquire(tmp_path, **options).release()
 
         assert all(path.read_text() == "1,2,3" for path in paths)
 
     @pytest.mark.parametrize("run", ["*", "../x", 3, None, ""])
     def test_status_without_a_run_id_removes_nothing(self, tmp_path: Path, run: object) -> None:
         (tmp_path / STATUS).write_text(json.dumps({"run": run}))
-        (tmp_path / temporary_name("me")).write_text("mine")
+        (tmp_path / make_temporary_name("me")).write_text("mine")
         (tmp_path / ".tmp-x").write_text("mine")
         for options in ({"resume": True}, {"overwrite": True}):
-            claim(tmp_path, **options).release()
+            acquire(tmp_path, **options).release()
 
         assert len(list(tmp_path.glob(".tmp*"))) == 2
 
@@ -229,9 +229,9 @@ class TestClaim:
         with pytest.raises(
             WorkDirError, match="The work directory .*file/x cannot be written: Not a directory. Set an"
         ):
-            claim(tmp_path / "file" / "x", **options)
+            acquire(tmp_path / "file" / "x", **options)
         with pytest.raises(WorkDirError, match="cannot be written: File exists. Set another work_dir."):
-            claim(tmp_path / "file", **options)
+            acquire(tmp_path / "file", **options)
 
     @pytest.mark.parametrize(
         ("name", "reason"), [("a\0b", "embedded null byte"), ("x" * 300, "File name too long")], ids=["null", "long"]
@@ -239,29 +239,29 @@ class TestClaim:
     def test_invalid_directory_name_raises_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
         message = re.escape(repr(str(tmp_path / name)).strip("'"))
         with pytest.raises(WorkDirError, match=f"{message}'? cannot be written: {reason}. Set another work_dir."):
-            claim(tmp_path / name)
+            acquire(tmp_path / name)
         for options in ({}, {"resume": True}):
-            _, problem = see(tmp_path / name, **options)
+            _, problem = preview(tmp_path / name, **options)
             assert "cannot be written: " in problem
 
 
 class TestOwn:
     def test_own_registers_new_files_also_for_the_resumed_run(self, tmp_path: Path) -> None:
         (tmp_path / "user.txt").touch()
-        first = claim(tmp_path)
+        first = acquire(tmp_path)
         assert not first.own(tmp_path / "user.txt")
         assert first.own(tmp_path / "new.txt")
         (tmp_path / "new.txt").touch()
         assert first.own(tmp_path / "new.txt")
         first.write_status(outcome="stopped")
         first.release()
-        second = claim(tmp_path, resume=True)
+        second = acquire(tmp_path, resume=True)
 
         assert [second.own(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
         second.release()
 
     def test_own_registers_no_file_outside(self, tmp_path: Path) -> None:
-        work_dir = claim(tmp_path / "x")
+        work_dir = acquire(tmp_path / "x")
         assert not work_dir.own(tmp_path / "new.txt")
         assert not (tmp_path / "x" / ".made").exists()
         work_dir.release()
@@ -272,14 +272,14 @@ class TestOwn:
         run_in(tmp_path / "x")
         (tmp_path / "x" / ".made").write_text(f'{line}\n"logs"\n"torn')
         (tmp_path / "x" / "logs").mkdir()
-        claim(tmp_path / "x", overwrite=True).release()
+        acquire(tmp_path / "x", overwrite=True).release()
 
         assert (tmp_path / "precious").exists()
         assert [path.name for path in (tmp_path / "x").iterdir()] == [".lock"]
 
     def test_config_of_the_user_is_not_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("mine: 1")
-        work_dir = claim(tmp_path)
+        work_dir = acquire(tmp_path)
         with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run .* Move the file, or set"):
             work_dir.write_config("ours: 2")
         assert (tmp_path / "config.yaml").read_text() == "mine: 1"
@@ -288,22 +288,22 @@ class TestOwn:
 
 class TestHold:
     def test_locked_directory_raises_an_error_until_it_is_released(self, tmp_path: Path) -> None:
-        release = hold(tmp_path)
+        release = lock_directory(tmp_path)
         with pytest.raises(
             WorkDirError, match=rf"The directory {tmp_path} is in use by an active run \(pid .*set another out_dir"
         ):
-            hold(tmp_path)
+            lock_directory(tmp_path)
         release()
-        hold(tmp_path)()
+        lock_directory(tmp_path)()
 
     @pytest.mark.parametrize("locked", [False, True])
     def test_hold_removes_temporary_files_of_its_run_and_the_overwritten_run(
         self, tmp_path: Path, locked: bool
     ) -> None:
         for run in ("me", "removed", "you", ""):
-            (tmp_path / temporary_name(run)).write_text("half")
+            (tmp_path / make_temporary_name(run)).write_text("half")
         (tmp_path / ".tmp-x.pth").symlink_to(tmp_path / "elsewhere")
-        hold(tmp_path, "me", "removed", locked=locked)()
+        lock_directory(tmp_path, "me", "removed", locked=locked)()
 
         left = {path.name for path in tmp_path.glob(".tmp*")}
         assert len(left) == 3
@@ -313,7 +313,7 @@ class TestHold:
 class TestLock:
     def test_second_run_does_not_use_the_directory_of_an_active_run(self, tmp_path: Path) -> None:
         with Holder(tmp_path / "x"):
-            work_dir = claim(tmp_path / "x")
+            work_dir = acquire(tmp_path / "x")
 
             assert (work_dir.path.name, work_dir.moved_from) == ("x-2", tmp_path / "x")
             work_dir.release()
@@ -323,7 +323,7 @@ class TestLock:
         self, tmp_path: Path, options: dict[str, bool]
     ) -> None:
         with Holder(tmp_path) as holder, pytest.raises(WorkDirError) as caught:
-            claim(tmp_path, **options)
+            acquire(tmp_path, **options)
 
         assert f"{tmp_path} is in use by an active run (pid {holder.process.pid} on " in str(caught.value)
         assert str(caught.value).endswith("Stop that run, or set another work_dir.")
@@ -331,7 +331,7 @@ class TestLock:
     def test_lock_of_a_killed_process_is_released(self, tmp_path: Path) -> None:
         with Holder(tmp_path) as holder:
             holder.kill()
-            work_dir = claim(tmp_path, resume=True)
+            work_dir = acquire(tmp_path, resume=True)
 
             assert (tmp_path / ".lock").read_text().startswith(f"pid {os.getpid()} on ")
             work_dir.release()
@@ -340,20 +340,20 @@ class TestLock:
         with Holder(tmp_path, "forks") as holder:
             holder.kill()
             os.kill(int(holder.lines[0]), 0)
-            claim(tmp_path, resume=True).release()
+            acquire(tmp_path, resume=True).release()
 
     def test_forked_child_cannot_release_the_lock_of_its_parent(self, tmp_path: Path) -> None:
-        work_dir = claim(tmp_path)
+        work_dir = acquire(tmp_path)
         assert run_in_fork(work_dir.release) == 0
 
         with pytest.raises(WorkDirError, match="in use by an active run"):
-            claim(tmp_path, resume=True)
+            acquire(tmp_path, resume=True)
         work_dir.release()
         work_dir.release()
-        claim(tmp_path, resume=True).release()
+        acquire(tmp_path, resume=True).release()
 
     def test_two_runs_in_one_process_use_separate_directories(self, tmp_path: Path) -> None:
-        first, second = claim(tmp_path / "x"), claim(tmp_path / "x")
+        first, second = acquire(tmp_path / "x"), acquire(tmp_path / "x")
 
         assert (first.path.name, second.path.name) == ("x", "x-2")
         first.release(), second.release()
@@ -384,7 +384,7 @@ class TestFlockErrors:
     ) -> None:
         run_in(tmp_path / "x")
         fails_with(code)
-        work_dir = claim(tmp_path / "x", **options)
+        work_dir = acquire(tmp_path / "x", **options)
         name = "x" if options else "x-2"
 
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"x", name})
@@ -399,7 +399,7 @@ class TestFlockErrors:
         self, tmp_path: Path, fails_with: Callable[[int], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         fails_with(errno.ENOLCK)
-        hold(tmp_path)()
+        lock_directory(tmp_path)()
 
         assert [message.split(":")[0] for message in caplog.messages] == [str(tmp_path)]
 
@@ -411,9 +411,9 @@ class TestFlockErrors:
         descriptors = len(os.listdir("/proc/self/fd"))
         message = rf"The work directory {tmp_path} cannot be locked: Input/output error. Set another work_dir."
         with pytest.raises(WorkDirError, match=message):
-            claim(tmp_path, **options)
+            acquire(tmp_path, **options)
         with pytest.raises(WorkDirError, match=r"cannot be locked: Input/output error. Set another out_dir."):
-            hold(tmp_path)
+            lock_directory(tmp_path)
 
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
@@ -423,9 +423,9 @@ class TestFlockErrors:
     ) -> None:
         fails_with(code)
         with pytest.raises(WorkDirError, match="reports 16 new directories as locked by other processes. Set another"):
-            claim(tmp_path / "x")
+            acquire(tmp_path / "x")
         with pytest.raises(WorkDirError, match="in use by an active run"):
-            claim(tmp_path / "x", resume=True)
+            acquire(tmp_path / "x", resume=True)
 
         assert len(list(tmp_path.iterdir())) == 16
 
@@ -440,10 +440,10 @@ class TestSee:
         for _ in range(runs):
             run_in(path)
         before = sorted(tmp_path.rglob("*"))
-        preview = see(path, **options)
+        preview = preview(path, **options)
         assert sorted(tmp_path.rglob("*")) == before
 
-        work_dir = claim(path, **options)
+        work_dir = acquire(path, **options)
         work_dir.release()
         assert preview == (work_dir.path, "")
 
@@ -451,7 +451,7 @@ class TestSee:
         (tmp_path / "file").write_text("not a directory")
         path = tmp_path / "file" / "x"
 
-        assert see(path) == (
+        assert preview(path) == (
             path,
             f"The work directory {path} cannot be written: {tmp_path / 'file'} is not a directory. Set another "
             "work_dir.",
@@ -460,7 +460,7 @@ class TestSee:
 
 class TestStatus:
     def test_status_contains_outcome_metrics_times_and_process(self, tmp_path: Path) -> None:
-        work_dir = claim(tmp_path)
+        work_dir = acquire(tmp_path)
         work_dir.write_status(outcome="running", metrics={"val/loss": float("nan")})
         status = read_status(tmp_path)
 
@@ -472,7 +472,7 @@ class TestStatus:
         work_dir.release()
 
     def test_status_replaces_the_previous_status(self, tmp_path: Path) -> None:
-        work_dir = claim(tmp_path)
+        work_dir = acquire(tmp_path)
         work_dir.write_status(outcome="running", only_first=1)
         work_dir.write_status(outcome="finished")
         work_dir.release()
@@ -490,7 +490,7 @@ class TestStatus:
 
 
 def test_subdirectory_is_created_on_first_use(tmp_path: Path) -> None:
-    work_dir = claim(tmp_path)
+    work_dir = acquire(tmp_path)
     assert not (tmp_path / "logs").exists()
 
     assert work_dir.directory("logs") == work_dir.directory("logs") == tmp_path / "logs"
@@ -499,11 +499,11 @@ def test_subdirectory_is_created_on_first_use(tmp_path: Path) -> None:
 
 
 def test_pickled_work_dir_has_the_path_but_not_the_lock(tmp_path: Path) -> None:
-    work_dir = claim(tmp_path / "x")
+    work_dir = acquire(tmp_path / "x")
     copied = pickle.loads(pickle.dumps(work_dir))
     copied.release()
 
     assert (copied.path, copied.moved_from, copied.left) == (work_dir.path, None, [])
     with pytest.raises(WorkDirError, match="in use by an active run"):
-        claim(tmp_path / "x", resume=True)
+        acquire(tmp_path / "x", resume=True)
     work_dir.release()

@@ -22,11 +22,11 @@ def test_recording_bus_records_events_and_calls() -> None:
     bus: Any = RecordingBus([Counting(name="good")])
     for i in range(2):
         bus.emit("after_train_iter", batch_idx=i, outputs={"loss": 0.5})
-    assert bus.fired == ["after_train_iter", "after_train_iter"]
+    assert bus.emitted_points == ["after_train_iter", "after_train_iter"]
     expected = {"step": 1, "batch_idx": 0, "batch": None, "model": None, "outputs": {"loss": 0.5}, "loss": 0.5}
     assert bus.events[0] == Event("after_train_iter", expected)
-    assert [event["step"] for event in bus.arguments("after_train_iter")] == [1, 2]
-    assert bus.arguments("before_epoch") == []
+    assert [event["step"] for event in bus.get_arguments("after_train_iter")] == [1, 2]
+    assert bus.get_arguments("before_epoch") == []
     assert bus.calls_made == [("good", "after_train_iter")]
 
 

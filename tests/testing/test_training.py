@@ -45,8 +45,8 @@ def test_training_reports_the_given_losses_and_scores(tmp_path: Path) -> None:
     training = fake_training(
         bus=bus, losses=lambda i: i / 2, scores=lambda epoch: {"accuracy": epoch / 10}, work_dir=tmp_path / "run"
     )
-    assert [event["loss"] for event in bus.arguments("after_train_iter")] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
-    assert [dict(event["metrics"]) for event in bus.arguments("after_val")] == [
+    assert [event["loss"] for event in bus.get_arguments("after_train_iter")] == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    assert [dict(event["metrics"]) for event in bus.get_arguments("after_val")] == [
         {"val/accuracy": 0.1},
         {"val/accuracy": 0.2},
     ]
@@ -86,7 +86,7 @@ def test_hooks_may_wrap_the_step_and_skip_iterations() -> None:
 
     bus: Any = RecordingBus([Doubling(), Skipping()])
     training = fake_training(bus=bus, epochs=1, losses=float)
-    assert [event["loss"] for event in bus.arguments("after_train_iter")] == [None, 4.0, 6.0]
+    assert [event["loss"] for event in bus.get_arguments("after_train_iter")] == [None, 4.0, 6.0]
     assert (training.run.iters_done, training.run.steps_done) == (3, 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hookbus.training.batches import detached, move
+from hookbus.training.batches import detach_tree, move_to_device
 
 
 class Pair(NamedTuple):
@@ -29,7 +29,7 @@ class TestMove:
 
     def test_tensors_and_objects_with_a_method_to_are_moved(self) -> None:
         x = torch.zeros(2)
-        moved = move({"x": x, "more": [x, (x, "text", 3)], "own": self.Batch(), "none": None}, self.META)
+        moved = move_to_device({"x": x, "more": [x, (x, "text", 3)], "own": self.Batch(), "none": None}, self.META)
 
         assert (moved["x"].device, moved["more"][0].device, moved["more"][1][0].device) == (self.META,) * 3
         assert moved["more"][1][1:] == ("text", 3)
@@ -38,7 +38,7 @@ class TestMove:
         assert x.device.type == "cpu"
 
     def test_named_tuples_keep_their_type(self) -> None:
-        moved = move(Pair(torch.zeros(1), torch.ones(1)), self.META)
+        moved = move_to_device(Pair(torch.zeros(1), torch.ones(1)), self.META)
 
         assert isinstance(moved, Pair)
         assert moved.second.device == self.META
@@ -47,7 +47,7 @@ class TestMove:
 class TestDetached:
     def test_nested_tensors_are_detached(self) -> None:
         x = torch.ones(1, requires_grad=True) * 2
-        outputs: Any = detached({"x": x, "pair": Pair(x, x + 1), "deep": [(x, "text", 3)]})
+        outputs: Any = detach_tree({"x": x, "pair": Pair(x, x + 1), "deep": [(x, "text", 3)]})
 
         assert not any(tensor.requires_grad for tensor in (outputs["x"], *outputs["pair"], outputs["deep"][0][0]))
         assert isinstance(outputs["pair"], Pair)
@@ -57,4 +57,4 @@ class TestDetached:
     def test_tensor_without_a_graph_is_returned_unchanged(self) -> None:
         x = torch.ones(1)
 
-        assert detached(x) is x
+        assert detach_tree(x) is x

@@ -30,10 +30,10 @@ from torch.utils.data import (
 
 from hookbus.errors import LoopError
 from hookbus.testing import fingerprint
-from hookbus.training.data import Feed, ReplayFeed, SeededFeed, StatefulFeed, feed_of
-from hookbus.training.loaders import can_be_divided, datasets_in, length_of
-from hookbus.training.rng import get_rng_state, mix, set_rng_state
-from hookbus.training.train_shard import Part
+from hookbus.training.data import ResumableLoader, ReplayLoader, SeededLoader, StatefulLoader, make_resumable
+from hookbus.training.loaders import is_shardable, iter_datasets, loader_length
+from hookbus.training.rng import get_rng_state, derive_seed, set_rng_state
+from hookbus.training.train_shard import TrainShard
 
 SEED = 11
 
@@ -135,8 +135,8 @@ def get_fingerprints(batches: Iterator[Any]) -> list[str]:
 class TestSeededLoader:
     @pytest.mark.parametrize("kind", LOADERS)
     def test_every_position_of_every_epoch_is_reached(self, kind: str) -> None:
-        feed = feed_of(LOADERS[kind](), SEED)
-        assert isinstance(feed, SeededFeed)
+        feed = make_resumable(LOADERS[kind](), SEED)
+        assert isinstance(feed, SeededLoader)
         epochs = {epoch: get_fingerprints(feed.batches(epoch, 0)) for epoch in (0, 1)}
 
         assert len(epochs[0]) == feed.length == len(LOADERS[kind]())
@@ -147,13 +147,13 @@ class TestSeededLoader:
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_workers_read_the_same_batches(self, kind: str) -> None:
-        expected = get_fingerprints(feed_of(LOADERS[kind](), SEED).batches(1, 1))
+        expected = get_fingerprints(make_resumable(LOADERS[kind](), SEED).batches(1, 1))
 
-        assert get_fingerprints(feed_of(LOADERS[kind](num_workers=2), SEED).batches(1, 1)) == expected
+        assert get_fingerprints(make_resumable(LOADERS[kind](num_workers=2), SEED).batches(1, 1)) == expected
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_batches_differ_between_epochs_and_seeds(self, kind: str) -> None:
-        feed, other = feed_of(LOADERS[kind](), SEED), feed_of(LOADERS[kind](), SEED + 1)
+        feed, other = make_resumable(LOADERS[kind](), SEED), make_resumable(LOADERS[kind](), SEED + 1)
         epochs = [tuple(get_fingerprints(feed.batches(epoch, 0))) for epoch in range(3)]
 
         assert len(set(epochs)) == 3
@@ -161,7 +161,7 @@ class TestSeededLoader:
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_reading_preserves_the_rng_states(self, kind: str) -> None:
-        feed = feed_of(LOADERS[kind](), SEED)
+        feed = make_resumable(LOADERS[kind](), SEED)
         before = fingerprint(get_rng_state())
         list(feed.batches(0, 1))
 
@@ -170,24 +170,24 @@ class TestSeededLoader:
     def test_generator_of_the_user_is_not_advanced(self) -> None:
         generator = make_generator()
         loader = DataLoader(NoisyDataset(), batch_size=3, shuffle=True, generator=generator)
-        list(feed_of(loader, SEED).batches(0, 0))
+        list(make_resumable(loader, SEED).batches(0, 0))
 
         assert torch.equal(generator.get_state(), make_generator().get_state())
 
     def test_order_is_that_of_the_seeded_loader(self) -> None:
         loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=3, shuffle=True)
-        torch.manual_seed(mix(SEED, 4))
+        torch.manual_seed(derive_seed(SEED, 4))
         order = list(loader.batch_sampler)
 
-        assert [batch.tolist() for [batch] in feed_of(loader, SEED).batches(4, 0)] == order
+        assert [batch.tolist() for [batch] in make_resumable(loader, SEED).batches(4, 0)] == order
 
     def test_persistent_workers_read_every_epoch_from_its_start(self) -> None:
         class PidDataset(NoisyDataset):
             def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
                 return os.getpid(), super().__getitem__(index)
 
-        def build(**options: Any) -> Feed:
-            return feed_of(DataLoader(PidDataset(), batch_size=2, shuffle=True, **options), SEED)
+        def build(**options: Any) -> ResumableLoader:
+            return make_resumable(DataLoader(PidDataset(), batch_size=2, shuffle=True, **options), SEED)
 
         feed, reference = build(num_workers=2, persistent_workers=True), build()
         processes = set()
@@ -201,11 +201,11 @@ class TestSeededLoader:
         assert len(processes) == 2
 
     def test_epoch_that_ended_early_does_not_affect_the_next(self) -> None:
-        feed = feed_of(LOADERS["shuffled"](num_workers=2, persistent_workers=True), SEED)
+        feed = make_resumable(LOADERS["shuffled"](num_workers=2, persistent_workers=True), SEED)
         next(feed.batches(0, 0))
 
         assert get_fingerprints(feed.batches(1, 0)) == get_fingerprints(
-            feed_of(LOADERS["shuffled"](), SEED).batches(1, 0)
+            make_resumable(LOADERS["shuffled"](), SEED).batches(1, 0)
         )
 
     def test_worker_init_fn_receives_the_dataset_of_the_user(self) -> None:
@@ -223,7 +223,7 @@ class TestSeededLoader:
             get_worker_info().dataset.open(100)
 
         loader = DataLoader(OpenedDataset(), batch_size=5, num_workers=1, worker_init_fn=open_dataset)
-        batches = [batch.tolist() for batch in feed_of(loader, SEED).batches(0, 0)]
+        batches = [batch.tolist() for batch in make_resumable(loader, SEED).batches(0, 0)]
 
         assert batches == [[100, 101, 102, 103, 104], [105, 106, 107, 108, 109]]
 
@@ -240,7 +240,7 @@ class TestSeededLoader:
             def __iter__(self) -> Iterator[int]:
                 return iter(range(len(self)))
 
-        feed = feed_of(DataLoader(NoisyDataset(), batch_size=1, sampler=GrowingSampler()), SEED)
+        feed = make_resumable(DataLoader(NoisyDataset(), batch_size=1, sampler=GrowingSampler()), SEED)
         lengths = []
         for epoch in range(3):
             assert len(list(feed.batches(epoch, 1))) == 1 + epoch
@@ -249,9 +249,9 @@ class TestSeededLoader:
         assert lengths == [2, 3, 4]
 
     def test_state_is_empty(self) -> None:
-        feed = feed_of(LOADERS["shuffled"](), SEED)
+        feed = make_resumable(LOADERS["shuffled"](), SEED)
         list(feed.batches(2, 0))
-        fresh = feed_of(LOADERS["shuffled"](), SEED)
+        fresh = make_resumable(LOADERS["shuffled"](), SEED)
         fresh.load_state_dict(feed.state_dict())
 
         assert feed.state_dict() == {}
@@ -297,7 +297,7 @@ class TestSetEpoch:
     @pytest.mark.parametrize("persistent", [False, True])
     def test_set_epoch_of_the_dataset_is_called_in_the_workers(self, persistent: bool, wrap: Any) -> None:
         loader = DataLoader(wrap(EpochDataset()), batch_size=2, num_workers=2, persistent_workers=persistent)
-        feed = feed_of(loader, SEED)
+        feed = make_resumable(loader, SEED)
 
         assert [[batch.tolist() for batch in feed.batches(epoch, 0)] for epoch in (0, 1, 5)] == [
             [[epoch, epoch], [epoch, epoch]] for epoch in (0, 1, 5)
@@ -305,7 +305,7 @@ class TestSetEpoch:
 
     @staticmethod
     def read(loader: Any) -> None:
-        feed = feed_of(loader, SEED)
+        feed = make_resumable(loader, SEED)
         for epoch in range(3):
             list(feed.batches(epoch, 0))
 
@@ -341,7 +341,7 @@ class TestSetEpoch:
 
         sampler = RecordingSampler()
         loader = CustomLoader(NoisyDataset(), batch_size=2, sampler=sampler)
-        assert isinstance(feed_of(loader, SEED), ReplayFeed)
+        assert isinstance(make_resumable(loader, SEED), ReplayLoader)
         self.read(loader)
 
         assert tuple(sampler.calls) == self.EXPECTED
@@ -384,8 +384,8 @@ class TestSetEpoch:
         self.read(loader)
         assert loader.epochs == (0, 1, 2)
         resumed = EpochLoader()
-        feed = feed_of(resumed, SEED)
-        feed.load_state_dict(feed_of(loader, SEED).state_dict())
+        feed = make_resumable(resumed, SEED)
+        feed.load_state_dict(make_resumable(loader, SEED).state_dict())
         list(feed.batches(3, 0))
         assert resumed.epochs == (3,)
 
@@ -428,8 +428,8 @@ class StatefulLoader:
         )
 
 
-def make_resumed(feed: Feed, loader: Any) -> Feed:
-    fresh = feed_of(loader, SEED)
+def make_resumed(feed: ResumableLoader, loader: Any) -> ResumableLoader:
+    fresh = make_resumable(loader, SEED)
     fresh.load_state_dict(feed.state_dict())
     return fresh
 
@@ -437,14 +437,14 @@ def make_resumed(feed: Feed, loader: Any) -> Feed:
 class TestStatefulLoader:
     @staticmethod
     def epochs() -> list[list[int]]:
-        feed = feed_of(StatefulLoader(), SEED)
-        assert isinstance(feed, StatefulFeed)
+        feed = make_resumable(StatefulLoader(), SEED)
+        assert isinstance(feed, StatefulLoader)
         return [list(feed.batches(epoch, 0)) for epoch in range(3)]
 
     @pytest.mark.parametrize("position", [1, 3, 5])
     def test_stateful_loader_resumes_within_an_epoch(self, position: int) -> None:
         expected = self.epochs()
-        feed = feed_of(StatefulLoader(), SEED)
+        feed = make_resumable(StatefulLoader(), SEED)
         list(feed.batches(0, 0)), list(islice(feed.batches(1, 0), position))
         resumed = make_resumed(feed, StatefulLoader())
 
@@ -454,7 +454,7 @@ class TestStatefulLoader:
         ]
 
     def test_stateful_loader_resumes_with_the_next_epoch_after_a_complete_one(self) -> None:
-        feed = feed_of(StatefulLoader(), SEED)
+        feed = make_resumable(StatefulLoader(), SEED)
         list(feed.batches(0, 0))
         resumed = make_resumed(feed, StatefulLoader())
 
@@ -462,7 +462,7 @@ class TestStatefulLoader:
 
     @pytest.mark.parametrize("position", [1, 4, 5])
     def test_stateful_loader_starts_the_next_epoch_after_one_that_ended_early(self, position: int) -> None:
-        feed = feed_of(StatefulLoader(), SEED)
+        feed = make_resumable(StatefulLoader(), SEED)
         list(islice(feed.batches(0, 0), position))
         resumed = make_resumed(feed, StatefulLoader())
 
@@ -474,7 +474,7 @@ class TestStatefulLoader:
                 self.ended = self.position == 5
                 return super().__iter__()
 
-        feed = feed_of(RestartingLoader(), SEED)
+        feed = make_resumable(RestartingLoader(), SEED)
         list(islice(feed.batches(0, 0), 5))
 
         assert list(make_resumed(feed, RestartingLoader()).batches(0, 5)) == []
@@ -485,7 +485,7 @@ class TestStatefulLoader:
                 torch.rand(())
                 return super().__iter__()
 
-        feed = feed_of(DrawingLoader(), SEED)
+        feed = make_resumable(DrawingLoader(), SEED)
         list(islice(feed.batches(0, 0), 2))
         within, after = make_resumed(feed, DrawingLoader()), make_resumed(feed, DrawingLoader())
         before = fingerprint(get_rng_state())
@@ -500,14 +500,14 @@ class TestStatefulLoader:
         assert fingerprint(get_rng_state()) == resumed
 
     def test_loaded_position_that_is_not_used_yet_is_saved_again(self) -> None:
-        feed = feed_of(StatefulLoader(), SEED)
+        feed = make_resumable(StatefulLoader(), SEED)
         list(islice(feed.batches(0, 0), 2))
         again = make_resumed(make_resumed(feed, StatefulLoader()), StatefulLoader())
 
         assert list(again.batches(0, 2)) == self.epochs()[0][2:]
 
     def test_loader_without_a_saved_position_is_read_up_to_it(self) -> None:
-        feed = feed_of(StatefulLoader(), SEED)
+        feed = make_resumable(StatefulLoader(), SEED)
 
         assert list(feed.batches(0, 2)) == self.epochs()[0][2:]
 
@@ -544,12 +544,12 @@ class TestReplayLoader:
     @pytest.mark.parametrize("kind", REPLAYED)
     def test_replay_reads_up_to_the_position(self, kind: str) -> None:
         torch.manual_seed(1)
-        feed = feed_of(REPLAYED[kind](), SEED)
-        assert isinstance(feed, ReplayFeed)
+        feed = make_resumable(REPLAYED[kind](), SEED)
+        assert isinstance(feed, ReplayLoader)
         self.first(feed.batches(0, 0)), torch.rand(1)
         batches = feed.batches(1, 0)
         next(batches), next(batches)
-        fresh = feed_of(REPLAYED[kind](), SEED)
+        fresh = make_resumable(REPLAYED[kind](), SEED)
         fresh.load_state_dict(feed.state_dict())
         state = get_rng_state()
         rest = self.first(batches)
@@ -558,9 +558,9 @@ class TestReplayLoader:
         assert self.first(fresh.batches(1, 2)) == rest
 
     def test_replay_preserves_the_rng_states_of_the_checkpoint(self) -> None:
-        feed = feed_of(REPLAYED["iterable dataset"](), SEED)
+        feed = make_resumable(REPLAYED["iterable dataset"](), SEED)
         next(feed.batches(0, 0))
-        fresh = feed_of(REPLAYED["iterable dataset"](), SEED)
+        fresh = make_resumable(REPLAYED["iterable dataset"](), SEED)
         fresh.load_state_dict(feed.state_dict())
         before = fingerprint(get_rng_state())
         fresh.batches(0, 3)
@@ -568,10 +568,10 @@ class TestReplayLoader:
         assert fingerprint(get_rng_state()) == before
 
     def test_position_without_a_state_is_counted_from_the_current_one(self) -> None:
-        assert list(feed_of([1, 2, 3], SEED).batches(0, 2)) == [3]
+        assert list(make_resumable([1, 2, 3], SEED).batches(0, 2)) == [3]
 
     def test_state_before_the_first_epoch_is_empty(self) -> None:
-        feed = feed_of([1], SEED)
+        feed = make_resumable([1], SEED)
 
         assert feed.state_dict() == {}
         feed.load_state_dict({})
@@ -582,7 +582,9 @@ class TestLength:
     def test_length_is_known_for_every_type_of_loader(self) -> None:
         sequential = DataLoader(NoisyDataset(), sampler=SequentialSampler(range(10)))
 
-        assert [feed_of(loader, SEED).length for loader in (sequential, StatefulLoader(), [1, 2], iter([1]))] == [
+        assert [
+            make_resumable(loader, SEED).length for loader in (sequential, StatefulLoader(), [1, 2], iter([1]))
+        ] == [
             10,
             5,
             2,
@@ -590,7 +592,7 @@ class TestLength:
         ]
 
     def test_position_is_exact_unless_batches_are_replayed(self) -> None:
-        assert [feed_of(loader, SEED).exact for loader in (LOADERS["shuffled"](), StatefulLoader(), [1])] == [
+        assert [make_resumable(loader, SEED).exact for loader in (LOADERS["shuffled"](), StatefulLoader(), [1])] == [
             True,
             True,
             False,
@@ -602,11 +604,13 @@ class TestTrainShard:
 
     LOADER = DataLoader(NoisyDataset(), batch_size=3, shuffle=True)
 
-    def make_shard(self, rank: int) -> Feed:
-        return feed_of(self.LOADER, SEED, shard=Part(rank, 2))
+    def make_shard(self, rank: int) -> ResumableLoader:
+        return make_resumable(self.LOADER, SEED, shard=TrainShard(rank, 2))
 
     def test_shards_contain_the_samples_of_a_single_process(self) -> None:
-        samples = get_fingerprints(feed_of(DataLoader(NoisyDataset(), batch_size=1, shuffle=True), SEED).batches(1, 0))
+        samples = get_fingerprints(
+            make_resumable(DataLoader(NoisyDataset(), batch_size=1, shuffle=True), SEED).batches(1, 0)
+        )
         batches = [batch for rank in (0, 1) for batch in self.make_shard(rank).batches(1, 0)]
 
         assert [len(batch) for batch in batches] == [3, 2, 3, 2]
@@ -618,20 +622,23 @@ class TestTrainShard:
         )
 
     def test_shard_has_a_length_before_it_is_read(self) -> None:
-        assert length_of(self.LOADER, Part(0, 2)) == self.make_shard(0).length == 2
+        assert loader_length(self.LOADER, TrainShard(0, 2)) == self.make_shard(0).length == 2
 
     def test_distributed_sampler_is_not_sharded_again(self) -> None:
         data: Any = range(8)
         loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, 2, 1, shuffle=False))
 
-        assert not can_be_divided(loader)
-        assert length_of(loader, Part(1, 2)) == 2
-        assert [batch.tolist() for batch in feed_of(loader, SEED, shard=Part(1, 2)).batches(0, 0)] == [[1, 3], [5, 7]]
+        assert not is_shardable(loader)
+        assert loader_length(loader, TrainShard(1, 2)) == 2
+        assert [batch.tolist() for batch in make_resumable(loader, SEED, shard=TrainShard(1, 2)).batches(0, 0)] == [
+            [1, 3],
+            [5, 7],
+        ]
 
     @pytest.mark.parametrize("loader", [[1, 2, 3], DataLoader(Stream(), batch_size=2)], ids=["list", "stream"])
     def test_other_iterables_are_not_sharded(self, loader: Any) -> None:
-        assert not can_be_divided(loader)
-        assert length_of([1, 2, 3], Part(1, 2)) == 3
+        assert not is_shardable(loader)
+        assert loader_length([1, 2, 3], TrainShard(1, 2)) == 3
 
 
 class ScaledDataset(Dataset[Any]):
@@ -661,7 +668,7 @@ class ScaledStream(IterableDataset[Any]):
 
 
 def set_scale(dataset: Any, epoch: int, iteration: int) -> None:
-    for nested in datasets_in(dataset):
+    for nested in iter_datasets(dataset):
         if hasattr(nested, "scale"):
             nested.scale = 100 * epoch + iteration
 
@@ -714,7 +721,7 @@ class TestDatasetHooks:
     @pytest.mark.parametrize("kind", SCALED)
     @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
     def test_hook_is_called_for_every_batch_in_the_reading_process(self, kind: str, workers: dict[str, Any]) -> None:
-        feed = feed_of(SCALED[kind](**workers), SEED, [set_scale])
+        feed = make_resumable(SCALED[kind](**workers), SEED, [set_scale])
 
         assert get_scales(feed.batches(0, 0)) == [0, 1, 2, 3]
         assert get_scales(feed.batches(2, 0, 8)) == [208, 209, 210, 211]
@@ -723,20 +730,25 @@ class TestDatasetHooks:
     def test_hook_is_called_in_spawned_workers(self) -> None:
         loader = DataLoader(ScaledDataset(), batch_size=5, num_workers=1, multiprocessing_context="spawn")
 
-        assert get_scales(feed_of(loader, SEED, [set_scale]).batches(1, 0, 7)) == [107, 108]
+        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(1, 0, 7)) == [107, 108]
 
     def test_hook_is_called_for_single_samples(self) -> None:
-        batches = feed_of(DataLoader(ScaledDataset(3), batch_size=None), SEED, [set_scale]).batches(1, 1, 4)
+        batches = make_resumable(DataLoader(ScaledDataset(3), batch_size=None), SEED, [set_scale]).batches(1, 1, 4)
 
         assert [scale for scale, _ in batches] == [104, 105]
 
     @pytest.mark.parametrize("kind", IN_MAIN_PROCESS)
     def test_hook_is_called_for_loaders_read_in_the_main_process(self, kind: str) -> None:
-        assert get_scales(feed_of(IN_MAIN_PROCESS[kind](), SEED, [set_scale]).batches(1, 0, 5)) == [105, 106, 107, 108]
+        assert get_scales(make_resumable(IN_MAIN_PROCESS[kind](), SEED, [set_scale]).batches(1, 0, 5)) == [
+            105,
+            106,
+            107,
+            108,
+        ]
 
     def test_hook_is_called_for_replayed_batches(self) -> None:
         calls: list[tuple[int, int]] = []
-        feed = ReplayFeed(range(5), [lambda dataset, epoch, iteration: calls.append((epoch, iteration))])
+        feed = ReplayLoader(range(5), [lambda dataset, epoch, iteration: calls.append((epoch, iteration))])
         list(feed.batches(1, 0, 5))
         calls.clear()
         batches = list(feed.batches(1, 3, 8))
@@ -746,21 +758,21 @@ class TestDatasetHooks:
 
     def test_hook_changes_neither_order_nor_random_numbers(self) -> None:
         for kind, loader in LOADERS.items():
-            expected = get_fingerprints(feed_of(loader(), SEED).batches(1, 1))
-            feed = feed_of(loader(), SEED, [lambda *_: torch.rand(2)])
+            expected = get_fingerprints(make_resumable(loader(), SEED).batches(1, 1))
+            feed = make_resumable(loader(), SEED, [lambda *_: torch.rand(2)])
             assert get_fingerprints(feed.batches(1, 1)) == expected, kind
 
     def test_worker_init_fn_receives_the_dataset_inside_the_wrappers(self) -> None:
         loader = DataLoader(ScaledDataset(), batch_size=5, num_workers=1, worker_init_fn=check_worker_dataset)
 
-        assert get_scales(feed_of(loader, SEED, [set_scale]).batches(0, 0)) == [0, 1]
+        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(0, 0)) == [0, 1]
 
     def test_hook_with_workers_of_a_stream_is_an_error(self) -> None:
         loader = DataLoader(ScaledStream(), num_workers=2)
 
         with pytest.raises(LoopError, match="got DataLoader with num_workers=2. Use a map-style dataset, or set"):
-            feed_of(loader, SEED, [set_scale])
-        assert isinstance(feed_of(loader, SEED), ReplayFeed)
+            make_resumable(loader, SEED, [set_scale])
+        assert isinstance(make_resumable(loader, SEED), ReplayLoader)
 
 
 def check_worker_dataset(worker: int) -> None:

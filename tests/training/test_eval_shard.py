@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
-from hookbus.training.eval_shard import share_of
-from hookbus.training.rng import preserved_rng
+from hookbus.training.eval_shard import shard_loader
+from hookbus.training.rng import isolate_rng
 
 dataset_sizes = st.integers(0, 40)
 world_sizes = st.integers(1, 6)
@@ -27,9 +27,9 @@ def make_shards(loader: Any, world_size: int, *, seed: int = 0) -> list[list[lis
     """Return the batches of each rank as lists, read with different RNG states on each rank."""
     shards = []
     for rank in range(world_size):
-        with preserved_rng():
+        with isolate_rng():
             torch.manual_seed(rank)
-            batches = list(share_of(loader, rank, world_size, seed))
+            batches = list(shard_loader(loader, rank, world_size, seed))
         shards.append([torch.as_tensor(batch).flatten().tolist() for batch in batches])
     return shards
 
@@ -92,7 +92,7 @@ def test_rank_reads_only_its_samples() -> None:
     assert read == [0, 1, 2, 3, 4, 5]
 
     read.clear()
-    list(share_of(DataLoader(RecordingDataset(range(6)), batch_size=2), 1, 3, 0))
+    list(shard_loader(DataLoader(RecordingDataset(range(6)), batch_size=2), 1, 3, 0))
     assert read == [2, 3]
 
 
@@ -104,7 +104,7 @@ def test_collate_function_is_kept() -> None:
 
 @pytest.mark.parametrize("stream", [list(range(7)), DataLoader(Stream())])
 def test_loader_that_cannot_be_reordered_is_not_sharded(stream: Any) -> None:
-    assert share_of(stream, 0, 2, 0) is None
+    assert shard_loader(stream, 0, 2, 0) is None
 
 
 class TestDistributedSampler:
@@ -114,7 +114,7 @@ class TestDistributedSampler:
         data = list(range(7))
         loaders = [DataLoader(data, sampler=DistributedSampler(data, 3, rank), **options) for rank in range(3)]
         assert sum(len(loader.sampler) for loader in loaders) == 9
-        shards = [list(share_of(loader, rank, 3, 0)) for rank, loader in enumerate(loaders)]
+        shards = [list(shard_loader(loader, rank, 3, 0)) for rank, loader in enumerate(loaders)]
         indices = [[torch.as_tensor(batch).flatten().tolist() for batch in batches] for batches in shards]
 
         assert count_samples(indices) == Counter(data)
@@ -129,4 +129,4 @@ class TestDistributedSampler:
             def __iter__(self) -> Iterator[int]:
                 return iter([1, 3])
 
-        assert share_of(make_loader(4, sampler=CustomSampler()), 1, 2, 0) is None
+        assert shard_loader(make_loader(4, sampler=CustomSampler()), 1, 2, 0) is None

@@ -17,7 +17,7 @@ from hookbus.loop import Trainer
 from hookbus.markers import hookimpl
 from hookbus.run import Run
 from hookbus.testing import fingerprint
-from hookbus.training.evaluation import evaluating
+from hookbus.training.evaluation import eval_mode
 from hookbus.training.rng import get_rng_state
 from tests import toys
 
@@ -75,7 +75,7 @@ class TestSideEffects:
         model = self.make_mixed_modes()
         before, rng = self.modes(model), fingerprint(get_rng_state())
         assert before == [True, False, False, True]
-        with evaluating(model):
+        with eval_mode(model):
             assert self.modes(model) == [False] * 4
             assert not torch.is_grad_enabled()
             model(torch.ones(1))
@@ -88,7 +88,7 @@ class TestSideEffects:
     def test_eval_mode_restores_all_states_after_an_error(self) -> None:
         model = self.make_mixed_modes()
         before, rng = self.modes(model), fingerprint(get_rng_state())
-        with pytest.raises(ZeroDivisionError), evaluating(model):
+        with pytest.raises(ZeroDivisionError), eval_mode(model):
             _ = model(torch.ones(1)), 1 / 0
 
         assert self.modes(model) == before
@@ -97,7 +97,7 @@ class TestSideEffects:
 
     def test_eval_mode_keeps_gradients_disabled(self) -> None:
         with torch.no_grad():
-            with evaluating(None):
+            with eval_mode(None):
                 pass
             assert not torch.is_grad_enabled()
 
@@ -262,7 +262,7 @@ class TestResults:
     def test_metrics_are_reset_after_a_validation(self) -> None:
         evaluator = trainer(val_loader=[batch(1)], metrics=[hits])
         evaluator.validate()
-        assert str(evaluator.scores["hits"].compute()) == "nan"
+        assert str(evaluator.eval_metrics["hits"].compute()) == "nan"
 
     def test_hooks_can_replace_and_wrap_the_step(self) -> None:
         class ReplacingHook:

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Sampler, Subset, TensorDataset
 
-from hookbus.training.loaders import can_be_rebuilt, datasets_in, is_deterministic, length_of, rebuilt, source_of
+from hookbus.training.loaders import (
+    is_rebuildable,
+    iter_datasets,
+    is_deterministic,
+    loader_length,
+    clone_loader,
+    index_sampler,
+)
 
 
 class IndexDataset(Dataset[int]):
@@ -35,23 +42,23 @@ class TestCopy:
         loader = DataLoader(
             IndexDataset(), batch_size=2, num_workers=1, timeout=9, prefetch_factor=3, multiprocessing_context="spawn"
         )
-        copy = rebuilt(loader, [[5, 1], [2]])
+        copy = clone_loader(loader, [[5, 1], [2]])
 
         assert (copy.dataset, copy.num_workers, copy.timeout, copy.prefetch_factor) == (loader.dataset, 1, 9, 3)
         assert copy.multiprocessing_context is loader.multiprocessing_context
         assert list(copy.batch_sampler) == [[5, 1], [2]]
 
     def test_copy_yields_batches_in_the_order_of_the_sampler(self) -> None:
-        assert [batch.tolist() for batch in rebuilt(DataLoader(IndexDataset(), batch_size=4), [[5, 1], [2]])] == [
+        assert [batch.tolist() for batch in clone_loader(DataLoader(IndexDataset(), batch_size=4), [[5, 1], [2]])] == [
             [5, 1],
             [2],
         ]
 
     def test_copy_of_a_loader_without_batching_does_not_batch(self) -> None:
-        assert list(rebuilt(DataLoader(IndexDataset(), batch_size=None), [7, 0])) == [7, 0]
+        assert list(clone_loader(DataLoader(IndexDataset(), batch_size=None), [7, 0])) == [7, 0]
 
     def test_copy_replaces_other_arguments(self) -> None:
-        copy = rebuilt(
+        copy = clone_loader(
             DataLoader(IndexDataset(), batch_size=2), [[3, 4]], dataset=[0, 10, 20, 30, 40], collate_fn=tuple
         )
 
@@ -71,7 +78,7 @@ class TestLength:
         ],
     )
     def test_length_is_that_of_the_loader_or_none(self, loader: Any, length: int | None) -> None:
-        assert length_of(loader) == length
+        assert loader_length(loader) == length
 
 
 def test_map_style_loader_of_known_length_can_be_copied() -> None:
@@ -86,13 +93,13 @@ def test_map_style_loader_of_known_length_can_be_copied() -> None:
         CustomLoader(IndexDataset()),
         [1, 2],
     ]
-    assert list(map(can_be_rebuilt, loaders)) == [True, False, False, False, False]
+    assert list(map(is_rebuildable, loaders)) == [True, False, False, False, False]
 
 
 def test_index_sampler_is_the_batch_sampler_if_the_loader_batches() -> None:
     batched, single = DataLoader(IndexDataset(), batch_size=2), DataLoader(IndexDataset(), batch_size=None)
 
-    assert (source_of(batched), source_of(single)) == (batched.batch_sampler, single.sampler)
+    assert (index_sampler(batched), index_sampler(single)) == (batched.batch_sampler, single.sampler)
 
 
 def test_only_built_in_datasets_are_known_to_be_deterministic() -> None:
@@ -107,6 +114,6 @@ def test_nested_datasets_are_found() -> None:
     inner, other = IndexDataset(), IndexDataset()
     both = ConcatDataset([Subset(inner, [0]), other])
 
-    assert datasets_in(DataLoader(both, batch_size=1))[1:] == [both, *datasets_in(both.datasets[0]), other]
-    assert datasets_in(both.datasets[0]) == [both.datasets[0], inner]
-    assert datasets_in(Subset([1, 2], [0]))[1:] == [[1, 2]]
+    assert iter_datasets(DataLoader(both, batch_size=1))[1:] == [both, *iter_datasets(both.datasets[0]), other]
+    assert iter_datasets(both.datasets[0]) == [both.datasets[0], inner]
+    assert iter_datasets(Subset([1, 2], [0]))[1:] == [[1, 2]]

@@ -10,12 +10,12 @@ from torch import nn
 from torchmetrics import CatMetric, MeanMetric, MetricCollection
 from torchmetrics.wrappers import MinMaxMetric
 
-from hookbus.ranks import Ranks
-from hookbus.training.metric_states import combine_states, has_states
+from hookbus.ranks import Collectives
+from hookbus.training.metric_states import sync_torchmetrics, is_torchmetric
 from hookbus.training.scores import Accuracy
 
 
-class FakeRanks(Ranks):
+class FakeRanks(Collectives):
     """Ranks whose `_gather` returns the value of this rank and prepared values of the other ranks."""
 
     world_size = 2
@@ -38,13 +38,13 @@ class FakeRanks(Ranks):
     ],
 )
 def test_torchmetrics_are_detected_in_wrappers_and_collections(metric: object, expected: bool) -> None:
-    assert has_states(metric) is expected
+    assert is_torchmetric(metric) is expected
 
 
 def test_rank_without_batches_is_excluded() -> None:
     mean, idle = MeanMetric(), MeanMetric()
     mean.update(torch.tensor([1.0, 2.0]))
-    combine_states("mean", mean, FakeRanks([(0, idle.metric_state)]))
+    sync_torchmetrics("mean", mean, FakeRanks([(0, idle.metric_state)]))
 
     assert mean.compute() == 1.5
 
@@ -54,7 +54,7 @@ def test_list_states_are_concatenated_and_cleared_by_a_reset() -> None:
     local.update(torch.tensor([1.0]))
     other.update(torch.tensor([2.0, 3.0]))
     other.update(torch.tensor([4.0]))
-    combine_states("all", local, FakeRanks([(2, other.metric_state)]))
+    sync_torchmetrics("all", local, FakeRanks([(2, other.metric_state)]))
     assert local.compute().tolist() == [1.0, 2.0, 3.0, 4.0]
 
     local.reset()
@@ -65,6 +65,6 @@ def test_list_states_are_concatenated_and_cleared_by_a_reset() -> None:
 def test_single_process_does_not_change_the_states() -> None:
     local = CatMetric()
     local.update(torch.tensor([1.0, 2.0]))
-    combine_states("all", local, Ranks())
+    sync_torchmetrics("all", local, Collectives())
 
     assert local.compute().tolist() == [1.0, 2.0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hookbus.errors import LoopError
-from hookbus.training.outputs import loss_in, named, trainable_loss_in
+from hookbus.training.outputs import extract_loss, outputs_to_dict, extract_scalar_loss
 
 ONE, TWO = torch.tensor(3.0), torch.tensor([[2.0], [4.0]])
 
@@ -29,7 +29,7 @@ ONE, TWO = torch.tensor(3.0), torch.tensor([[2.0], [4.0]])
     ids=["loss", "mapping", "ordered mapping", "loss and output", "list", "three", "multiple elements", "text"],
 )
 def test_outputs_are_converted_to_a_dictionary(output: Any, expected: dict[str, Any]) -> None:
-    assert named(output) == expected
+    assert outputs_to_dict(output) == expected
 
 
 NO_LOSS_FN = (
@@ -59,7 +59,7 @@ WITH_LOSS_FN = "Use a loader whose batches have the form (inputs, target), which
     ids=["no loss", "no target", "no tensor", "multiple elements"],
 )
 def test_invalid_loss_is_an_error_with_a_fix(outputs: dict[str, Any], loss_fn: Any, message: str) -> None:
-    for extract in (loss_in, trainable_loss_in):
+    for extract in (extract_loss, extract_scalar_loss):
         with pytest.raises(LoopError) as raised:
             extract(outputs, loss_fn)
 
@@ -67,12 +67,12 @@ def test_invalid_loss_is_an_error_with_a_fix(outputs: dict[str, Any], loss_fn: A
 
 
 def test_loss_without_a_graph_can_be_evaluated_but_not_trained_on() -> None:
-    assert loss_in({"loss": ONE}, None) is ONE
+    assert extract_loss({"loss": ONE}, None) is ONE
     with pytest.raises(LoopError, match="loss: does not depend on any parameter that requires a gradient"):
-        trainable_loss_in({"loss": ONE}, None)
+        extract_scalar_loss({"loss": ONE}, None)
 
 
 def test_loss_with_one_element_may_have_any_shape() -> None:
     loss = torch.ones(1, 1, requires_grad=True)
 
-    assert trainable_loss_in({"loss": loss}, None).shape == ()
+    assert extract_scalar_loss({"loss": loss}, None).shape == ()

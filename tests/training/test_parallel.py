@@ -6,14 +6,14 @@ from torch.nn import functional
 
 from hookbus import Trainer
 from hookbus.errors import ConfigError
-from hookbus.model.wrappers import inside_ddp
-from hookbus.ranks import Ranks
-from hookbus.training.parallel import DDPSteps, make_steps, part_of
-from hookbus.training.train_shard import Part
+from hookbus.model.wrappers import unwrap_ddp
+from hookbus.ranks import Collectives
+from hookbus.training.parallel import DDPSteps, build_steps, train_shard_for
+from hookbus.training.train_shard import TrainShard
 from tests.toys import net, trainer
 
 
-class SecondOfTwo(Ranks):
+class SecondOfTwo(Collectives):
     """Rank 1 of 2, without communication."""
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ def test_single_process_uses_no_wrapper() -> None:
 
     assert type(single.steps) is not DDPSteps
     assert single.steps.model is single.model
-    assert single.part is None
+    assert single.train_shard is None
 
 
 def test_rank_reads_its_shard_unless_the_strategy_is_none() -> None:
-    assert part_of("ddp", SecondOfTwo()) == Part(1, 2)
-    assert part_of("none", SecondOfTwo()) is None
-    assert part_of("ddp", Ranks()) is None
+    assert train_shard_for("ddp", SecondOfTwo()) == TrainShard(1, 2)
+    assert train_shard_for("none", SecondOfTwo()) is None
+    assert train_shard_for("ddp", Collectives()) is None
 
 
 def test_model_is_not_wrapped_if_the_strategy_is_none() -> None:
@@ -39,7 +39,7 @@ def test_model_is_not_wrapped_if_the_strategy_is_none() -> None:
     settings = {"optimizer": None, "loss_fn": functional.cross_entropy, "step_fn": None, "accumulate": 1}
     more = {"precision": "fp32", "clip_grad_norm": None, "device": None, "on_update": None}
 
-    assert make_steps("none", SecondOfTwo(), model, None, **settings, **more).model is model
+    assert build_steps("none", SecondOfTwo(), model, None, **settings, **more).model is model
 
 
 def test_unknown_strategy_is_an_error() -> None:
@@ -56,5 +56,5 @@ def test_agree_every_is_an_integer_of_at_least_1(count: object) -> None:
 def test_model_without_a_wrapper_is_returned_unchanged() -> None:
     model = nn.Sequential(nn.Linear(1, 1))
 
-    assert inside_ddp(model) is model
-    assert inside_ddp(None) is None
+    assert unwrap_ddp(model) is model
+    assert unwrap_ddp(None) is None

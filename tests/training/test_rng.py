@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus.testing import fingerprint
-from hookbus.training.rng import get_rng_state, mix, preserved_rng, seed_everything, set_rng_state
+from hookbus.training.rng import get_rng_state, derive_seed, isolate_rng, seed_everything, set_rng_state
 
 
 def draw() -> tuple[float, ...]:
@@ -28,7 +28,7 @@ def draw() -> tuple[float, ...]:
 
 @pytest.fixture(autouse=True)
 def _restore_rng() -> Any:
-    with preserved_rng():
+    with isolate_rng():
         yield
 
 
@@ -66,7 +66,7 @@ def test_isolate_rng_restores_all_states(fails: bool) -> None:
     before = fingerprint(get_rng_state())
 
     def draw_isolated() -> None:
-        with preserved_rng():
+        with isolate_rng():
             draw()
             seed_everything(3)
             if fails:
@@ -120,14 +120,14 @@ class TestMix:
     def test_derived_seeds_are_outputs_of_splitmix64(self, seed: int, outputs: list[int]) -> None:
         golden = 0x9E3779B97F4A7C15
 
-        assert [mix(seed + i * golden) for i in range(3)] == [output >> 1 for output in outputs]
+        assert [derive_seed(seed + i * golden) for i in range(3)] == [output >> 1 for output in outputs]
 
     @given(st.lists(st.integers(-(2**70), 2**70), min_size=1, max_size=4))
     def test_derived_seed_fits_every_generator(self, numbers: list[int]) -> None:
-        assert 0 <= mix(*numbers) < 2**63
+        assert 0 <= derive_seed(*numbers) < 2**63
 
     def test_derived_seeds_of_different_positions_differ(self) -> None:
-        seeds = {mix(seed, epoch, index) for seed in range(20) for epoch in range(20) for index in range(20)}
+        seeds = {derive_seed(seed, epoch, index) for seed in range(20) for epoch in range(20) for index in range(20)}
 
         assert len(seeds) == 20**3
-        assert len({mix(1, 2), mix(2, 1), mix(3), mix(1, 2, 0)}) == 4
+        assert len({derive_seed(1, 2), derive_seed(2, 1), derive_seed(3), derive_seed(1, 2, 0)}) == 4

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hookbus.errors import ConfigError
-from hookbus.training.scores import Accuracy, MeanOf, OverAll, scores_from, targets_in
+from hookbus.training.scores import Accuracy, MeanMetric, EpochMetric, build_metrics, get_targets
 
 
 class TestAccuracy:
@@ -55,23 +55,23 @@ class TestAccuracy:
 
 class TestMeanOf:
     def test_mean_weights_batches_by_their_samples(self) -> None:
-        error = MeanOf(lambda outputs, targets: (outputs - targets).abs().mean())
+        error = MeanMetric(lambda outputs, targets: (outputs - targets).abs().mean())
         error.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
         error.update(torch.tensor([8.0]), torch.tensor([0.0]))
 
         assert float(error.compute()) == 4.0
 
     def test_mean_accepts_functions_that_return_floats(self) -> None:
-        half = MeanOf(lambda outputs, targets: 0.5)
+        half = MeanMetric(lambda outputs, targets: 0.5)
         half.update(torch.zeros(3), torch.zeros(3))
 
         assert half.compute() == 0.5
 
     def test_mean_without_samples_is_nan(self) -> None:
-        assert math.isnan(MeanOf(lambda outputs, targets: 1.0).compute())
+        assert math.isnan(MeanMetric(lambda outputs, targets: 1.0).compute())
 
     def test_mean_is_reset(self) -> None:
-        mean = MeanOf(lambda outputs, targets: outputs.mean())
+        mean = MeanMetric(lambda outputs, targets: outputs.mean())
         mean.update(torch.tensor([1.0]), torch.tensor([0.0]))
         mean.reset()
         mean.update(torch.tensor([5.0]), torch.tensor([0.0]))
@@ -81,23 +81,23 @@ class TestMeanOf:
 
 class TestOverAll:
     def test_epoch_metric_receives_all_batches_at_once(self) -> None:
-        span = OverAll(lambda outputs, targets: (outputs - targets).max() - (outputs - targets).min())
+        span = EpochMetric(lambda outputs, targets: (outputs - targets).max() - (outputs - targets).min())
         span.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
         span.update(torch.tensor([8.0]), torch.tensor([1.0]))
 
         assert float(span.compute()) == 6.0
 
     def test_epoch_metric_stores_detached_tensors(self) -> None:
-        metric = OverAll(lambda outputs, targets: outputs.requires_grad)
+        metric = EpochMetric(lambda outputs, targets: outputs.requires_grad)
         metric.update(torch.ones(1, requires_grad=True) * 2, torch.ones(1))
 
         assert metric.compute() is False
 
     def test_epoch_metric_without_samples_is_nan(self) -> None:
-        assert math.isnan(OverAll(lambda outputs, targets: 1.0).compute())
+        assert math.isnan(EpochMetric(lambda outputs, targets: 1.0).compute())
 
     def test_epoch_metric_is_reset(self) -> None:
-        largest = OverAll(lambda outputs, targets: outputs.max())
+        largest = EpochMetric(lambda outputs, targets: outputs.max())
         largest.update(torch.tensor([9.0]), torch.tensor([0.0]))
         largest.reset()
         largest.update(torch.tensor([5.0]), torch.tensor([0.0]))
@@ -135,41 +135,41 @@ class TestBuild:
         ("metric", "name", "metric_type"),
         [
             ("accuracy", "accuracy", Accuracy),
-            ("torch.nn.functional.l1_loss", "l1_loss", MeanOf),
-            ("torch.nn.functional:l1_loss", "l1_loss", MeanOf),
+            ("torch.nn.functional.l1_loss", "l1_loss", MeanMetric),
+            ("torch.nn.functional:l1_loss", "l1_loss", MeanMetric),
             (Hits, "hits", Hits),
-            (mean_output, "mean_output", MeanOf),
+            (mean_output, "mean_output", MeanMetric),
             ("hookbus.training.scores.Accuracy", "Accuracy", Accuracy),
         ],
     )
     def test_names_paths_classes_and_functions_are_accepted(self, metric: Any, name: str, metric_type: type) -> None:
-        metrics = scores_from([metric])
+        metrics = build_metrics([metric])
 
         assert list(metrics) == [name]
         assert type(metrics[name]) is metric_type
 
     def test_functions_receive_all_outputs_at_once_without_streaming(self) -> None:
         metrics = ["accuracy", mean_output, "torch.nn.functional.l1_loss", Hits]
-        types = {name: type(metric) for name, metric in scores_from(metrics, streaming=False).items()}
+        types = {name: type(metric) for name, metric in build_metrics(metrics, streaming=False).items()}
 
-        assert types == {"accuracy": Accuracy, "mean_output": OverAll, "l1_loss": OverAll, "hits": Hits}
+        assert types == {"accuracy": Accuracy, "mean_output": EpochMetric, "l1_loss": EpochMetric, "hits": Hits}
 
     def test_object_is_used_without_a_copy(self) -> None:
         hits = Hits()
 
-        assert scores_from([hits]) == {"hits": hits}
+        assert build_metrics([hits]) == {"hits": hits}
 
     def test_mapping_defines_the_names(self) -> None:
-        metrics = scores_from({"first": "accuracy", "second": mean_output, "third": lambda outputs, targets: 0.0})
+        metrics = build_metrics({"first": "accuracy", "second": mean_output, "third": lambda outputs, targets: 0.0})
 
         assert {name: type(metric) for name, metric in metrics.items()} == {
             "first": Accuracy,
-            "second": MeanOf,
-            "third": MeanOf,
+            "second": MeanMetric,
+            "third": MeanMetric,
         }
 
     def test_built_in_name_builds_a_new_object_each_time(self) -> None:
-        metrics = scores_from({"a": "accuracy", "b": "accuracy"})
+        metrics = build_metrics({"a": "accuracy", "b": "accuracy"})
 
         assert metrics["a"] is not metrics["b"]
 
@@ -193,7 +193,7 @@ class TestBuild:
     )
     def test_invalid_metric_is_an_error(self, metrics: Any, message: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            scores_from(metrics)
+            build_metrics(metrics)
 
         assert str(caught.value).startswith(message)
 
@@ -211,4 +211,4 @@ class TestBuild:
     ],
 )
 def test_targets_are_the_last_element_or_under_a_common_key(batch: Any, targets: Any) -> None:
-    assert targets_in(batch) == targets
+    assert get_targets(batch) == targets

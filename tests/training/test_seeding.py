@@ -21,7 +21,7 @@ from torch.utils.data import (
 
 from hookbus.testing import fingerprint
 from hookbus.training.rng import get_rng_state
-from hookbus.training.seeding import Plan, SeededCollate, SeededDataset, WorkerStart
+from hookbus.training.seeding import SeededSampler, SeededCollate, SeededDataset, WorkerInit
 
 
 class NoiseDataset:
@@ -42,8 +42,8 @@ class RandomDataset:
 class TestPlan:
     @staticmethod
     def steps(source: Any, *, batched: bool = True, epoch: int = 0, skip: int = 0, seed: int = 5) -> list[Any]:
-        plan = Plan(source, batched=batched, keyed=False)
-        plan.draw(epoch, skip, seed)
+        plan = SeededSampler(source, batched=batched, keyed=False)
+        plan.sample_order(epoch, skip, seed)
         return list(plan)
 
     SOURCES: ClassVar[dict[str, Any]] = {
@@ -80,24 +80,24 @@ class TestPlan:
     @pytest.mark.parametrize("skip", [0, 1, 3, 4])
     def test_skipped_steps_are_counted_in_the_length_of_the_epoch(self, skip: int) -> None:
         source = self.SOURCES["shuffled"]()
-        plan = Plan(source, batched=True, keyed=False)
+        plan = SeededSampler(source, batched=True, keyed=False)
 
-        assert plan.draw(0, skip, 5) == 4
+        assert plan.sample_order(0, skip, 5) == 4
         assert len(plan) == 4 - skip
         assert list(plan) == self.steps(source)[skip:]
 
     def test_keys_contain_the_epoch(self) -> None:
-        plan = Plan(BatchSampler(SequentialSampler(range(3)), 2, False), batched=True, keyed=True)
-        plan.draw(7, 0, 5)
+        plan = SeededSampler(BatchSampler(SequentialSampler(range(3)), 2, False), batched=True, keyed=True)
+        plan.sample_order(7, 0, 5)
         assert list(plan) == [[(7, 0), (7, 1)], [(7, 2)]]
 
-        plan = Plan(SequentialSampler(range(2)), batched=False, keyed=True)
-        plan.draw(7, 0, 5)
+        plan = SeededSampler(SequentialSampler(range(2)), batched=False, keyed=True)
+        plan.sample_order(7, 0, 5)
         assert list(plan) == [(7, 0), (7, 1)]
 
     def test_list_of_indices_is_one_key_if_the_loader_does_not_batch(self) -> None:
-        plan = Plan(BatchSampler(SequentialSampler(range(3)), 2, False), batched=False, keyed=True)
-        plan.draw(0, 0, 5)
+        plan = SeededSampler(BatchSampler(SequentialSampler(range(3)), 2, False), batched=False, keyed=True)
+        plan.sample_order(0, 0, 5)
 
         assert list(plan) == [(0, [0, 1]), (0, [2])]
 
@@ -267,6 +267,6 @@ class TestSeededCollate:
 
 def test_worker_init_calls_the_function_of_the_user() -> None:
     called: list[int] = []
-    WorkerStart(called.append)(3)
+    WorkerInit(called.append)(3)
 
     assert called == [3]

@@ -226,12 +226,12 @@ class TestAccumulation:
         assert recording.steps == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
         # 1 - mean(1, 2) - mean(3, 4) - mean(5, 1) - mean(2, 3) - mean(4, 5)
         assert recording.weights[-1] == 1 - 1.5 - 3.5 - 3 - 2.5 - 4.5
-        assert not run.mid_accumulation
+        assert not run.accumulating
 
     def test_incomplete_group_at_the_end_of_training_is_not_a_step(self) -> None:
         recording, run = train(pairs(1, 2, 3), accumulate=2)
 
-        assert (run.iters_done, run.steps_done, run.mid_accumulation) == (3, 1, True)
+        assert (run.iters_done, run.steps_done, run.accumulating) == (3, 1, True)
         assert recording.weights == [1.0, -0.5, -0.5]
 
     def test_accumulated_gradients_equal_those_of_the_full_batch(self) -> None:
@@ -552,7 +552,7 @@ class PartsHook(Hook):
     def train_step(self, run: Run, batch: Any) -> Any:
         values, targets = batch
         parts = [(values[:1], targets), (values[1:], targets)]
-        return run.trainer.steps.train_parts(run, parts, [1 / 3, 2 / 3])[-1]
+        return run.trainer.steps.train_micro_batches(run, parts, [1 / 3, 2 / 3])[-1]
 
 
 class TestMicroBatchParts:

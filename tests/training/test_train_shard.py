@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from hookbus.training.train_shard import Part
+from hookbus.training.train_shard import TrainShard
 
 
 def batch_sampler(samples: int, size: int, *, drop_last: bool = False) -> BatchSampler:
@@ -16,14 +16,14 @@ def batch_sampler(samples: int, size: int, *, drop_last: bool = False) -> BatchS
 
 def make_shards(source: Any, world_size: int) -> list[list[Any]]:
     steps = list(source)
-    return [Part(rank, world_size).of(source, steps) for rank in range(world_size)]
+    return [TrainShard(rank, world_size).select(source, steps) for rank in range(world_size)]
 
 
 def test_single_process_reads_all_batches() -> None:
     source = batch_sampler(5, 2)
 
     assert make_shards(source, 1) == [[[0, 1], [2, 3], [4]]]
-    assert Part().length(source, 3) == 3
+    assert TrainShard().length(source, 3) == 3
 
 
 def test_batches_are_assigned_round_robin_and_the_last_round_sample_by_sample() -> None:
@@ -46,7 +46,7 @@ class TestCustomSampler:
 
     def test_batches_are_not_split_and_an_incomplete_last_round_is_dropped(self) -> None:
         assert make_shards(self.SOURCE, 2) == [[["a", "b"]], [["c"]]]
-        assert Part(0, 2).length(self.SOURCE, 3) == 1
+        assert TrainShard(0, 2).length(self.SOURCE, 3) == 1
 
     def test_sampler_may_yield_single_indices(self) -> None:
         assert make_shards(range(5), 2) == [[0, 2], [1, 3]]
@@ -61,7 +61,7 @@ def test_ranks_have_equal_lengths_and_no_sample_is_read_twice(
     drawn = [index for step in source for index in step]
     read = [index for shard in shards for step in shard for index in step]
 
-    assert {len(shard) for shard in shards} == {Part(0, world_size).length(source, len(source))}
+    assert {len(shard) for shard in shards} == {TrainShard(0, world_size).length(source, len(source))}
     assert len(set(read)) == len(read)
     assert set(read) <= set(drawn)
     assert len(drawn) - len(read) < world_size
@@ -82,4 +82,4 @@ def test_random_order_is_sharded_after_sampling(rank: int) -> None:
     source = BatchSampler(RandomSampler(range(8)), 2, drop_last=False)
     steps = [[5, 1], [0, 7], [2, 6], [3, 4]]
 
-    assert Part(rank, 2).of(source, steps) == [[[5, 1], [2, 3]], [[0, 7], [6, 4]]][rank]
+    assert TrainShard(rank, 2).select(source, steps) == [[[5, 1], [2, 3]], [[0, 7], [6, 4]]][rank]

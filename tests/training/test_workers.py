@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from hookbus.training.workers import SignalProofStart, read
+from hookbus.training.workers import SignalIgnoringInit, iter_loader
 
 SCRIPT = """
 import os, signal, sys, time
 import torch
-from hookbus.training.workers import read
+from hookbus.training.workers import iter_loader
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 100
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(
         Slow(), batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=persistent == "True"
     )
-    batches = read(loader)
+    batches = iter_loader(loader)
     next(batches), next(batches)  # both workers are initialized
     workers = batches._workers
     print(*(worker.pid for worker in workers), flush=True)
@@ -118,7 +118,7 @@ class SignalDataset:
 def test_handled_signal_does_not_end_a_worker() -> None:
     loader = DataLoader(SignalDataset(signal.SIGUSR1), num_workers=1)  # type: ignore[arg-type]
 
-    assert [batch.tolist() for batch in read(loader)] == [[0], [1]]
+    assert [batch.tolist() for batch in iter_loader(loader)] == [[0], [1]]
     assert loader.worker_init_fn is None
     assert loader.multiprocessing_context is None
 
@@ -127,7 +127,7 @@ def test_signal_without_a_handler_ends_a_worker() -> None:
     loader = DataLoader(SignalDataset(signal.SIGUSR2), num_workers=1)  # type: ignore[arg-type]
 
     with pytest.raises(RuntimeError, match="DataLoader worker"):
-        list(read(loader))
+        list(iter_loader(loader))
 
 
 def test_custom_context_is_not_replaced() -> None:
@@ -136,17 +136,17 @@ def test_custom_context_is_not_replaced() -> None:
 
     loader = DataLoader([1], num_workers=1, multiprocessing_context=Context())  # type: ignore[arg-type]
     context = loader.multiprocessing_context
-    read(loader)
+    iter_loader(loader)
 
     assert loader.multiprocessing_context is context
 
 
 def test_other_iterables_are_iterated_unchanged() -> None:
-    assert list(read([1, 2])) == [1, 2]
+    assert list(iter_loader([1, 2])) == [1, 2]
 
 
 def test_worker_init_fn_of_the_user_is_called() -> None:
     called: list[int] = []
-    SignalProofStart(frozenset(), called.append)(3)
+    SignalIgnoringInit(frozenset(), called.append)(3)
 
     assert called == [3]

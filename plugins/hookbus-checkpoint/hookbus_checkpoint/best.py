@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.checkpoints.reading import outline_of
+from hookbus.checkpoints.reading import load_on_meta
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
-from hookbus.metrics import Metrics, resolve
-from hookbus.rules import Rule, infer_rule
-from hookbus.run import Best, Run
+from hookbus.metrics import Metrics, resolve_metric_name
+from hookbus.rules import Direction, infer_direction
+from hookbus.run import BestResult, Run
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.rules import file_stem, is_better
+from hookbus_checkpoint.rules import get_file_stem, is_better
 
-__all__ = ["BestKeeper"]
+__all__ = ["BestTracker"]
 
 
-class BestKeeper:
+class BestTracker:
     """Compare results with the best so far, which are stored in `run.best`.
 
     Args:
@@ -30,14 +30,14 @@ class BestKeeper:
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
         # Directions of the metrics that other hooks request.
-        self._wishes: dict[str, Rule | None] = {}
+        self._requested: dict[str, Direction | None] = {}
         # Configured names of the metrics, by full name.
         self._names: dict[str, str] = {}
         # Directions of the best results, by full name.
-        self._rules: dict[str, Rule] = {}
+        self._directions: dict[str, Direction] = {}
         self._warned = False
 
-    def ask(self, hooks: Iterable[object]) -> None:
+    def collect_requested_metrics(self, hooks: Iterable[object]) -> None:
         """Collect the metrics whose best checkpoint other hooks request; none with `save_best: false`.
 
         Args:
@@ -46,13 +46,13 @@ class BestKeeper:
         Raises:
             ConfigError: If two hooks request different directions of a metric.
         """
-        self._wishes = {}
+        self._requested = {}
         if self._config.save_best is False:
             return
-        known = {metric: self._config.rule or infer_rule(metric) for metric in self._config.metrics}
+        known = {metric: self._config.rule or infer_direction(metric) for metric in self._config.metrics}
         for hook in (hook for hook in hooks if isinstance(hook, Hook)):
-            for metric, requested in hook.keeps_best_of.items():
-                rule = requested or infer_rule(metric)
+            for metric, requested in hook.best_metrics.items():
+                rule = requested or infer_direction(metric)
                 if known.setdefault(metric, rule) != rule:
                     raise ConfigError(
                         [
@@ -60,23 +60,23 @@ class BestKeeper:
                             f"hook, got {rule}. Set the same direction in both hooks."
                         ]
                     )
-                self._wishes[metric] = rule
+                self._requested[metric] = rule
 
-    def forget_turned(self, run: Run) -> None:
+    def reset_flipped(self, run: Run) -> None:
         """Reset metrics whose direction was changed, because their best result is now one of the worst."""
-        for full, rule in list(self._rules.items()):
+        for full, rule in list(self._directions.items()):
             written = self._names[full]
-            is_tracked = self._config.save_best == "auto" or written in {*self._config.metrics, *self._wishes}
-            if is_tracked and full in run.best and self._rule(written) != rule:
+            is_tracked = self._config.save_best == "auto" or written in {*self._config.metrics, *self._requested}
+            if is_tracked and full in run.best and self._get_direction(written) != rule:
                 run.logger.warning(
                     "The direction of %s changed from %s to %s; its best result is reset.",
                     full,
                     rule,
-                    self._rule(written),
+                    self._get_direction(written),
                 )
-                del run.best[full], self._rules[full]
+                del run.best[full], self._directions[full]
 
-    def to_write_again(self, run: Run) -> Iterator[tuple[str, Best]]:
+    def missing_best_files(self, run: Run) -> Iterator[tuple[str, BestResult]]:
         """Yield best results of a resumed run whose files have to be written again.
 
         A file does not contain the best result if a save was interrupted before its link was created, if the file was
@@ -91,7 +91,7 @@ class BestKeeper:
         """
         # Rank 0 decides, because other ranks may not see its directory.
         own = [metric for metric in run.best if metric in self._names]
-        for metric in run.ranks.by_main("the best files", lambda: [m for m in own if _is_lost(run.best[m])]):
+        for metric in run.ranks.call_on_main("the best files", lambda: [m for m in own if _is_missing(run.best[m])]):
             best = run.best[metric] = replace(run.best[metric], path=None)
             if best.step == run.steps_done and self._config.save_best is not False:
                 yield metric, best
@@ -100,7 +100,7 @@ class BestKeeper:
                     "No checkpoint of the best %s is available (%.6g in epoch %s).", metric, best.value, best.epoch
                 )
 
-    def improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, Best]]:
+    def iter_improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, BestResult]]:
         """Yield the metrics that improved.
 
         A metric that an earlier validation provided and this one lacks is skipped.
@@ -119,24 +119,24 @@ class BestKeeper:
         """
         # Two configured names may resolve to the same metric.
         done: set[str] = set()
-        for written in dict.fromkeys([*self._wanted(metrics), *self._wishes]):
-            full = self._full_name(written, metrics)
+        for written in dict.fromkeys([*self._get_metrics(metrics), *self._requested]):
+            full = self._resolve_name(written, metrics)
             if full is None or full in done:
                 continue
             done.add(full)
-            self._call(full, written)
-            best, rule = run.best.get(full), self._rule(written)
-            self._rules[full] = rule
+            self._register_name(full, written)
+            best, rule = run.best.get(full), self._get_direction(written)
+            self._directions[full] = rule
             if is_better(metrics[full], None if best is None else best.value, rule):
                 # Validation evaluates the averaged weights if a hook averages, so `publish` has to write those.
                 weights = "raw" if run.weights.averaged() is None else "averaged"
-                yield full, Best(metrics[full], run.clock.number("epoch"), run.steps_done, weights)
+                yield full, BestResult(metrics[full], run.clock.current("epoch"), run.steps_done, weights)
 
     def file_name(self, metric: str) -> str:
         """Return the file name of a best checkpoint, such as `best_accuracy.pth`."""
-        return f"best_{file_stem(self._names.get(metric, metric))}.pth"
+        return f"best_{get_file_stem(self._names.get(metric, metric))}.pth"
 
-    def deciding(self, run: Run) -> tuple[str, Best] | None:
+    def primary_best(self, run: Run) -> tuple[str, BestResult] | None:
         """Return the primary metric with its best result, None without any best result.
 
         The primary metric is the first configured metric with a best result, then the first one of other hooks.
@@ -145,44 +145,44 @@ class BestKeeper:
         candidates = (full_names.get(written) for written in (*self._config.metrics, *full_names))
         return next(((full, run.best[full]) for full in candidates if full in run.best), None)
 
-    def with_path(self, best: Best, path: Path) -> Best:
+    def with_path(self, best: BestResult, path: Path) -> BestResult:
         """Return a copy of a result with the path of its checkpoint."""
         return replace(best, path=path)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the state for a run that starts at iteration 0."""
-        self._names, self._rules, self._warned = {}, {}, False
+        self._names, self._directions, self._warned = {}, {}, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tracked metrics with their directions, and whether a missing metric was reported."""
-        return {"names": dict(self._names), "rules": dict(self._rules), "warned": self._warned}
+        return {"names": dict(self._names), "rules": dict(self._directions), "warned": self._warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self._names, self._warned = dict(state["names"]), state["warned"]
         # Checkpoints of early versions contain no directions.
-        self._rules = dict(state.get("rules", {}))
+        self._directions = dict(state.get("rules", {}))
 
-    def _wanted(self, metrics: Metrics) -> list[str]:
+    def _get_metrics(self, metrics: Metrics) -> list[str]:
         if self._config.save_best != "auto":
             return self._config.metrics
         # The metric that the first validation selected is used for the rest of the run.
         return list(self._names.values())[:1] or list(metrics)[:1]
 
-    def _full_name(self, written: str, metrics: Metrics) -> str | None:
+    def _resolve_name(self, written: str, metrics: Metrics) -> str | None:
         try:
-            return resolve(written, metrics)
+            return resolve_metric_name(written, metrics)
         except MetricError as error:
             if written in self._names.values():
                 return None
-            if self._config.names_metrics or written in self._wishes:
+            if self._config.has_explicit_metrics or written in self._requested:
                 raise
             if not self._warned:
                 self._warned = True
                 warnings.warn(f"{error} No best checkpoint is kept. Set `best_metric`.", HookWarning, stacklevel=2)
             return None
 
-    def _call(self, full: str, written: str) -> None:
+    def _register_name(self, full: str, written: str) -> None:
         """Register the configured name of a metric, which determines its file name, and check for conflicts."""
         self._names[full] = written
         name = self.file_name(full)
@@ -195,18 +195,18 @@ class BestKeeper:
                 ]
             )
 
-    def _rule(self, metric: str) -> Rule:
-        rule = self._wishes.get(metric) or self._config.rule or infer_rule(metric)
+    def _get_direction(self, metric: str) -> Direction:
+        rule = self._requested.get(metric) or self._config.rule or infer_direction(metric)
         if rule is None:
             raise ConfigError([f"save_best: auto selected {metric!r}, whose name implies no direction. Set `rule`."])
         return rule
 
 
-def _is_lost(best: Best) -> bool:
+def _is_missing(best: BestResult) -> bool:
     """Whether the checkpoint of a best result is missing, corrupted, or of another step."""
     if best.path is None:
         return False
     try:
-        return bool(outline_of(best.path).get("meta", {}).get("step") != best.step)
+        return bool(load_on_meta(best.path).get("meta", {}).get("step") != best.step)
     except CheckpointError:
         return True

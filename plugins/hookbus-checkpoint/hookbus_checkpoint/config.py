@@ -10,24 +10,24 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import Rule, infer_rule, undecided
-from hookbus_checkpoint.rules import file_stem
+from hookbus.rules import Direction, infer_direction, ambiguous_direction_message
+from hookbus_checkpoint.rules import get_file_stem
 
 __all__ = ["CheckpointConfig", "PreemptionConfig"]
 
 DURATION = re.compile(r"(\d+)\s*(s|min|h|)")
 SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
-OF_ITERATIONS = "iter_{}.pth"
+ITERATION_TEMPLATE = "iter_{}.pth"
 
 
-def seconds_in(duration: str) -> int:
+def parse_duration(duration: str) -> int:
     """Return the number of seconds of a duration such as `30min`."""
     match = DURATION.fullmatch(duration)
     assert match is not None
     return int(match[1]) * SECONDS[match[2]]
 
 
-def _tells_apart(template: str) -> bool:
+def _is_injective(template: str) -> bool:
     """Whether a template contains one field and formats different numbers as different names."""
     try:
         fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
@@ -53,7 +53,7 @@ class CheckpointConfig(HookConfig):
         default=True, description="Keep the best checkpoint: by best_metric (true), by these metrics, or `auto`."
     )
     best_metric: str = Field(default="accuracy", description="Metric of the best checkpoint.")
-    rule: Rule | None = Field(
+    rule: Direction | None = Field(
         default=None, description="Which value is better; default: inferred from the name of the metric."
     )
     out_dir: str | None = Field(
@@ -80,7 +80,7 @@ class CheckpointConfig(HookConfig):
 
     @field_validator("when")
     @classmethod
-    def _has_schedules_of_its_own(cls, value: object) -> object:
+    def _reject_when(cls, value: object) -> object:
         if value is not None:
             raise ValueError(
                 "not supported: checkpoints of epochs and of iterations have separate schedules. Set `interval` and "
@@ -90,8 +90,8 @@ class CheckpointConfig(HookConfig):
 
     @field_validator("every")
     @classmethod
-    def _duration(cls, value: str | None) -> str | None:
-        if value is not None and not (DURATION.fullmatch(value) and seconds_in(value)):
+    def _check_duration(cls, value: str | None) -> str | None:
+        if value is not None and not (DURATION.fullmatch(value) and parse_duration(value)):
             raise ValueError(
                 f"must be a duration of at least 1 second, got {value!r}. Set a duration such as 90s, 30min or 2h."
             )
@@ -99,11 +99,11 @@ class CheckpointConfig(HookConfig):
 
     @field_validator("filename_tmpl")
     @classmethod
-    def _distinct_names(cls, value: str | None) -> str | None:
+    def _check_template(cls, value: str | None) -> str | None:
         if value is None:
             return None
         # A leading dot would hide the checkpoint, and `best_` is the prefix of best checkpoints.
-        if "/" in value or not value.endswith(".pth") or value.startswith((".", "best_")) or not _tells_apart(value):
+        if "/" in value or not value.endswith(".pth") or value.startswith((".", "best_")) or not _is_injective(value):
             raise ValueError(
                 "must be a file name that ends with .pth, starts neither with a dot nor with best_, and contains one "
                 f"{{}} for the number, got {value!r}. Set a name such as 'epoch_{{}}.pth'."
@@ -111,21 +111,21 @@ class CheckpointConfig(HookConfig):
         return value
 
     @model_validator(mode="after")
-    def _known_direction(self) -> Self:
+    def _check_direction(self) -> Self:
         for metric in self.metrics:
-            if self.rule is None and infer_rule(metric) is None:
-                raise ValueError(f"rule: {undecided(metric, 'set `rule` to greater or less')}")
+            if self.rule is None and infer_direction(metric) is None:
+                raise ValueError(f"rule: {ambiguous_direction_message(metric, 'set `rule` to greater or less')}")
         return self
 
     @model_validator(mode="after")
-    def _no_file_has_two_meanings(self) -> Self:
+    def _check_file_names(self) -> Self:
         # Formatted, because `iter_{:d}.pth` denotes the same files.
-        if self.by_epoch and self.template.format(1) == OF_ITERATIONS.format(1):
+        if self.by_epoch and self.template.format(1) == ITERATION_TEMPLATE.format(1):
             raise ValueError(
                 f"filename_tmpl: reserved for checkpoints of iterations because by_epoch is true, got "
                 f"{self.template!r}. Set another name."
             )
-        stems = [file_stem(metric) for metric in self.metrics]
+        stems = [get_file_stem(metric) for metric in self.metrics]
         if len(set(stems)) < len(stems):
             raise ValueError(
                 f"save_best: metrics must have different file names, got {', '.join(self.metrics)}. Remove one of them."
@@ -142,19 +142,19 @@ class CheckpointConfig(HookConfig):
         return list(self.save_best)
 
     @property
-    def names_metrics(self) -> bool:
+    def has_explicit_metrics(self) -> bool:
         """Whether the metrics were set explicitly, so that a missing metric is an error."""
         return "best_metric" in self.model_fields_set or not isinstance(self.save_best, bool)
 
     @property
     def seconds(self) -> int | None:
         """Duration between saves in seconds, None if `every` is not set."""
-        return None if self.every is None else seconds_in(self.every)
+        return None if self.every is None else parse_duration(self.every)
 
     @property
     def template(self) -> str:
         """Name of periodic checkpoints with one field for the number."""
-        return self.filename_tmpl or ("epoch_{}.pth" if self.by_epoch else OF_ITERATIONS)
+        return self.filename_tmpl or ("epoch_{}.pth" if self.by_epoch else ITERATION_TEMPLATE)
 
     def file_name(self, unit: str, number: int) -> str:
         """Return the name of a periodic checkpoint.
@@ -163,9 +163,9 @@ class CheckpointConfig(HookConfig):
             unit: "epoch" or "iteration".
             number: the number of completed units.
         """
-        return (self.template if self._counts(unit) else OF_ITERATIONS).format(number)
+        return (self.template if self._counts(unit) else ITERATION_TEMPLATE).format(number)
 
-    def pins(self, unit: str, number: int) -> bool:
+    def is_pinned(self, unit: str, number: int) -> bool:
         """Whether a periodic checkpoint is never removed; `keep_every` counts the same unit as `interval`."""
         return self.keep_every is not None and self._counts(unit) and number % self.keep_every == 0
 
@@ -180,7 +180,7 @@ class PreemptionConfig(HookConfig):
 
     @field_validator("signals")
     @classmethod
-    def _known(cls, value: list[str]) -> list[str]:
+    def _check_signals(cls, value: list[str]) -> list[str]:
         known = signal.Signals.__members__
         # POSIX does not allow handlers for SIGKILL and SIGSTOP.
         unknown = [name for name in value if name not in known or name in ("SIGKILL", "SIGSTOP")]

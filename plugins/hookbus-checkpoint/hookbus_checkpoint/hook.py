@@ -11,14 +11,14 @@ from hookbus.metrics import Metrics
 from hookbus.requests import Request
 from hookbus.run import Run
 from hookbus.when import Schedule, every
-from hookbus_checkpoint.best import BestKeeper
+from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.writer import Writer
+from hookbus_checkpoint.writer import CheckpointWriter
 
 __all__ = ["CheckpointHook"]
 
 
-def _iterations(config: CheckpointConfig) -> Schedule:
+def _build_iteration_schedule(config: CheckpointConfig) -> Schedule:
     # The duration is checked at iterations also if the interval counts epochs: an epoch may take hours.
     by_count = every(None if config.by_epoch else config.interval, unit="iter")
     return by_count if config.seconds is None else by_count | every(config.seconds, unit="seconds")
@@ -36,20 +36,20 @@ class CheckpointHook(Hook):
 
     Config = CheckpointConfig
     priority = Priority.BELOW_NORMAL
-    needs_work_dir = True
+    requires_work_dir = True
     config: CheckpointConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         # The common key `frequency` counts in the same unit as `interval`.
         self.unit = "epoch" if self.config.by_epoch else "iter"
-        self.best = BestKeeper(self.config)
-        self._writer = Writer(self.config, self.best)
+        self.best = BestTracker(self.config)
+        self._writer = CheckpointWriter(self.config, self.best)
 
     @property
-    def needs_metrics(self) -> list[str]:
+    def required_metrics(self) -> list[str]:
         """Metrics that every validation has to provide: those that were set explicitly, not the default one."""
-        return self.config.metrics if self.config.names_metrics else []
+        return self.config.metrics if self.config.has_explicit_metrics else []
 
     @property
     def keeps_best(self) -> bool:
@@ -63,19 +63,19 @@ class CheckpointHook(Hook):
         if run.mode != "train":
             return
         if run.iters_done == 0:
-            self.best.forget()
+            self.best.reset()
         # Evaluated on rank 0 only, so that all ranks use the same directory.
-        directory = run.ranks.by_main("the checkpoint directory", lambda: self.directory(run))
+        directory = run.ranks.call_on_main("the checkpoint directory", lambda: self.get_directory(run))
         self._writer.attach(run, directory, self.name)
-        run.provide("saver", self)
+        run.provide("checkpoint_saver", self)
 
     def before_train(self, run: Run) -> None:
         """Claim the checkpoint directory, repair best files, and collect metrics that other hooks track."""
         # Not in `before_run`: the run id, which identifies the files of this run, is restored by the resume after it.
         self._writer.begin(run)
-        self.best.ask(run.bus.hooks.values())
-        self.best.forget_turned(run)
-        for metric, best in self.best.to_write_again(run):
+        self.best.collect_requested_metrics(run.bus.hooks.values())
+        self.best.reset_flipped(run)
+        for metric, best in self.best.missing_best_files(run):
             run.request_save(f"best {metric}, repaired", saver=self, best=(metric, best))
 
     @hookimpl(when=lambda config: every(config.interval if config.by_epoch else None, unit="epoch"))
@@ -83,7 +83,7 @@ class CheckpointHook(Hook):
         """Request the periodic checkpoint of this epoch."""
         run.request_save(f"epoch {run.epochs_done}", saver=self, periodic=("epoch", run.epochs_done))
 
-    @hookimpl(when=_iterations)
+    @hookimpl(when=_build_iteration_schedule)
     def after_train_iter(self, run: Run) -> None:
         """Request the periodic checkpoint of this iteration."""
         run.request_save(f"iteration {run.iters_done}", saver=self, periodic=("iteration", run.iters_done))
@@ -92,18 +92,18 @@ class CheckpointHook(Hook):
         """Request a best checkpoint for each metric that improved."""
         if run.mode != "train" or run.sanity_checking:
             return
-        for metric, best in self.best.improvements(run, metrics):
+        for metric, best in self.best.iter_improvements(run, metrics):
             run.request_save(f"best {metric}: {best.value:.6g}", saver=self, best=(metric, best))
 
     def after_train(self, run: Run) -> None:
         """Request a last checkpoint unless the latest one is up to date."""
-        self.catch_up(run)
-        if self.config.save_last and self._writer.has_to_save(run):
+        self.wait_for_pending(run)
+        if self.config.save_last and self._writer.needs_save(run):
             run.request_save("end of training", saver=self)
 
     def after_run(self, run: Run) -> None:
         """Wait for a save in progress, and publish the weights if the training is complete."""
-        self.catch_up(run)
+        self.wait_for_pending(run)
         # Not after a preemption or an interruption: the resumed run publishes its final weights.
         if self.config.publish and run.mode == "train" and run.outcome in ("finished", "stopped"):
             self._writer.publish(run)
@@ -114,7 +114,7 @@ class CheckpointHook(Hook):
 
     # -- writing -------------------------------------------------------------------------------
 
-    def directory(self, run: Run) -> Path:
+    def get_directory(self, run: Run) -> Path:
         """Return the directory of the checkpoints of a run.
 
         Args:
@@ -145,13 +145,13 @@ class CheckpointHook(Hook):
         """
         return self._writer.write(run, checkpoint)
 
-    def catch_up(self, run: Run) -> None:
+    def wait_for_pending(self, run: Run) -> None:
         """Wait for a save in progress on the writer thread, and emit `after_save_checkpoint` for it.
 
         Raises:
             CheckpointError: If the checkpoint could not be written.
         """
-        self._writer.catch_up(run)
+        self._writer.wait_for_pending(run)
 
     # -- state ---------------------------------------------------------------------------------
 

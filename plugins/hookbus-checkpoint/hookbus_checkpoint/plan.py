@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from hookbus.checkpoints.files import is_of, link, newest_first, read_sidecar, remove
-from hookbus.checkpoints.generations import generations_in
-from hookbus.checkpoints.sweeping import sweep
+from hookbus.checkpoints.files import written_by, add_link, list_newest_first, read_sidecar, remove
+from hookbus.checkpoints.generations import iter_generations
+from hookbus.checkpoints.sweeping import remove_unreferenced
 
-__all__ = ["Folder", "Plan"]
+__all__ = ["CheckpointDirectory", "Plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Folder:
+class CheckpointDirectory:
     """Checkpoints of a run in a directory.
 
     Attributes:
@@ -49,21 +49,21 @@ class Folder:
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
     record: Callable[[Path], object] = lambda path: None
-    _has_looked: bool = False
+    _is_scanned: bool = False
     # Fingerprints of the best and last files, which avoid reads of their sidecars while the training is blocked.
-    _own: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _fingerprints: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
-    def free(self, name: str) -> str:
+    def available_name(self, name: str) -> str:
         """Return the name, or the first available variant such as `last-2.pth` if a foreign file has the name."""
-        if self._may_write(name):
+        if self._is_available(name):
             return name
         stem, suffix = os.path.splitext(name)
         variants = (f"{stem}-{number}{suffix}" for number in count(2))
-        return next(variant for variant in variants if self._may_write(variant))
+        return next(variant for variant in variants if self._is_available(variant))
 
-    def files_of_others(self) -> list[Path]:
+    def foreign_checkpoints(self) -> list[Path]:
         """Return the checkpoints whose sidecars contain the id of another run."""
-        return [path for path in newest_first(self.path) if not is_of(path, self.run)]
+        return [path for path in list_newest_first(self.path) if not written_by(path, self.run)]
 
     def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
         """Select the names of a checkpoint: the first one is written, the others are hard links.
@@ -77,11 +77,11 @@ class Folder:
         paths = [self.path / name for name in (*periodic, *best, *([last] if last else []))]
         return Plan(paths[0], tuple(paths[1:]), tuple(name for name in periodic if name not in pinned), bool(best))
 
-    def look(self) -> int:
+    def scan(self) -> int:
         """Return the latest generation in the directory, including those of other runs."""
         # Once per run: scanning the directory reads the sidecars of all checkpoints.
-        if not self._has_looked:
-            self._has_looked = True
+        if not self._is_scanned:
+            self._is_scanned = True
             self.generation = max(self.generation, self._newest_generation())
         return self.generation
 
@@ -101,17 +101,17 @@ class Folder:
         """
         # Links first: an interruption in between must not leave fewer checkpoints than before the save.
         for path in plan.links:
-            link(plan.path, path)
+            add_link(plan.path, path)
         reused = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
-        self._own.update({path.name: _mark_of(path) for path in reused})
+        self._fingerprints.update({path.name: _get_fingerprint(path) for path in reused})
         while keep is not None and len(self.periodic) > keep:
             # A foreign file may have replaced the checkpoint under this name.
-            if is_of(self.path / self.periodic[0], self.run):
+            if written_by(self.path / self.periodic[0], self.run):
                 remove(self.path / self.periodic[0])
             del self.periodic[0]
-        sweep(self.path, self.run)
+        remove_unreferenced(self.path, self.run)
 
-    def is_behind(self, name: str) -> bool:
+    def is_stale(self, name: str) -> bool:
         """Whether a file is missing, or may be older than the latest checkpoint of this run."""
         sidecar = read_sidecar(self.path / name)
         # `previous` remains in the sidecar if a save was interrupted while it replaced the file.
@@ -125,23 +125,23 @@ class Folder:
         self.periodic = [name for name in periodic if self.path == Path() or (self.path / name).is_file()]
         self.generation = max(self.generation, generation)
 
-    def _may_write(self, name: str) -> bool:
+    def _is_available(self, name: str) -> bool:
         """Whether a name is available: no file has it, or a file of this run."""
         path = self.path / name
         try:
-            mark = _mark_of(path)
+            mark = _get_fingerprint(path)
         except OSError:
             return True
-        return self._own.get(name) == mark or is_of(path, self.run)
+        return self._fingerprints.get(name) == mark or written_by(path, self.run)
 
     def _newest_generation(self) -> int:
-        newest = next(iter(newest_first(self.path)), None)
+        newest = next(iter(list_newest_first(self.path)), None)
         sidecar = read_sidecar(newest) if newest is not None else None
-        unnamed = (number for number, _ in generations_in(self.path))
+        unnamed = (number for number, _ in iter_generations(self.path))
         return max([sidecar.generation if sidecar is not None else 0, *unnamed])
 
 
-def _mark_of(path: Path) -> tuple[int, int, int]:
+def _get_fingerprint(path: Path) -> tuple[int, int, int]:
     """Return a fingerprint of a file that changes if the file is replaced or modified."""
     # `lstat`, because a symbolic link is a foreign file.
     status = os.lstat(path)

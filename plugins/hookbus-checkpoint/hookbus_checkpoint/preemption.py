@@ -32,51 +32,51 @@ class PreemptionHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._received: str | None = None
-        self._has_asked = False
-        self._earlier: dict[signal.Signals, Any] = {}
+        self._has_requested = False
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def before_run(self, run: Run) -> None:
         """Install the signal handlers of a training run."""
-        self._received, self._has_asked = None, False
+        self._received, self._has_requested = None, False
         # Python allows signal handlers in the main thread only.
         if run.mode != "train" or threading.current_thread() is not threading.main_thread():
             return
         for name in self.config.signals:
             number = signal.Signals[name]
-            self._earlier[number] = signal.signal(number, self._handle)
+            self._previous_handlers[number] = signal.signal(number, self._handle)
 
     def after_train_iter(self, run: Run) -> None:
         """Request a checkpoint and a stop after a signal."""
-        self._leave(run)
+        self._request_stop(run)
 
     def after_epoch(self, run: Run) -> None:
         """Request a checkpoint and a stop after a signal during a validation, in which no iteration ends."""
-        self._leave(run)
+        self._request_stop(run)
 
     def cleanup(self) -> None:
         """Restore the previous signal handlers."""
-        while self._earlier:
-            number, handler = self._earlier.popitem()
+        while self._previous_handlers:
+            number, handler = self._previous_handlers.popitem()
             # None: the previous handler was not installed from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _leave(self, run: Run) -> None:
+    def _request_stop(self, run: Run) -> None:
         if self._received is None:
             return
-        reason, self._received, self._has_asked = f"received {self._received}", None, True
-        if run.get("saver") is not None:
+        reason, self._received, self._has_requested = f"received {self._received}", None, True
+        if run.get("checkpoint_saver") is not None:
             run.request_save(reason)
         run.request_stop(reason, outcome="preempted")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         received = signal.Signals(number)
-        previous: Callable[[int, FrameType | None], Any] | int | None = self._earlier.get(received)
-        if self._received is not None or self._has_asked:
+        previous: Callable[[int, FrameType | None], Any] | int | None = self._previous_handlers.get(received)
+        if self._received is not None or self._has_requested:
             # The default action, such as termination, can only be triggered by sending the signal again.
             signal.signal(received, signal.SIG_DFL if previous is None else previous)
             os.kill(os.getpid(), received)
             return
         self._received = received.name
-        self.run.signals.receive(partial(self._leave, self.run))
+        self.run.signals.receive(partial(self._request_stop, self.run))
         if callable(previous):
             previous(number, frame)

@@ -9,10 +9,10 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from hookbus.checkpoints.files import commit
+from hookbus.checkpoints.files import atomic_write
 from hookbus.errors import CheckpointError
-from hookbus.model.layouts import whole
-from hookbus.run import Best, Run
+from hookbus.model.layouts import to_full_tensors
+from hookbus.run import BestResult, Run
 from hookbus.state import read_checkpoint
 
 __all__ = ["NAME", "publish"]
@@ -20,7 +20,7 @@ __all__ = ["NAME", "publish"]
 NAME = "model.safetensors"
 
 
-def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
+def publish(run: Run, path: Path, best: tuple[str, BestResult] | None) -> None:
     """Write the weights of the best result, or the final weights without one, averaged if a hook averages.
 
     The metadata of the file contains the metric, its value, and the step. Tied weights are written under each name.
@@ -34,8 +34,8 @@ def publish(run: Run, path: Path, best: tuple[str, Best] | None) -> None:
     Raises:
         CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.
     """
-    weights, metadata = _weights_of(run, best)
-    run.ranks.by_main(f"the file {path}", partial(_write, path, run.id, whole(weights), metadata))
+    weights, metadata = _get_weights(run, best)
+    run.ranks.call_on_main(f"the file {path}", partial(_write, path, run.id, to_full_tensors(weights), metadata))
 
 
 def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str, Any]) -> None:
@@ -43,23 +43,27 @@ def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str,
     separate = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     content = save(separate, metadata={key: str(value) for key, value in metadata.items()})
     try:
-        commit(path, lambda file: file.write(content), 0, run)
+        atomic_write(path, lambda file: file.write(content), 0, run)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error}. {len(content):,} bytes are required.") from error
 
 
-def _weights_of(run: Run, best: tuple[str, Best] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if best is None or best[1].path is None:
         # An averaging hook may still update its averages on another thread.
         run.weights.wait()
-        return _tensors(run.weights.raw(), run.weights.averaged()), {"step": run.steps_done}
+        return _merge_tensors(run.weights.raw(), run.weights.averaged()), {"step": run.steps_done}
     metric, result = best
     assert result.path is not None
     checkpoint = read_checkpoint(result.path)
     # The weights that were evaluated: a checkpoint contains raw and averaged weights.
     averaged = checkpoint.get("ema_state_dict") if result.weights == "averaged" else None
-    return _tensors(checkpoint["state_dict"], averaged), {"metric": metric, "value": result.value, "step": result.step}
+    return _merge_tensors(checkpoint["state_dict"], averaged), {
+        "metric": metric,
+        "value": result.value,
+        "step": result.step,
+    }
 
 
-def _tensors(raw: dict[str, Any], averaged: dict[str, Any] | None) -> dict[str, Tensor]:
+def _merge_tensors(raw: dict[str, Any], averaged: dict[str, Any] | None) -> dict[str, Tensor]:
     return {name: value for name, value in {**raw, **(averaged or {})}.items() if isinstance(value, Tensor)}

@@ -6,15 +6,15 @@ import math
 import re
 import unicodedata
 
-from hookbus.rules import Rule
+from hookbus.rules import Direction
 
-__all__ = ["file_stem", "is_better"]
+__all__ = ["get_file_stem", "is_better"]
 
-LONGEST_STEM = 180
+MAX_STEM_BYTES = 180
 """Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
 
 
-def is_better(score: float, best: float | None, rule: Rule) -> bool:
+def is_better(score: float, best: float | None, rule: Direction) -> bool:
     """Whether a score improves on the best so far. A tie, NaN and infinity are no improvements."""
     if not math.isfinite(score):
         return False
@@ -23,7 +23,7 @@ def is_better(score: float, best: float | None, rule: Rule) -> bool:
     return score > best if rule == "greater" else score < best
 
 
-def file_stem(metric: str) -> str:
+def get_file_stem(metric: str) -> str:
     """Return the name of a metric for use in a file name.
 
     Letters and digits of any script are kept, other characters are replaced by an underscore.
@@ -32,9 +32,9 @@ def file_stem(metric: str) -> str:
         metric: the name of the metric.
 
     Returns:
-        A non-empty name of at most `LONGEST_STEM` bytes in UTF-8.
+        A non-empty name of at most `MAX_STEM_BYTES` bytes in UTF-8.
     """
     # NFC, so that the composed and the decomposed form of a character result in the same file.
     stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"
     # The limit counts bytes, so the cut may split a character; `ignore` drops the incomplete one.
-    return stem.encode()[:LONGEST_STEM].decode(errors="ignore")
+    return stem.encode()[:MAX_STEM_BYTES].decode(errors="ignore")

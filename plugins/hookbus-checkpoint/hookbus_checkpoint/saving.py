@@ -12,17 +12,17 @@ from typing import Any
 from torch import Tensor
 
 from hookbus.checkpoints.files import verify
-from hookbus.checkpoints.sweeping import sweep
+from hookbus.checkpoints.sweeping import remove_unreferenced
 from hookbus.errors import CheckpointError
 from hookbus.metrics import Metrics
-from hookbus.model.layouts import has_spread
-from hookbus.ranks import Ranks
-from hookbus.run import Best, Run
+from hookbus.model.layouts import has_sharded_tensors
+from hookbus.ranks import Collectives
+from hookbus.run import BestResult, Run
 from hookbus.state import write_checkpoint
-from hookbus_checkpoint.plan import Folder, Plan
-from hookbus_checkpoint.snapshot import NOWHERE, memory_of
+from hookbus_checkpoint.plan import CheckpointDirectory, Plan
+from hookbus_checkpoint.snapshot import NO_MEMORY, get_memory
 
-__all__ = ["Save", "tensors_in"]
+__all__ = ["Save", "iter_tensors"]
 
 
 @dataclass(slots=True)
@@ -35,19 +35,19 @@ class Save:
         bests: best results of this checkpoint, by metric.
         keep: maximum number of periodic checkpoints; None to keep all.
         metrics: results at the time of the save.
-        generation: number of the checkpoint, set by `take_into_account`.
+        generation: number of the checkpoint, set by `register`.
     """
 
-    folder: Folder
+    folder: CheckpointDirectory
     plan: Plan
-    bests: dict[str, Best]
+    bests: dict[str, BestResult]
     keep: int | None
     metrics: Metrics
     generation: int = 0
     _periodic_before: list[str] = field(default_factory=list)
-    _best_before: dict[str, Best | None] = field(default_factory=dict)
+    _best_before: dict[str, BestResult | None] = field(default_factory=dict)
 
-    def take_into_account(self, run: Run) -> None:
+    def register(self, run: Run) -> None:
         """Register the checkpoint in the run and in the directory, before its content is collected."""
         # The content includes this state: a run that resumes from the checkpoint must know its file names.
         self._periodic_before = list(self.folder.periodic)
@@ -56,9 +56,9 @@ class Save:
         run.best.update(self.bests)
 
     def undo(self, run: Run) -> None:
-        """Undo `take_into_account`, except for names under which the checkpoint was committed."""
+        """Undo `register`, except for names under which the checkpoint was committed."""
         # A save may fail after its file was committed, while it creates links.
-        names = run.ranks.by_main("the names of a failed save", self._names_there)
+        names = run.ranks.call_on_main("the names of a failed save", self._get_committed_names)
         written = [name for name in self.plan.counted if name in names]
         self.folder.periodic = [*(name for name in self._periodic_before if name not in written), *written]
         for metric, before in self._best_before.items():
@@ -84,10 +84,10 @@ class Save:
             self.folder.record(self.plan.path)
             self.folder.finish(self.plan, self.keep)
         except OSError as error:
-            sweep(self.folder.path, self.folder.run)
-            raise CheckpointError(self._what_failed(error, checkpoint)) from error
+            remove_unreferenced(self.folder.path, self.folder.run)
+            raise CheckpointError(self._format_error(error, checkpoint)) from error
 
-    def write_together(self, checkpoint: dict[str, Any], ranks: Ranks) -> None:
+    def write_collective(self, checkpoint: dict[str, Any], ranks: Collectives) -> None:
         """Write the checkpoint collectively: each rank writes its shards, and rank 0 writes everything else.
 
         Args:
@@ -97,30 +97,30 @@ class Save:
         Raises:
             CheckpointError: If any rank could not write its part.
         """
-        if has_spread(checkpoint):
+        if has_sharded_tensors(checkpoint):
             # Imported here because the module takes long to import.
             from hookbus.checkpoints.sharded import write_generation
 
             # Before rank 0 commits the main file, which refers to the shards.
             checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)
-        ranks.by_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
-        self.agree_on_files(ranks)
+        ranks.call_on_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
+        self.sync_file_list(ranks)
 
-    def agree_on_files(self, ranks: Ranks) -> None:
+    def sync_file_list(self, ranks: Collectives) -> None:
         """Broadcast the names of the periodic checkpoints, which only rank 0 changes during a write."""
         self.folder.periodic = ranks.broadcast("the periodic files", self.folder.periodic)
 
-    def _names_there(self) -> list[str]:
-        return [path.name for path in (self.plan.path, *self.plan.links) if self._is_at(path)]
+    def _get_committed_names(self) -> list[str]:
+        return [path.name for path in (self.plan.path, *self.plan.links) if self._is_committed(path)]
 
-    def _is_at(self, path: Path) -> bool:
+    def _is_committed(self, path: Path) -> bool:
         try:
             return verify(path).generation == self.generation
         except CheckpointError:
             return False
 
-    def _what_failed(self, error: OSError, checkpoint: dict[str, Any]) -> str:
-        required = sum(tensor.untyped_storage().nbytes() for tensor in tensors_in(checkpoint))
+    def _format_error(self, error: OSError, checkpoint: dict[str, Any]) -> str:
+        required = sum(tensor.untyped_storage().nbytes() for tensor in iter_tensors(checkpoint))
         # The directory itself may be what could not be created.
         parents = (self.folder.path, *self.folder.path.absolute().parents)
         existing = next(path for path in parents if path.is_dir())
@@ -130,15 +130,15 @@ class Save:
         )
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def iter_tensors(value: Any) -> Iterator[Tensor]:
     """Yield one tensor per storage in a nested checkpoint; tensors without a storage are omitted."""
-    seen = {NOWHERE}
+    seen = {NO_MEMORY}
     stack = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, Tensor):
-            if memory_of(item) not in seen:
-                seen.add(memory_of(item))
+            if get_memory(item) not in seen:
+                seen.add(get_memory(item))
                 yield item
         elif isinstance(item, dict):
             stack += item.values()

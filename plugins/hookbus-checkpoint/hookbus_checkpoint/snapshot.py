@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NOWHERE", "Snapshot", "memory_of"]
+__all__ = ["NO_MEMORY", "Snapshot", "get_memory"]
 
 Memory = tuple[int, torch.device]
 """Address of the storage of a tensor, and its device."""
 
-NOWHERE: Memory = (0, torch.device("meta"))
+NO_MEMORY: Memory = (0, torch.device("meta"))
 """Memory of a tensor that is not a strided view of a storage."""
 
-HAVE_NOTHING_TO_COPY = frozenset({type(None), bool, int, float, complex, str, bytes})
+IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Immutable types."""
 
 
-def memory_of(tensor: Tensor) -> Memory:
+def get_memory(tensor: Tensor) -> Memory:
     """Return the memory that a tensor is a view of, which is equal for tensors that share it.
 
     Args:
@@ -35,12 +35,12 @@ def memory_of(tensor: Tensor) -> Memory:
     """
     # A DTensor is a wrapper around its local shard and has no storage itself.
     if hasattr(tensor, "device_mesh"):
-        return NOWHERE
+        return NO_MEMORY
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-        return NOWHERE
+        return NO_MEMORY
     # Empty storages share the address 0.
     address = tensor.untyped_storage().data_ptr()
-    return (address, tensor.device) if address else NOWHERE
+    return (address, tensor.device) if address else NO_MEMORY
 
 
 class Snapshot:
@@ -50,8 +50,8 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[Tensor]] = {}
-        self._copying = _Copying({}, set())
+        self._buffers: dict[int, list[Tensor]] = {}
+        self._copying = _Copier({}, set())
 
     def take(self, checkpoint: dict[str, Any], deferred: Iterable[Tensor | dict[Any, Any]] = ()) -> dict[str, Any]:
         """Copy a checkpoint to CPU memory. Overwrites the previous copy.
@@ -64,7 +64,7 @@ class Snapshot:
         Returns:
             The copy. Deferred values are the originals until `finish` is called.
         """
-        self._copying = _Copying(self._kept, {id(value) for value in deferred})
+        self._copying = _Copier(self._buffers, {id(value) for value in deferred})
         copy: dict[str, Any] = self._copying.copy(checkpoint)
         if not self._copying.pending:
             self.finish()
@@ -73,23 +73,25 @@ class Snapshot:
     def finish(self) -> None:
         """Copy the deferred values into the copy that `take` returned."""
         self._copying.finish()
-        self._kept = self._copying.used
+        self._buffers = self._copying.used
 
-    def forget(self) -> None:
+    def release_originals(self) -> None:
         """Release the original tensors. `stayed` must not be called afterwards."""
         self._copying.copied.clear()
 
-    def stayed(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the memory that `finish` copied is bitwise unchanged since."""
-        return all(torch.equal(_words(target), _words(source.cpu())) for target, source in self._copying.copied)
+        return all(
+            torch.equal(_view_as_int64(target), _view_as_int64(source.cpu())) for target, source in self._copying.copied
+        )
 
     @property
-    def allocated(self) -> int:
+    def allocated_bytes(self) -> int:
         """Size of the reused memory in bytes."""
-        return sum(size * len(buffers) for size, buffers in self._kept.items())
+        return sum(size * len(buffers) for size, buffers in self._buffers.items())
 
 
-class _Copying:
+class _Copier:
     """Copy in progress.
 
     Args:
@@ -114,10 +116,10 @@ class _Copying:
 
     def copy(self, value: Any) -> Any:
         """Copy a value. The same object results in the same copy."""
-        if type(value) in HAVE_NOTHING_TO_COPY:
+        if type(value) in IMMUTABLE_TYPES:
             return value
         if id(value) not in self._copies:
-            self._copies[id(value)] = self._new(value)
+            self._copies[id(value)] = self._copy_value(value)
         return self._copies[id(value)]
 
     def finish(self) -> None:
@@ -131,57 +133,57 @@ class _Copying:
         for container in (self.pending, self._copies, self._targets):
             container.clear()
 
-    def _new(self, value: Any) -> Any:
+    def _copy_value(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return self._new_dict(value)
+            return self._copy_dict(value)
         if isinstance(value, Tensor):
-            copy = self._new_tensor(value.detach()).requires_grad_(value.requires_grad)
+            copy = self._copy_tensor(value.detach()).requires_grad_(value.requires_grad)
             return nn.Parameter(copy, value.requires_grad) if isinstance(value, nn.Parameter) else copy
         if isinstance(value, (list, tuple, set)):
-            return type(value)(value if _have_nothing_to_copy(value) else [self.copy(item) for item in value])
+            return type(value)(value if _are_immutable(value) else [self.copy(item) for item in value])
         return bytearray(value) if isinstance(value, bytearray) else value
 
-    def _new_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
+    def _copy_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
         # `copy` keeps the type, such as the OrderedDict of a state dict.
         copy = value.copy()
         for key, item in value.items():
             if id(item) in self._deferred:
                 self.pending.append((copy, key, item))
-            elif type(item) not in HAVE_NOTHING_TO_COPY:
+            elif type(item) not in IMMUTABLE_TYPES:
                 copy[key] = self.copy(item)
         # The state dict of a module has the attribute `_metadata`.
         if getattr(value, "__dict__", None):
             vars(copy).update(self.copy(vars(value)))
         return copy
 
-    def _new_tensor(self, tensor: Tensor) -> Tensor:
-        memory = memory_of(tensor)
-        if memory == NOWHERE:
+    def _copy_tensor(self, tensor: Tensor) -> Tensor:
+        memory = get_memory(tensor)
+        if memory == NO_MEMORY:
             return tensor.clone().cpu()
         if memory not in self._targets:
-            self._targets[memory] = self._target(tensor)
+            self._targets[memory] = self._copy_storage(tensor)
         storage = self._targets[memory].untyped_storage()
         return torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
-    def _target(self, tensor: Tensor) -> Tensor:
+    def _copy_storage(self, tensor: Tensor) -> Tensor:
         source = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
         # Pinned memory makes the copy from the device faster.
-        target = self._memory(source.numel(), pinned=tensor.is_cuda)
+        target = self._allocate(source.numel(), pinned=tensor.is_cuda)
         target.copy_(source)
         self.copied.append((target, source))
         return target
 
-    def _memory(self, size: int, *, pinned: bool) -> Tensor:
+    def _allocate(self, size: int, *, pinned: bool) -> Tensor:
         free = self._free.get(size)
         memory = free.pop() if free else torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
         self.used.setdefault(size, []).append(memory)
         return memory
 
 
-def _have_nothing_to_copy(values: Iterable[Any]) -> bool:
-    return HAVE_NOTHING_TO_COPY.issuperset(map(type, values))
+def _are_immutable(values: Iterable[Any]) -> bool:
+    return IMMUTABLE_TYPES.issuperset(map(type, values))
 
 
-def _words(memory: Tensor) -> Tensor:
+def _view_as_int64(memory: Tensor) -> Tensor:
     """View memory as 64-bit integers, which compare several times faster, if its size is a multiple of 8 bytes."""
     return memory if memory.numel() % 8 else memory.view(torch.int64)

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 from hookbus.run import Run
 
-__all__ = ["Stable"]
+__all__ = ["StableTensors"]
 
 
-class Stable:
+class StableTensors:
     """Find the tensors of a checkpoint that may be copied during the next forward and backward, and detect changes.
 
     Changes in place are detected by the version counters of the tensors (`Tensor._version`).
@@ -22,7 +22,7 @@ class Stable:
     def __init__(self) -> None:
         # Cached from the previous checkpoint: `find` blocks the training, and walking the modules takes time.
         self._names: list[str] = []
-        self._names_of_weights: list[str] = []
+        self._weight_names: list[str] = []
         self._weights: list[Tensor] = []
         self._states: list[dict[Any, Any]] = []
         self._watched: list[tuple[Tensor, int]] = []
@@ -44,32 +44,32 @@ class Stable:
         names = list(state_dict)
         if names != self._names:
             # Buffers are excluded: a forward changes them.
-            named = unwrapped(run.model).named_parameters(remove_duplicate=False)
-            self._names, self._names_of_weights = names, [name for name, _ in named if name in state_dict]
+            named = unwrap_model(run.model).named_parameters(remove_duplicate=False)
+            self._names, self._weight_names = names, [name for name, _ in named if name in state_dict]
         others = (checkpoint.get("ema_state_dict"), checkpoint.get("optimizer", {}).get("state"), checkpoint["rng"])
-        self._weights = [state_dict[name] for name in self._names_of_weights]
+        self._weights = [state_dict[name] for name in self._weight_names]
         self._states = [state for state in others if isinstance(state, dict)]
         return [*self._weights, *self._states]
 
     def watch_weights(self) -> None:
         """Start to detect changes in place of the parameters."""
-        self._watched = _with_versions(self._weights)
+        self._watched = _get_versions(self._weights)
 
     def watch_states(self) -> None:
         """Start to detect changes in place of the states as well; may be called on another thread."""
-        self._watched += _with_versions(_tensors(self._states))
+        self._watched += _get_versions(_collect_tensors(self._states))
 
-    def stayed(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether no watched tensor changed. Ends the detection and releases the tensors."""
         watched, self._watched, self._weights, self._states = self._watched, [], [], []
         return all(tensor._version == version for tensor, version in watched)
 
 
-def _with_versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+def _get_versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     return [(tensor, tensor._version) for tensor in tensors]
 
 
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
+def _collect_tensors(values: Iterable[Any]) -> list[Tensor]:
     """Return the tensors among values and in nested dicts."""
     stack, tensors = list(values), []
     while stack:

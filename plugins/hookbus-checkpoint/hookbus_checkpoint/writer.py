@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
-from hookbus.model.layouts import has_spread
-from hookbus.ranks import Ranks
+from hookbus.model.layouts import has_sharded_tensors
+from hookbus.ranks import Collectives
 from hookbus.requests import Request
-from hookbus.run import Best, Run
-from hookbus_checkpoint.background import Background, WeightsChanged
-from hookbus_checkpoint.best import BestKeeper
+from hookbus.run import BestResult, Run
+from hookbus_checkpoint.background import AsyncWriter, WeightsChanged
+from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.plan import Folder, Plan
+from hookbus_checkpoint.plan import CheckpointDirectory, Plan
 from hookbus_checkpoint.publish import NAME, publish
 from hookbus_checkpoint.saving import Save
 
-__all__ = ["Writer"]
+__all__ = ["CheckpointWriter"]
 
 LAST = "last.pth"
 GENERATIONS = "checkpoint_generations"
 """Service with the latest generation of each directory, since multiple hooks may write to one directory."""
 
 
-class Writer:
+class CheckpointWriter:
     """Write the checkpoints of a hook, one at a time, and track the existing files.
 
     Args:
@@ -35,15 +35,15 @@ class Writer:
         best: the tracker of the best results.
     """
 
-    def __init__(self, config: CheckpointConfig, best: BestKeeper) -> None:
+    def __init__(self, config: CheckpointConfig, best: BestTracker) -> None:
         self._config, self._best = config, best
-        self._folder = Folder(Path())
+        self._folder = CheckpointDirectory(Path())
         self._save: Save | None = None
-        self._background: Background | None = None
+        self._background: AsyncWriter | None = None
         self._unfinished: Save | None = None
         self._saved_at: tuple[int, int] | None = None
         # Names for which a conflict with a foreign file was logged.
-        self._told: set[str] = set()
+        self._logged_conflicts: set[str] = set()
 
     # -- the run -----------------------------------------------------------------------------
 
@@ -59,12 +59,12 @@ class Writer:
             ConfigError: If the run does not support the value of `async_save`.
         """
         if run.iters_done == 0 or directory != self._folder.path:
-            self._folder, self._saved_at = Folder(directory), None
+            self._folder, self._saved_at = CheckpointDirectory(directory), None
         if run.get(GENERATIONS) is None:
             run.provide(GENERATIONS, {})
         _check_async(self._config, run)
         if self._config.async_save:
-            self._background = Background(name, self.catch_up, overlap=self._config.async_save == "overlap")
+            self._background = AsyncWriter(name, self.wait_for_pending, overlap=self._config.async_save == "overlap")
             self._background.attach(run)
 
     def begin(self, run: Run) -> None:
@@ -77,12 +77,12 @@ class Writer:
             WorkDirError: If the directory is in use by an active run.
             CheckpointError: If the directory contains checkpoints of another run.
         """
-        run.hold(self._folder.path)
+        run.lock_directory(self._folder.path)
         self._folder.run = run.id
         if run.work_dir is not None:
             self._folder.record = run.work_dir.record_checkpoint
         # Automatic resume selects the latest checkpoint of a directory, so its checkpoints must belong to one run.
-        foreign = run.ranks.by_main("checkpoints of other runs", self._folder.files_of_others)
+        foreign = run.ranks.call_on_main("checkpoints of other runs", self._folder.foreign_checkpoints)
         if foreign:
             raise CheckpointError(
                 f"{self._folder.path} contains checkpoints of another run: {', '.join(path.name for path in foreign)}. "
@@ -95,13 +95,13 @@ class Writer:
         if background is not None:
             background.detach(run)
 
-    def has_to_save(self, run: Run) -> bool:
+    def needs_save(self, run: Run) -> bool:
         """Whether the run advanced since the latest checkpoint, or the last link of that checkpoint is missing."""
         if self._saved_at != (run.epochs_done, run.iters_done):
             return True
         # A killed process may have committed the checkpoint without its link.
-        return run.ranks.by_main(
-            "whether the last is the newest", lambda: self._folder.is_behind(self._free(run, LAST))
+        return run.ranks.call_on_main(
+            "whether the last is the newest", lambda: self._folder.is_stale(self._get_available_name(run, LAST))
         )
 
     # -- writing -----------------------------------------------------------------------------
@@ -117,12 +117,12 @@ class Writer:
             The path of the checkpoint.
         """
         # One save at a time: the memory of the previous copy is reused.
-        self.catch_up(run)
+        self.wait_for_pending(run)
         # Rank 0 decides, because names depend on the existing files.
-        decided = run.ranks.by_main("the names of a checkpoint", partial(self._decided, run, requests))
+        decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
         plan, bests, self._folder.generation = decided
         self._save = Save(self._folder, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
-        self._save.take_into_account(run)
+        self._save.register(run)
         run.require(GENERATIONS)[self._folder.path] = self._folder.generation
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
@@ -146,15 +146,15 @@ class Writer:
             if not is_saved:
                 checkpoint.pop(key, None)
         if not self._config.async_save:
-            work = partial(save.write_together, checkpoint, run.ranks)
+            work = partial(save.write_collective, checkpoint, run.ranks)
             return save.plan.is_best if self._succeeds(run, save, work) else None
         self._unfinished = save
         # Other ranks write sharded weights only.
-        if self._background is not None and (run.ranks.is_main or has_spread(checkpoint)):
+        if self._background is not None and (run.ranks.is_main or has_sharded_tensors(checkpoint)):
             self._background.begin(save, checkpoint, run)
         return None
 
-    def catch_up(self, run: Run) -> None:
+    def wait_for_pending(self, run: Run) -> None:
         """Wait for a save in progress, and emit `after_save_checkpoint` for it. Must be called on all ranks.
 
         Args:
@@ -176,9 +176,11 @@ class Writer:
         Raises:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
         """
-        path = run.ranks.by_main("the file to publish", lambda: self._folder.path / self._free(run, NAME))
+        path = run.ranks.call_on_main(
+            "the file to publish", lambda: self._folder.path / self._get_available_name(run, NAME)
+        )
         try:
-            publish(run, path, self._best.deciding(run))
+            publish(run, path, self._best.primary_best(run))
         except CheckpointError as error:
             self._report(error)
 
@@ -196,39 +198,39 @@ class Writer:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _decided(self, run: Run, requests: list[Request]) -> tuple[Plan, dict[str, Best], int]:
+    def _build_plan(self, run: Run, requests: list[Request]) -> tuple[Plan, dict[str, BestResult], int]:
         """Return the plan of a checkpoint for all requests, its best results, and the previous generation."""
         details = [request.details for request in requests]
         bests = dict(detail["best"] for detail in details if "best" in detail)
-        names = {metric: self._free(run, self._best.file_name(metric)) for metric in bests}
-        last = self._free(run, LAST) if self._config.save_last else None
+        names = {metric: self._get_available_name(run, self._best.file_name(metric)) for metric in bests}
+        last = self._get_available_name(run, LAST) if self._config.save_last else None
         due = [detail["periodic"] for detail in details if "periodic" in detail]
         # A request of another hook without details needs a name of its own unless it becomes the last checkpoint.
         if not (due or bests or last):
-            due = [self._now(run)]
-        plan = self._named(run, due, list(names.values()), last)
+            due = [self._get_position(run)]
+        plan = self._select_names(run, due, list(names.values()), last)
         placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
         generations: dict[Path, int] = run.require(GENERATIONS)
-        return plan, placed, max(self._folder.look(), generations.get(self._folder.path, 0))
+        return plan, placed, max(self._folder.scan(), generations.get(self._folder.path, 0))
 
-    def _named(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
-        periodic = [self._free(run, self._config.file_name(*position)) for position in due]
-        pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.pins(*position)]
+    def _select_names(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
+        periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
+        pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.is_pinned(*position)]
         return self._folder.plan(periodic, best, last, pinned)
 
-    def _wait(self, save: Save, ranks: Ranks) -> None:
+    def _wait(self, save: Save, ranks: Collectives) -> None:
         background = self._background
         assert background is not None
         # Collective: a failed shard of any rank has to fail the save on all ranks.
-        ranks.everywhere(f"the checkpoint {save.plan.path}", background.wait)
-        save.agree_on_files(ranks)
+        ranks.call_on_all(f"the checkpoint {save.plan.path}", background.wait)
+        save.sync_file_list(ranks)
 
-    def _free(self, run: Run, name: str) -> str:
+    def _get_available_name(self, run: Run, name: str) -> str:
         """Return the name, or another one if a foreign file has the name, which is logged once."""
-        available = self._folder.free(name)
-        if available != name and name not in self._told:
-            self._told.add(name)
+        available = self._folder.available_name(name)
+        if available != name and name not in self._logged_conflicts:
+            self._logged_conflicts.add(name)
             run.logger.warning(
                 "%s was not written by this run and is not overwritten; this run writes %s. Move the existing file to "
                 "use the usual name.",
@@ -237,7 +239,7 @@ class Writer:
             )
         return available
 
-    def _now(self, run: Run) -> tuple[str, int]:
+    def _get_position(self, run: Run) -> tuple[str, int]:
         """Return the position that names a requested checkpoint: the epoch if it is complete, else the iteration."""
         is_epoch_complete = self._config.by_epoch and not run.clock.epoch_open
         return ("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.checkpoints.files import newest_first, verify
-from hookbus.state import find_newest
+from hookbus.checkpoints.files import list_newest_first, verify
+from hookbus.state import find_latest_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 
@@ -67,9 +67,9 @@ def train_and_kill(directory: Path, mode: bool | str, rng: random.Random) -> int
 
 def get_newest_generation(folder: Path) -> int:
     """Verify all checkpoints, and return the generation from which a training resumes, 0 without checkpoints."""
-    for path in newest_first(folder):
+    for path in list_newest_first(folder):
         verify(path)
-    newest = find_newest(folder)
+    newest = find_latest_checkpoint(folder)
     return 0 if newest is None else verify(newest[0]).generation
 
 
@@ -85,7 +85,7 @@ def main(directory: Path, mode: Any, kills: int) -> dict[str, Any]:
         assert current >= generation, f"generation {current} after {generation}"
         generation = current
         amid += any(folder.glob(".tmp-*"))
-    newest = find_newest(folder)
+    newest = find_latest_checkpoint(folder)
     assert newest is not None
     train(directory, mode, null, epochs=newest[1]["meta"]["epoch"] + 2)
     left = sorted(path.name for path in folder.iterdir() if not path.name.startswith("iter_"))

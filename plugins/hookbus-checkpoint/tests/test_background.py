@@ -386,7 +386,7 @@ def test_saves_are_sequential_and_the_second_allocates_no_memory(
         real(value, file)
         background = hook._writer._background
         assert background is not None
-        allocated.append(background._snapshot.allocated)
+        allocated.append(background._snapshot.allocated_bytes)
         writing -= 1
 
     monkeypatch.setattr(torch, "save", save)

@@ -97,9 +97,9 @@ def test_checkpoints_by_duration_have_the_names_of_iterations() -> None:
 def test_keep_every_pins_multiples_in_the_unit_of_the_interval() -> None:
     config = CheckpointHook(keep_every=5).config
 
-    assert [n for n in range(12) if config.pins("epoch", n)] == [0, 5, 10]
-    assert not config.pins("iteration", 5)
-    assert not CheckpointHook().config.pins("epoch", 0)
+    assert [n for n in range(12) if config.is_pinned("epoch", n)] == [0, 5, 10]
+    assert not config.is_pinned("iteration", 5)
+    assert not CheckpointHook().config.is_pinned("epoch", 0)
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGNOTHING"])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.checkpoints.files import newest_first, verify
+from hookbus.checkpoints.files import list_newest_first, verify
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.state import find_newest, read_checkpoint
+from hookbus.state import find_latest_checkpoint, read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 
@@ -124,12 +124,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 def check_resume(folder: Path, intact: dict[str, bytes], path: Path) -> None:
     """Check that resume uses an intact checkpoint and reports skipped ones, and that the corrupted one is rejected."""
-    newest = find_newest(folder)
+    newest = find_latest_checkpoint(folder)
     assert newest is not None
     used, _, problems = newest
     assert used.read_bytes() in intact.values()
     assert verify(used)
-    order = newest_first(folder)
+    order = list_newest_first(folder)
     is_skipped = path not in order or order.index(path) < order.index(used)
     assert used != path
     assert any(str(path) in problem for problem in problems) == is_skipped

@@ -76,7 +76,7 @@ def test_best_and_last_are_hard_links_of_one_file(tmp_path: Path) -> None:
     ],
 )
 def test_hook_requires_explicitly_set_metrics(settings: dict[str, Any], metrics: list[str]) -> None:
-    assert CheckpointHook(settings).needs_metrics == metrics
+    assert CheckpointHook(settings).required_metrics == metrics
 
 
 class TestRetention:
@@ -456,7 +456,7 @@ class BestRequester(Hook):
         self.rules = rules
 
     @property
-    def keeps_best_of(self) -> Mapping[str, Any]:
+    def best_metrics(self) -> Mapping[str, Any]:
         return self.rules
 
 

@@ -4,20 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.checkpoints.files import commit, read_sidecar
-from hookbus_checkpoint.plan import Folder
+from hookbus.checkpoints.files import atomic_write, read_sidecar
+from hookbus_checkpoint.plan import CheckpointDirectory
 
 
-def save(folder: Folder, periodic: str | None, best: list[str], last: str | None, keep: int | None = None) -> None:
+def save(
+    folder: CheckpointDirectory, periodic: str | None, best: list[str], last: str | None, keep: int | None = None
+) -> None:
     plan = folder.plan([periodic] if periodic else [], best, last)
-    folder.look()
+    folder.scan()
     folder.begin(plan)
-    commit(plan.path, lambda file: file.write(plan.path.name.encode()), folder.generation)
+    atomic_write(plan.path, lambda file: file.write(plan.path.name.encode()), folder.generation)
     folder.finish(plan, keep)
 
 
 def test_periodic_name_is_written_and_the_others_are_links(tmp_path: Path) -> None:
-    plan = Folder(tmp_path).plan(["epoch_1.pth"], ["best_a.pth"], "last.pth")
+    plan = CheckpointDirectory(tmp_path).plan(["epoch_1.pth"], ["best_a.pth"], "last.pth")
 
     assert plan.path == tmp_path / "epoch_1.pth"
     assert plan.links == (tmp_path / "best_a.pth", tmp_path / "last.pth")
@@ -26,15 +28,15 @@ def test_periodic_name_is_written_and_the_others_are_links(tmp_path: Path) -> No
 
 
 def test_best_name_is_written_without_a_periodic_name(tmp_path: Path) -> None:
-    plan = Folder(tmp_path).plan([], ["best_a.pth"], None)
+    plan = CheckpointDirectory(tmp_path).plan([], ["best_a.pth"], None)
 
     assert plan.path == tmp_path / "best_a.pth"
     assert plan.counted == ()
 
 
 def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
-    commit(tmp_path / "epoch_9.pth", lambda file: file.write(b"older run"), 41)
-    folder = Folder(tmp_path)
+    atomic_write(tmp_path / "epoch_9.pth", lambda file: file.write(b"older run"), 41)
+    folder = CheckpointDirectory(tmp_path)
     save(folder, "epoch_1.pth", [], None)
 
     sidecar = read_sidecar(tmp_path / "epoch_1.pth")
@@ -43,7 +45,7 @@ def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
 
 
 def test_repeated_name_counts_once(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = CheckpointDirectory(tmp_path)
     for _ in range(3):
         save(folder, "epoch_1.pth", [], "last.pth", keep=1)
 
@@ -53,7 +55,7 @@ def test_repeated_name_counts_once(tmp_path: Path) -> None:
 
 def test_names_without_a_file_are_removed_from_the_state(tmp_path: Path) -> None:
     (tmp_path / "epoch_2.pth").touch()
-    folder = Folder(tmp_path)
+    folder = CheckpointDirectory(tmp_path)
     folder.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
 
     assert (folder.periodic, folder.generation) == (["epoch_2.pth"], 3)
@@ -61,18 +63,23 @@ def test_names_without_a_file_are_removed_from_the_state(tmp_path: Path) -> None
 
 def test_name_of_a_foreign_file_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "last.pth").touch()
-    commit(tmp_path / "last-2.pth", lambda file: file.write(b"other"), 1, "other")
-    commit(tmp_path / "epoch_1.pth", lambda file: file.write(b"mine"), 1, "mine")
+    atomic_write(tmp_path / "last-2.pth", lambda file: file.write(b"other"), 1, "other")
+    atomic_write(tmp_path / "epoch_1.pth", lambda file: file.write(b"mine"), 1, "mine")
     (tmp_path / "epoch_2.pth").symlink_to(tmp_path / "nowhere")
-    folder = Folder(tmp_path, "mine")
+    folder = CheckpointDirectory(tmp_path, "mine")
 
     names = ("last.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth")
-    assert [folder.free(name) for name in names] == ["last-3.pth", "epoch_1.pth", "epoch_2-2.pth", "epoch_3.pth"]
-    assert folder.files_of_others() == [tmp_path / "last-2.pth"]
+    assert [folder.available_name(name) for name in names] == [
+        "last-3.pth",
+        "epoch_1.pth",
+        "epoch_2-2.pth",
+        "epoch_3.pth",
+    ]
+    assert folder.foreign_checkpoints() == [tmp_path / "last-2.pth"]
 
 
 def test_replaced_file_is_not_removed(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = CheckpointDirectory(tmp_path)
     save(folder, "epoch_1.pth", [], None)
     (tmp_path / "epoch_1.pth").write_text("mine")
     (tmp_path / "epoch_1.pth.json").unlink()
@@ -84,11 +91,11 @@ def test_replaced_file_is_not_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["write", "rename"])
 def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -> None:
-    folder = Folder(tmp_path, "mine")
+    folder = CheckpointDirectory(tmp_path, "mine")
     plan = folder.plan(["epoch_1.pth"], [], "last.pth")
-    commit(plan.path, lambda file: file.write(b"mine"), 1, "mine")
+    atomic_write(plan.path, lambda file: file.write(b"mine"), 1, "mine")
     folder.finish(plan, None)
-    assert folder.free("last.pth") == "last.pth"
+    assert folder.available_name("last.pth") == "last.pth"
 
     if method == "write":
         (tmp_path / "last.pth").write_text("other")
@@ -97,22 +104,22 @@ def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -
         (tmp_path / "other").rename(tmp_path / "last.pth")
     (tmp_path / "last.pth.json").unlink()
 
-    assert folder.free("last.pth") == "last-2.pth"
+    assert folder.available_name("last.pth") == "last-2.pth"
 
 
 def test_pinned_file_does_not_count(tmp_path: Path) -> None:
-    plan = Folder(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
+    plan = CheckpointDirectory(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
 
     assert plan.counted == ("iter_30.pth",)
 
 
 def test_file_is_behind_if_it_is_outdated_or_missing(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    assert folder.is_behind("last.pth")
+    folder = CheckpointDirectory(tmp_path)
+    assert folder.is_stale("last.pth")
     save(folder, "epoch_1.pth", [], "last.pth")
-    assert not folder.is_behind("last.pth")
+    assert not folder.is_stale("last.pth")
     save(folder, "epoch_2.pth", [], None)
-    assert folder.is_behind("last.pth")
-    assert not folder.is_behind("epoch_2.pth")
+    assert folder.is_stale("last.pth")
+    assert not folder.is_stale("epoch_2.pth")
     (tmp_path / "epoch_2.pth").unlink()
-    assert folder.is_behind("epoch_2.pth")
+    assert folder.is_stale("epoch_2.pth")

@@ -63,7 +63,7 @@ class BestRequester(Hook):
     priority = 1
 
     @property
-    def keeps_best_of(self) -> Mapping[str, Any]:
+    def best_metrics(self) -> Mapping[str, Any]:
         return {"accuracy": None}
 
 

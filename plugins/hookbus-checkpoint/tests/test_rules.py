@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hookbus_checkpoint.rules import file_stem, is_better
+from hookbus_checkpoint.rules import get_file_stem, is_better
 
 
 def test_comparison_is_strict() -> None:
@@ -40,4 +40,4 @@ def test_nonfinite_score_is_never_better(score: float, best: float | None) -> No
     ],
 )
 def test_file_stem_of_a_metric_contains_no_path(metric: str, stem: str) -> None:
-    assert file_stem(metric) == stem
+    assert get_file_stem(metric) == stem

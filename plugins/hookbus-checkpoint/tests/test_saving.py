@@ -19,7 +19,7 @@ from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
-from hookbus_checkpoint.saving import tensors_in
+from hookbus_checkpoint.saving import iter_tensors
 from tests.dying import run_in_fork
 
 Scores = {1: 0.5, 2: 0.9, 3: 0.95}
@@ -43,7 +43,7 @@ class FileSizeLimit(Hook):
         self.limit, self.until = limit, until_epoch
 
     def before_epoch(self, run: Run, epoch: int) -> None:
-        run.require("saver").catch_up(run)
+        run.require("checkpoint_saver").wait_for_pending(run)
         unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         limit = self.limit if 1 <= epoch < self.until else unlimited
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited))
@@ -155,6 +155,6 @@ class TestFailedLinks:
 
 def test_tensors_that_share_memory_are_yielded_once() -> None:
     one, other = torch.zeros(4), torch.ones(4)
-    tensors = list(tensors_in({"a": one, "b": [one[1:], (other, {"c": one.view(2, 2)})], "d": "text", "e": None}))
+    tensors = list(iter_tensors({"a": one, "b": [one[1:], (other, {"c": one.view(2, 2)})], "d": "text", "e": None}))
 
     assert sorted(tensor.sum().item() for tensor in tensors) == [0, 4]

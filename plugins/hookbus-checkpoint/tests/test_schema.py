@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from hookbus import Hook
-from hookbus.checkpoints.files import commit, verify
-from hookbus.errors import CheckpointDamaged, HookWarning
+from hookbus.checkpoints.files import atomic_write, verify
+from hookbus.errors import CheckpointCorruptedError, HookWarning
 from hookbus.run import Run
-from hookbus.state import find_newest, read_checkpoint
+from hookbus.state import find_latest_checkpoint, read_checkpoint
 from hookbus.testing import fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 
@@ -104,14 +104,14 @@ class TestHostileCheckpoint:
         )
 
         warning = nullcontext() if has_sidecar else pytest.warns(HookWarning, match="no valid sidecar")
-        with warning, pytest.raises(CheckpointDamaged, match="file cannot be loaded as data"):
+        with warning, pytest.raises(CheckpointCorruptedError, match="file cannot be loaded as data"):
             read_checkpoint(path)
         assert not marker.exists()
 
 
 def save(path: Path, content: Any, *, has_sidecar: bool) -> None:
     if has_sidecar:
-        commit(path, lambda file: torch.save(content, file), 1)
+        atomic_write(path, lambda file: torch.save(content, file), 1)
     else:
         torch.save(content, path)
 
@@ -121,17 +121,17 @@ def test_other_containers_are_rejected_without_executing_code(tmp_path: Path, co
     marker, path = tmp_path / "marker", tmp_path / "x.pth"
     attack = pickle.dumps(CallOnUnpickle(os.system, f"touch {marker}"))
     if container == "plain pickle":
-        commit(path, lambda file: file.write(attack), 1)
+        atomic_write(path, lambda file: file.write(attack), 1)
     elif container == "zip with another pickle":
         torch.save({"a": torch.zeros(1)}, tmp_path / "good.pth")
         with zipfile.ZipFile(tmp_path / "good.pth") as good, zipfile.ZipFile(tmp_path / "bad.zip", "w") as bad:
             for name in good.namelist():
                 bad.writestr(name, attack if name.endswith("data.pkl") else good.read(name))
-        commit(path, lambda file: file.write((tmp_path / "bad.zip").read_bytes()), 1)
+        atomic_write(path, lambda file: file.write((tmp_path / "bad.zip").read_bytes()), 1)
     else:
-        commit(path, lambda file: file.write(f"import os; os.system('touch {marker}')".encode()), 1)
+        atomic_write(path, lambda file: file.write(f"import os; os.system('touch {marker}')".encode()), 1)
 
-    with pytest.raises(CheckpointDamaged, match="file cannot be loaded as data"):
+    with pytest.raises(CheckpointCorruptedError, match="file cannot be loaded as data"):
         read_checkpoint(path)
     assert not marker.exists()
 
@@ -141,12 +141,12 @@ def test_automatic_resume_skips_hostile_checkpoints(tmp_path: Path) -> None:
     save(
         tmp_path / "checkpoints/evil.pth", CallOnUnpickle(os.system, f"touch {tmp_path / 'marker'}"), has_sidecar=False
     )
-    commit(
+    atomic_write(
         tmp_path / "checkpoints/with_sidecar.pth",
         lambda file: torch.save(CallOnUnpickle(os.system, f"touch {tmp_path / 'marker'}"), file),
         99,
     )
-    newest = find_newest(tmp_path / "checkpoints")
+    newest = find_latest_checkpoint(tmp_path / "checkpoints")
 
     assert newest is not None
     assert newest[0].name == "epoch_1.pth"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from hookbus_checkpoint.snapshot import NOWHERE, Snapshot, memory_of
+from hookbus_checkpoint.snapshot import NO_MEMORY, Snapshot, get_memory
 
 
 def serialize(value: Any) -> bytes:
@@ -89,12 +89,12 @@ def test_copy_is_independent_of_the_original() -> None:
 def test_second_copy_allocates_no_memory() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     snapshot = Snapshot()
-    first = {memory_of(tensor) for tensor in snapshot.take(dict(model.state_dict())).values()}
-    assert snapshot.allocated == 2 * (16 + 4) * 4
+    first = {get_memory(tensor) for tensor in snapshot.take(dict(model.state_dict())).values()}
+    assert snapshot.allocated_bytes == 2 * (16 + 4) * 4
 
-    second = {memory_of(tensor) for tensor in snapshot.take(dict(model.state_dict())).values()}
+    second = {get_memory(tensor) for tensor in snapshot.take(dict(model.state_dict())).values()}
     assert second == first
-    assert snapshot.allocated == 2 * (16 + 4) * 4
+    assert snapshot.allocated_bytes == 2 * (16 + 4) * 4
 
 
 def test_unused_memory_is_released() -> None:
@@ -102,7 +102,7 @@ def test_unused_memory_is_released() -> None:
     for length in range(1, 100):
         snapshot.take({"history": torch.zeros(length)})
 
-    assert snapshot.allocated == 99 * 4
+    assert snapshot.allocated_bytes == 99 * 4
 
 
 class TestDeferred:
@@ -142,10 +142,10 @@ class TestDeferred:
         snapshot = Snapshot()
         snapshot.take({"weight": weight}, deferred=[weight])
         snapshot.finish()
-        assert snapshot.stayed()
+        assert snapshot.is_unchanged()
 
         weight.data[0] = torch.nextafter(weight[0], torch.tensor(2.0))
-        assert not snapshot.stayed()
+        assert not snapshot.is_unchanged()
 
     def test_forget_releases_the_originals(self) -> None:
         memory = np.ones(3, dtype=np.float32)
@@ -155,7 +155,7 @@ class TestDeferred:
         del memory, weight
         assert reference() is not None
 
-        snapshot.forget()
+        snapshot.release_originals()
         assert reference() is None
         assert copy["weight"].tolist() == [1, 1, 1]
 
@@ -170,7 +170,7 @@ def test_tensors_without_strided_memory_are_copied_by_value() -> None:
 
 @pytest.mark.parametrize("tensor", [torch.empty(0), torch.eye(2).to_sparse(), torch.tensor([1j]).conj()])
 def test_tensors_without_strided_memory_share_none(tensor: Tensor) -> None:
-    assert memory_of(tensor) == NOWHERE
+    assert get_memory(tensor) == NO_MEMORY
 
 
 def test_copy_of_a_sharded_tensor_is_sharded() -> None:

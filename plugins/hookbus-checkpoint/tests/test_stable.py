@@ -11,8 +11,8 @@ from torch import nn
 
 from hookbus import HookBus
 from hookbus.run import Run
-from hookbus.state import collect
-from hookbus_checkpoint.stable import Stable
+from hookbus.state import build_checkpoint
+from hookbus_checkpoint.stable import StableTensors
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def get_names(values: list[Any], checkpoint: dict[str, Any]) -> list[str]:
 
 
 def test_find_returns_parameters_and_states_without_buffers(run: Run) -> None:
-    checkpoint = collect(run)
+    checkpoint = build_checkpoint(run)
 
-    values = Stable().find(checkpoint, run)
+    values = StableTensors().find(checkpoint, run)
 
     assert get_names(values, checkpoint) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert [value for value in values if isinstance(value, dict)] == [
@@ -45,23 +45,23 @@ def test_find_returns_parameters_and_states_without_buffers(run: Run) -> None:
 
 def test_find_returns_nothing_without_an_optimizer() -> None:
     with HookBus().run(model=nn.Linear(1, 1), iterations=1) as run:
-        assert Stable().find(collect(run), run) == []
+        assert StableTensors().find(build_checkpoint(run), run) == []
 
 
 def test_find_includes_parameters_added_to_the_model(run: Run) -> None:
-    stable = Stable()
-    stable.find(collect(run), run)
+    stable = StableTensors()
+    stable.find(build_checkpoint(run), run)
     assert run.model is not None
     run.model.append(nn.PReLU())
 
-    checkpoint = collect(run)
+    checkpoint = build_checkpoint(run)
 
     assert get_names(stable.find(checkpoint, run), checkpoint)[-1] == "2.weight"
 
 
 def test_change_of_a_weight_is_detected_from_the_save_on(run: Run) -> None:
-    stable = Stable()
-    stable.find(collect(run), run)
+    stable = StableTensors()
+    stable.find(build_checkpoint(run), run)
     stable.watch_weights()
     assert run.model is not None
     with torch.no_grad():
@@ -69,26 +69,26 @@ def test_change_of_a_weight_is_detected_from_the_save_on(run: Run) -> None:
 
     stable.watch_states()
 
-    assert not stable.stayed()
+    assert not stable.is_unchanged()
 
 
 def test_change_of_the_optimizer_state_is_detected_during_the_copy(run: Run) -> None:
-    stable = Stable()
-    stable.find(collect(run), run)
+    stable = StableTensors()
+    stable.find(build_checkpoint(run), run)
     stable.watch_weights()
     stable.watch_states()
     assert run.optimizer is not None
     next(iter(run.optimizer.state.values()))["momentum_buffer"].zero_()
 
-    assert not stable.stayed()
+    assert not stable.is_unchanged()
 
 
 def test_change_of_a_buffer_is_ignored(run: Run) -> None:
-    stable = Stable()
-    stable.find(collect(run), run)
+    stable = StableTensors()
+    stable.find(build_checkpoint(run), run)
     stable.watch_weights()
     stable.watch_states()
     assert run.model is not None
     run.model(torch.ones(4, 2))
 
-    assert stable.stayed()
+    assert stable.is_unchanged()

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from hookbus.errors import ConfigError, MetricError
-from hookbus.metrics import resolve
+from hookbus.metrics import resolve_metric_name
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 
-__all__ = ["BestWeights", "bring_back", "check_saver"]
+__all__ = ["BestWeights", "restore_best_weights", "check_saver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class BestWeights:
     averaged: Mapping[str, Tensor] | None
 
     @classmethod
-    def copied(cls, run: Run) -> BestWeights:
+    def from_run(cls, run: Run) -> BestWeights:
         """Copy the current raw and averaged weights to CPU memory, whichever of the two the model contains."""
         # An averaging hook may still update its averages on another thread.
         run.weights.wait()
@@ -52,19 +52,19 @@ class BestWeights:
             CheckpointError: If the checkpoint cannot be loaded.
         """
         try:
-            path = run.best[resolve(metric, run.best)].path
+            path = run.best[resolve_metric_name(metric, run.best)].path
         except MetricError:
             path = None
         if path is None:
             return None
-        catch_up = getattr(run.get("saver"), "catch_up", None)
+        catch_up = getattr(run.get("checkpoint_saver"), "wait_for_pending", None)
         if catch_up is not None:
             # With `async_save` the file may still be in progress on the writer thread.
             catch_up(run)
         checkpoint = read_checkpoint(path)
         return cls(checkpoint["state_dict"], checkpoint.get("ema_state_dict"))
 
-    def fitting(self, run: Run) -> BestWeights:
+    def adapt_to(self, run: Run) -> BestWeights:
         """Return the weights for a run in which averaging was enabled or disabled after the best score."""
         # Validation evaluates the averaged weights if a hook averages, so these earned the score.
         if run.weights.averaged() is None:
@@ -77,7 +77,7 @@ class BestWeights:
         return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
 
 
-def bring_back(run: Run, weights: BestWeights | None, hook: str, metric: str) -> bool:
+def restore_best_weights(run: Run, weights: BestWeights | None, hook: str, metric: str) -> bool:
     """Load the best weights into the model and log the result.
 
     Args:
@@ -94,7 +94,7 @@ def bring_back(run: Run, weights: BestWeights | None, hook: str, metric: str) ->
     if best is None:
         run.logger.warning("%s: no weights were kept for the best %r; the model keeps its final weights.", hook, metric)
         return False
-    best = best.fitting(run)
+    best = best.adapt_to(run)
     run.weights.load(best.raw, best.averaged)
     run.logger.info("%s: restored the weights of the best %r.", hook, metric)
     return True
@@ -110,7 +110,7 @@ def check_saver(run: Run, hook: str) -> None:
     Raises:
         ConfigError: If no hook writes checkpoints, or the checkpoint hook keeps no best checkpoint.
     """
-    saver = run.get("saver")
+    saver = run.get("checkpoint_saver")
     if saver is None:
         problem, remedy = "requires the checkpoint hook", "Install it (pip install hookbus-checkpoint) and add it"
     # A custom saver without the attribute is assumed to keep the best file.
@@ -123,9 +123,9 @@ def check_saver(run: Run, hook: str) -> None:
 
 
 def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _copied(value) for name, value in weights.items()}
+    return {name: _copy_value(value) for name, value in weights.items()}
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     # The `_extra_state` of a module may be any object, not only a tensor.
     return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value

@@ -7,8 +7,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import infer_rule, undecided
-from hookbus_early_stopping.decision import Decision, Mode
+from hookbus.rules import infer_direction, ambiguous_direction_message
+from hookbus_early_stopping.decision import StoppingRule, Mode
 
 __all__ = ["EarlyStoppingConfig"]
 
@@ -17,7 +17,7 @@ class EarlyStoppingConfig(HookConfig):
     """Monitored metric, stopping criteria, and source of the best weights."""
 
     # The hook only listens to validations, so a frequency of training events would have no effect.
-    no_frequency = "the metric is evaluated at every validation. Set `patience`, or validate less often."
+    frequency_error = "the metric is evaluated at every validation. Set `patience`, or validate less often."
 
     monitor: str = Field(default="val_loss", description="Name of the monitored metric.")
     patience: int = Field(
@@ -55,13 +55,13 @@ class EarlyStoppingConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _known_direction(self) -> Self:
-        if self.mode == "auto" and infer_rule(self.monitor) is None:
-            raise ValueError(f"mode: {undecided(self.monitor, 'set `mode` to min or max')}")
+    def _check_direction(self) -> Self:
+        if self.mode == "auto" and infer_direction(self.monitor) is None:
+            raise ValueError(f"mode: {ambiguous_direction_message(self.monitor, 'set `mode` to min or max')}")
         return self
 
     @model_validator(mode="after")
-    def _thresholds_leave_room(self) -> Self:
+    def _check_thresholds(self) -> Self:
         good, bad = self.stopping_threshold, self.divergence_threshold
         if good is None or bad is None:
             return self
@@ -79,19 +79,19 @@ class EarlyStoppingConfig(HookConfig):
         """Direction of improvement: "min" if lower is better, "max" if higher is better."""
         if self.mode != "auto":
             return self.mode
-        return "min" if infer_rule(self.monitor) == "less" else "max"
+        return "min" if infer_direction(self.monitor) == "less" else "max"
 
     @property
-    def best_weights(self) -> Literal["memory", "file"] | None:
+    def best_weights_source(self) -> Literal["memory", "file"] | None:
         """Source of the best weights, None if they are not restored."""
         source = self.restore_best_weights
         if isinstance(source, bool):
             return "memory" if source else None
         return source
 
-    def decision(self) -> Decision:
+    def build_stopping_rule(self) -> StoppingRule:
         """Create a decision with these settings and no scores."""
-        return Decision(
+        return StoppingRule(
             self.direction,
             patience=self.patience,
             min_delta=self.min_delta,

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["Decision", "Mode"]
+__all__ = ["StoppingRule", "Mode"]
 
 Mode = Literal["min", "max"]
 
 
-class Decision:
+class StoppingRule:
     """Stopping rule: track the best score, and determine after each score whether to stop.
 
     | | `min` | `max` |
@@ -38,7 +38,7 @@ class Decision:
         wait_count: number of consecutive scores without improvement.
     """
 
-    KEPT = ("best_score", "best_epoch", "wait_count", "_last")
+    STATE_ATTRIBUTES = ("best_score", "best_epoch", "wait_count", "_last")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Decision:
         self._sign = -1 if mode == "min" else 1
         self._patience, self._min_delta = max(patience, 1), min_delta
         self._check_finite = check_finite
-        self._good, self._hopeless = stopping_threshold, divergence_threshold
+        self._stopping_threshold, self._divergence_threshold = stopping_threshold, divergence_threshold
         self._baseline = self.best_score = baseline
         self.best_epoch: int | None = None
         self.wait_count = 0
@@ -87,20 +87,24 @@ class Decision:
         # The order matters for NaN and infinity: non-finite first, then divergence, which infinity may also reach.
         if self._check_finite and not math.isfinite(score):
             return f"is not finite, got {score}"
-        if self._hopeless is not None and self._reaches(self._hopeless, score):
-            return f"is {score:.6g} and reached the divergence threshold {self._hopeless:.6g}"
+        if self._divergence_threshold is not None and self._reaches(self._divergence_threshold, score):
+            return f"is {score:.6g} and reached the divergence threshold {self._divergence_threshold:.6g}"
         # An infinite score of the right sign would pass every threshold without being a good result.
-        if self._good is not None and math.isfinite(score) and self._reaches(score, self._good):
-            return f"is {score:.6g} and reached the stopping threshold {self._good:.6g}"
-        return self._impatience() if self.wait_count >= self._patience else None
+        if (
+            self._stopping_threshold is not None
+            and math.isfinite(score)
+            and self._reaches(score, self._stopping_threshold)
+        ):
+            return f"is {score:.6g} and reached the stopping threshold {self._stopping_threshold:.6g}"
+        return self._wait_message() if self.wait_count >= self._patience else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score and its epoch, the number of scores without improvement, and the latest score."""
-        return {name.lstrip("_"): getattr(self, name) for name in self.KEPT}
+        return {name.lstrip("_"): getattr(self, name) for name in self.STATE_ATTRIBUTES}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, except for a baseline without improvement."""
-        for name in self.KEPT:
+        for name in self.STATE_ATTRIBUTES:
             setattr(self, name, state[name.lstrip("_")])
         if self.best_epoch is None:
             # The saved best score is the baseline of the previous run; the configured baseline replaces it.
@@ -116,7 +120,7 @@ class Decision:
         """Whether a score is equal to the threshold or better."""
         return self._sign * score >= self._sign * threshold
 
-    def _impatience(self) -> str:
+    def _wait_message(self) -> str:
         count = "1 validation" if self.wait_count == 1 else f"{self.wait_count} validations"
         # Without a baseline every finite first score is an improvement, so all scores were NaN or infinite.
         if self.best_score is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus import Metrics
 from hookbus.errors import HookWarning, MetricError
-from hookbus.metrics import resolve
+from hookbus.metrics import resolve_metric_name
 from hookbus_early_stopping.decision import Mode
 
 __all__ = ["Monitor"]
@@ -29,11 +29,11 @@ class Monitor:
         self._warned = False
 
     @property
-    def missed(self) -> bool:
+    def is_missing(self) -> bool:
         """Whether validations took place and none of them provided the metric."""
         return self._warned and self._full_name is None
 
-    def score(self, metrics: Metrics) -> float | None:
+    def get_score(self, metrics: Metrics) -> float | None:
         """Return the value of the metric.
 
         Args:
@@ -46,7 +46,7 @@ class Monitor:
             MetricError: If `strict` is True and the metric is missing or ambiguous. The message lists all metrics.
         """
         try:
-            self._full_name = resolve(self._metric, metrics)
+            self._full_name = resolve_metric_name(self._metric, metrics)
         except MetricError as error:
             if self._strict:
                 raise
@@ -54,7 +54,7 @@ class Monitor:
             return None
         return metrics[self._full_name]
 
-    def goes_on_from(self, state: Mapping[str, Any]) -> bool:
+    def matches_state(self, state: Mapping[str, Any]) -> bool:
         """Whether a state belongs to the same metric, under any of its names, and direction; warn if it does not."""
         before, mode = state["full_name"], state["mode"]
         # Matching by lookup accepts a resumed run that configures another spelling, such as `accuracy` for

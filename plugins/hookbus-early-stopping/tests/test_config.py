@@ -83,7 +83,7 @@ def test_config_rejects_thresholds_without_scores_between_them(mode: str, good: 
     ("setting", "source"), [(True, "memory"), ("memory", "memory"), ("file", "file"), (False, None)]
 )
 def test_restore_best_weights_selects_the_source_of_the_weights(setting: bool | str, source: str | None) -> None:
-    assert EarlyStoppingConfig(restore_best_weights=setting).best_weights == source  # type: ignore[arg-type]
+    assert EarlyStoppingConfig(restore_best_weights=setting).best_weights_source == source  # type: ignore[arg-type]
 
 
 def test_hook_is_registered_as_early_stopping() -> None:

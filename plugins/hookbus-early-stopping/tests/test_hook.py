@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError, HookError, HookWarning, MetricError
-from hookbus.run import Best
+from hookbus.run import BestResult
 from hookbus.state import read_checkpoint, write_checkpoint
 from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
@@ -23,7 +23,7 @@ from hookbus_ema import EMAHook
 
 @pytest.mark.parametrize(("strict", "metrics"), [(True, ["val/loss"]), (False, [])])
 def test_strict_hook_requires_its_metric(strict: bool, metrics: list[str]) -> None:
-    assert EarlyStoppingHook(monitor="val/loss", strict=strict).needs_metrics == metrics
+    assert EarlyStoppingHook(monitor="val/loss", strict=strict).required_metrics == metrics
 
 
 class Weight(nn.Module):
@@ -483,11 +483,11 @@ class DelayedSaver(Hook):
         self.path, self.checkpoint = path, dict[str, Any]()
 
     def before_run(self, run: Run) -> None:
-        run.provide("saver", self)
+        run.provide("checkpoint_saver", self)
 
     def after_val(self, run: Run) -> None:
         if run.epochs_done == 1:
-            run.best["val/loss"] = Best(0.5, 1, 1, path=self.path)
+            run.best["val/loss"] = BestResult(0.5, 1, 1, path=self.path)
             run.request_save()
 
     def plan(self, run: Run, requests: Any) -> Path:

@@ -14,7 +14,7 @@ RESULTS = Metrics({"val/a/loss": 0.5, "val/b/loss": 0.25, "val/accuracy": 0.75})
 
 @pytest.mark.parametrize(("metric", "score"), [("val_a_loss", 0.5), ("b/loss", 0.25), ("accuracy", 0.75)])
 def test_monitor_finds_the_metric_by_any_unambiguous_name(metric: str, score: float) -> None:
-    assert Monitor(metric, "max", strict=True).score(RESULTS) == score
+    assert Monitor(metric, "max", strict=True).get_score(RESULTS) == score
 
 
 @pytest.mark.parametrize(
@@ -26,43 +26,43 @@ def test_monitor_finds_the_metric_by_any_unambiguous_name(metric: str, score: fl
 )
 def test_strict_monitor_raises_if_the_metric_is_missing_or_ambiguous(metric: str, message: str) -> None:
     with pytest.raises(MetricError, match=message):
-        Monitor(metric, "max", strict=True).score(RESULTS)
+        Monitor(metric, "max", strict=True).get_score(RESULTS)
 
 
 def test_monitor_warns_once_about_a_missing_metric() -> None:
     monitor = Monitor("f1", "max", strict=False)
-    assert not monitor.missed
+    assert not monitor.is_missing
     with pytest.warns(HookWarning, match=r"metric is missing\. .*'f1'.* Set `monitor`\."):
-        assert monitor.score(RESULTS) is None
+        assert monitor.get_score(RESULTS) is None
     with warnings.catch_warnings(action="error"):
-        assert monitor.score(RESULTS) is None
-    assert monitor.missed
+        assert monitor.get_score(RESULTS) is None
+    assert monitor.is_missing
 
 
 def test_metric_is_no_longer_missed_once_a_validation_provides_it() -> None:
     monitor = Monitor("f1", "max", strict=False)
     with pytest.warns(HookWarning):
-        monitor.score(RESULTS)
-    assert monitor.score(Metrics({"val/f1": 0.5})) == 0.5
-    assert not monitor.missed
+        monitor.get_score(RESULTS)
+    assert monitor.get_score(Metrics({"val/f1": 0.5})) == 0.5
+    assert not monitor.is_missing
 
 
 def test_monitor_does_not_repeat_the_warning_after_a_resume() -> None:
     first, second = Monitor("f1", "max", strict=False), Monitor("f1", "max", strict=False)
     with pytest.warns(HookWarning):
-        first.score(RESULTS)
+        first.get_score(RESULTS)
     second.load_state_dict(first.state_dict())
     with warnings.catch_warnings(action="error"):
-        second.score(RESULTS)
-    assert second.missed
+        second.get_score(RESULTS)
+    assert second.is_missing
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "val_accuracy", "val/accuracy"])
 def test_monitor_accepts_the_state_of_the_same_metric_under_another_name(metric: str) -> None:
     first = Monitor("accuracy", "max", strict=True)
-    first.score(RESULTS)
+    first.get_score(RESULTS)
     with warnings.catch_warnings(action="error"):
-        assert Monitor(metric, "max", strict=True).goes_on_from(first.state_dict())
+        assert Monitor(metric, "max", strict=True).matches_state(first.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_monitor_accepts_the_state_of_the_same_metric_under_another_name(metric:
 )
 def test_monitor_rejects_the_state_of_another_metric_or_direction(metric: str, mode: Mode, message: str) -> None:
     first = Monitor("accuracy", "max", strict=True)
-    first.score(RESULTS)
+    first.get_score(RESULTS)
     with pytest.warns(HookWarning, match=message):
-        assert not Monitor(metric, mode, strict=True).goes_on_from(first.state_dict())
+        assert not Monitor(metric, mode, strict=True).matches_state(first.state_dict())
 
 
 def test_monitor_accepts_a_state_without_a_metric() -> None:
-    assert Monitor("loss", "min", strict=True).goes_on_from(Monitor("f1", "max", strict=True).state_dict())
+    assert Monitor("loss", "min", strict=True).matches_state(Monitor("f1", "max", strict=True).state_dict())

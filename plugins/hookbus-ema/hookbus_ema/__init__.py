@@ -3,6 +3,6 @@
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.hook import EMAHook
-from hookbus_ema.overlap import OverlappedAverage
+from hookbus_ema.overlap import AsyncMovingAverage
 
-__all__ = ["EMAConfig", "EMAHook", "ExponentialMovingAverage", "OverlappedAverage"]
+__all__ = ["EMAConfig", "EMAHook", "ExponentialMovingAverage", "AsyncMovingAverage"]

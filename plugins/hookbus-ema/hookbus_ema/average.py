@@ -58,34 +58,36 @@ class ExponentialMovingAverage:
         if not 0 <= momentum <= 1 or warm_up < 0:
             raise ValueError(f"momentum must be in [0, 1] and warm_up at least 0, got {momentum!r} and {warm_up!r}.")
         self.momentum, self.warm_up, self.steps = momentum, warm_up, 0
-        named = _tensors_of(weights)
+        named = _get_tensors(weights)
         # By identity: tied weights appear under several names but are updated once.
         self._weights = list({id(tensor): tensor for tensor in named.values()}.values())
         index = {id(tensor): i for i, tensor in enumerate(self._weights)}
-        self._places = {name: index[id(tensor)] for name, tensor in named.items()}
-        self._averages = [_average_of(weight, device) for weight in self._weights]
+        self._indices = {name: index[id(tensor)] for name, tensor in named.items()}
+        self._averages = [_init_average(weight, device) for weight in self._weights]
         self._raw: list[Tensor] | None = None
         buffers = {id(buffer) for buffer in weights.buffers()} if isinstance(weights, nn.Module) else set()
-        self._divide(buffers, update_buffers)
+        self._partition(buffers, update_buffers)
 
-    def _divide(self, buffers: set[int], update_buffers: bool) -> None:
+    def _partition(self, buffers: set[int], update_buffers: bool) -> None:
         """Partition the tensors into averaged parameters, averaged buffers, and copied tensors."""
         pairs = list(map(_Pair, self._averages, self._weights))
         copied_buffers = set() if update_buffers else buffers
         averaged = [pair for pair in pairs if _is_floating(pair.weight) and id(pair.weight) not in copied_buffers]
         # Buffers are separate from parameters because an overlapped update must not read them during a forward.
-        self._parameters = _groups(pair for pair in averaged if id(pair.weight) not in buffers)
-        self._buffers = _groups(pair for pair in averaged if id(pair.weight) in buffers)
-        self._copied = [pair for pair in pairs if not _is_floating(pair.weight) or id(pair.weight) in copied_buffers]
+        self._parameter_groups = _build_groups(pair for pair in averaged if id(pair.weight) not in buffers)
+        self._buffer_groups = _build_groups(pair for pair in averaged if id(pair.weight) in buffers)
+        self._copied_pairs = [
+            pair for pair in pairs if not _is_floating(pair.weight) or id(pair.weight) in copied_buffers
+        ]
 
-    def is_of(self, model: nn.Module) -> bool:
+    def averages_model(self, model: nn.Module) -> bool:
         """Whether the averaged tensors are the current tensors of a model, by name and identity."""
-        named = _tensors_of(model)
-        return named.keys() == self._places.keys() and all(
-            self._weights[i] is named[name] for name, i in self._places.items()
+        named = _get_tensors(model)
+        return named.keys() == self._indices.keys() and all(
+            self._weights[i] is named[name] for name, i in self._indices.items()
         )
 
-    def go_on_from(self, other: ExponentialMovingAverage) -> list[str]:
+    def transfer_from(self, other: ExponentialMovingAverage) -> list[str]:
         """Copy the steps of another average, and its averages of the tensors that both average.
 
         Args:
@@ -100,8 +102,8 @@ class ExponentialMovingAverage:
                 if id(weight) in known:
                     average.copy_(known[id(weight)])
         self.steps = other.steps
-        known |= {id(pair.weight): pair.average for pair in self._copied}
-        return sorted(name for name, i in self._places.items() if id(self._weights[i]) not in known)
+        known |= {id(pair.weight): pair.average for pair in self._copied_pairs}
+        return sorted(name for name, i in self._indices.items() if id(self._weights[i]) not in known)
 
     # -- updating --------------------------------------------------------------------------------
 
@@ -128,11 +130,11 @@ class ExponentialMovingAverage:
         self.steps = self.steps + 1 if step is None else step
         alpha = 1 - self.momentum_at(self.steps)
         with torch.no_grad():
-            for average, buffer in self._copied:
+            for average, buffer in self._copied_pairs:
                 average.copy_(buffer)
-            for group in self._buffers:
-                group.move(alpha)
-        self._move(alpha)
+            for group in self._buffer_groups:
+                group.update(alpha)
+        self._update_average(alpha)
 
     def wait(self) -> None:
         """Block until no update is in progress. A no-op here: `update` is synchronous."""
@@ -140,22 +142,22 @@ class ExponentialMovingAverage:
     def close(self) -> None:
         """Release threads; the average remains usable. A no-op here."""
 
-    def _move(self, alpha: float) -> None:
+    def _update_average(self, alpha: float) -> None:
         """Update the averages of the parameters, which do not change before the next optimizer step."""
         with torch.no_grad():
-            for group in self._parameters:
-                group.move(alpha)
+            for group in self._parameter_groups:
+                group.update(alpha)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def averaged(self) -> dict[str, Tensor]:
         """Return the averages under the names of the state dict. Tensors are references, not copies."""
         self.wait()
-        return {name: self._averages[i] for name, i in self._places.items()}
+        return {name: self._averages[i] for name, i in self._indices.items()}
 
     def raw(self) -> dict[str, Tensor] | None:
         """Return the raw weights while the averages are in the model; None while the model contains the raw weights."""
-        return None if self._raw is None else {name: self._raw[i] for name, i in self._places.items()}
+        return None if self._raw is None else {name: self._raw[i] for name, i in self._indices.items()}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -170,18 +172,18 @@ class ExponentialMovingAverage:
         raw = [weight.detach().clone() for weight in self._weights]
         self._raw = raw
         try:
-            self._put(self._averages)
+            self._copy_to_model(self._averages)
             yield
         finally:
-            self._put(raw)
+            self._copy_to_model(raw)
             self._raw = None
 
-    def _put(self, values: list[Tensor]) -> None:
+    def _copy_to_model(self, values: list[Tensor]) -> None:
         # `torch._foreach_copy_` raises on an empty list.
         if not values:
             return
         with torch.no_grad():
-            torch._foreach_copy_([*map(_own_part, self._weights)], [*map(_own_part, values)])
+            torch._foreach_copy_([*map(_to_local, self._weights)], [*map(_to_local, values)])
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class ExponentialMovingAverage:
             )
         with torch.no_grad():
             for name, average in own.items():
-                average.copy_(_spread_like(average, saved[name]))
+                average.copy_(_shard_like(average, saved[name]))
         self.steps = state["steps"]
 
 
@@ -231,45 +233,47 @@ class _Group(NamedTuple):
 
     averages: list[Tensor]
     weights: list[Tensor]
-    staged: list[Tensor] | None
+    staging: list[Tensor] | None
 
-    def move(self, alpha: float) -> None:
+    def update(self, alpha: float) -> None:
         """Interpolate the averages towards the weights: `average += alpha * (weight - average)`."""
         weights = self.weights
-        if self.staged is not None:
-            torch._foreach_copy_(self.staged, self.weights)
-            weights = self.staged
+        if self.staging is not None:
+            torch._foreach_copy_(self.staging, self.weights)
+            weights = self.staging
         torch._foreach_lerp_(self.averages, weights, alpha)
 
 
-def _groups(pairs: Iterable[_Pair]) -> list[_Group]:
+def _build_groups(pairs: Iterable[_Pair]) -> list[_Group]:
     """Group pairs by device and dtype."""
     # Mixed lists fall back to one kernel per tensor in `torch._foreach_*`.
     groups: dict[Any, list[_Pair]] = {}
     for pair in pairs:
-        local = _Pair(_own_part(pair.average), _own_part(pair.weight))
-        groups.setdefault((*_kind(local.average), *_kind(local.weight)), []).append(local)
-    return [_group(group) for group in groups.values()]
+        local = _Pair(_to_local(pair.average), _to_local(pair.weight))
+        groups.setdefault((*_get_device_and_dtype(local.average), *_get_device_and_dtype(local.weight)), []).append(
+            local
+        )
+    return [_build_group(group) for group in groups.values()]
 
 
-def _group(pairs: list[_Pair]) -> _Group:
+def _build_group(pairs: list[_Pair]) -> _Group:
     averages, weights = [pair.average for pair in pairs], [pair.weight for pair in pairs]
-    same = _kind(averages[0]) == _kind(weights[0])
+    same = _get_device_and_dtype(averages[0]) == _get_device_and_dtype(weights[0])
     # Allocated once here, so that an update allocates nothing.
     return _Group(averages, weights, None if same else [torch.empty_like(average) for average in averages])
 
 
-def _kind(tensor: Tensor) -> tuple[torch.device, torch.dtype]:
+def _get_device_and_dtype(tensor: Tensor) -> tuple[torch.device, torch.dtype]:
     return tensor.device, tensor.dtype
 
 
-def _own_part(tensor: Tensor) -> Tensor:
+def _to_local(tensor: Tensor) -> Tensor:
     """Return the local shard of a DTensor, which shares its memory; any other tensor is returned unchanged."""
     to_local = getattr(tensor.detach(), "to_local", None)
     return tensor if to_local is None else to_local()
 
 
-def _spread_like(average: Tensor, value: Tensor) -> Tensor:
+def _shard_like(average: Tensor, value: Tensor) -> Tensor:
     """Shard a full value like its average; a value that is sharded already is returned unchanged."""
     if not hasattr(average, "device_mesh") or hasattr(value, "device_mesh"):
         return value
@@ -285,13 +289,13 @@ def _is_floating(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _average_of(weight: Tensor, device: torch.device | str | None) -> Tensor:
+def _init_average(weight: Tensor, device: torch.device | str | None) -> Tensor:
     """Return an average initialized with a weight, with at least 32 bits if it is floating-point."""
     dtype = torch.promote_types(weight.dtype, torch.float32) if _is_floating(weight) else weight.dtype
     return weight.detach().to(weight.device if device is None else device, dtype, copy=True)
 
 
-def _tensors_of(weights: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _get_tensors(weights: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by name; for a module the parameters and persistent buffers themselves, not detached views."""
     if not isinstance(weights, nn.Module):
         return dict(weights)

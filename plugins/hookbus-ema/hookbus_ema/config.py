@@ -15,7 +15,7 @@ class EMAConfig(HookConfig):
     """Momentum, update interval, initial averages, and device of the moving average."""
 
     # The common key `frequency` counts iterations; an update per N optimizer steps is `interval`.
-    no_frequency = "updates are counted by `interval`. Set `interval: {value}`."
+    frequency_error = "updates are counted by `interval`. Set `interval: {value}`."
 
     momentum: float = Field(
         default=0.9999, ge=0, lt=1, description="Weight of the old average in each update; at least 0.5."
@@ -40,7 +40,7 @@ class EMAConfig(HookConfig):
 
     @field_validator("momentum")
     @classmethod
-    def _is_the_share_of_the_old(cls, value: float) -> float:
+    def _check_momentum(cls, value: float) -> float:
         # A small value is almost always the opposite convention, which would train without any error.
         if value < 0.5:
             raise ValueError(

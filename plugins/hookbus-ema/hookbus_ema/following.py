@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from hookbus import Run
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.overlap import average_of
+from hookbus_ema.overlap import build_average
 
-__all__ = ["followed", "has_shape", "model_of"]
+__all__ = ["sync_with_model", "is_initialized", "get_unwrapped_model"]
 
 
-def followed(
+def sync_with_model(
     average: ExponentialMovingAverage, model: nn.Module, config: EMAConfig, logger: logging.Logger
 ) -> ExponentialMovingAverage:
     """Return an average of the current tensors of a model.
@@ -35,23 +35,23 @@ def followed(
         The same average if the tensors are the same, else a new one. The old one is closed.
     """
     # While the averages are in the model, the raw weights are stored in `average` and would be lost with it.
-    if average.raw() is not None or average.is_of(model):
+    if average.raw() is not None or average.averages_model(model):
         return average
-    old_names, current = average.averaged().keys(), average_of(model, config)
+    old_names, current = average.averaged().keys(), build_average(model, config)
     average.close()
-    added = current.go_on_from(average)
+    added = current.transfer_from(average)
     removed = sorted(old_names - current.averaged().keys())
     if added or removed:
         logger.warning("The parameters of the model changed. Now averaged: %s; no longer averaged: %s.", added, removed)
     return current
 
 
-def model_of(run: Run) -> nn.Module:
+def get_unwrapped_model(run: Run) -> nn.Module:
     """Return the model of a run without its wrappers. The run must have a model."""
     assert run.model is not None
-    return unwrapped(run.model)
+    return unwrap_model(run.model)
 
 
-def has_shape(model: nn.Module) -> bool:
+def is_initialized(model: nn.Module) -> bool:
     """Whether all tensors of a model are initialized; lazy modules initialize theirs in the first forward."""
     return not any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))

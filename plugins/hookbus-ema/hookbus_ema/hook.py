@@ -12,8 +12,8 @@ from hookbus.errors import HookError
 from hookbus.run import Run
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.following import followed, has_shape, model_of
-from hookbus_ema.resume import begin, put_back
+from hookbus_ema.following import sync_with_model, is_initialized, get_unwrapped_model
+from hookbus_ema.resume import start_average, restore_average
 
 __all__ = ["EMAHook"]
 
@@ -36,17 +36,17 @@ class EMAHook(Hook):
         super().__init__(config, **settings)
         self._average: ExponentialMovingAverage | None = None
         # A loaded state, stored until the model is available.
-        self._loaded: dict[str, Any] | None = None
+        self._pending_state: dict[str, Any] | None = None
         # The steps of the run at the start of the average: the warm-up counts from there.
-        self._begun_at = 0
+        self._start_step = 0
 
     @property
     def average(self) -> ExponentialMovingAverage | None:
         """Average of the weights, None before training. `state_dict` and `load_state_dict` save and restore it."""
-        if self._loaded is not None and self._run is not None and self._run.model is not None:
-            state, self._loaded = self._loaded, None
-            self._average = put_back(model_of(self._run), self.config, state, self.name)
-            self._begun_at = state["begun_at"]
+        if self._pending_state is not None and self._run is not None and self._run.model is not None:
+            state, self._pending_state = self._pending_state, None
+            self._average = restore_average(get_unwrapped_model(self._run), self.config, state, self.name)
+            self._start_step = state["begun_at"]
         return self._average
 
     def check(self, run: Run) -> None:
@@ -58,7 +58,7 @@ class EMAHook(Hook):
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""
         if run.iters_done == 0:
             self._average = None
-        elif self._average is not None and not self._average.is_of(model_of(run)):
+        elif self._average is not None and not self._average.averages_model(get_unwrapped_model(run)):
             # A second run continues with a rebuilt model: restore the averages by name instead of by identity.
             self.load_state_dict(self.state_dict())
         run.weights.provide(self)
@@ -67,17 +67,17 @@ class EMAHook(Hook):
     def before_train(self, run: Run) -> None:
         """Start the average at the current weights or at the averages of `resume_from`."""
         # Lazy parameters have no values before the first forward; their average starts at the first optimizer step.
-        if has_shape(model_of(run)):
-            self._started(run)
+        if is_initialized(get_unwrapped_model(run)):
+            self._start(run)
 
     def before_train_epoch(self) -> None:
         """Include tensors that were added to the model since the last epoch."""
-        self._followed()
+        self._sync_with_model()
 
     def before_optimizer_step(self, run: Run) -> None:
         """Wait for an update on another thread, which reads the weights that are about to change."""
         # Starts the average here if a loop takes its first step before it emits any event.
-        self._started(run).wait()
+        self._start(run).wait()
 
     @hookimpl(when=every("interval"))
     def after_optimizer_step(self, run: Run) -> None:
@@ -103,16 +103,16 @@ class EMAHook(Hook):
         """Return the raw weights while the averages are in the model; None while the model contains the raw weights."""
         raw = None if self._average is None else self._average.raw()
         # The average covers tensors only; extra state of modules is read from the model.
-        return raw and {**model_of(self.run).state_dict(), **raw}
+        return raw and {**get_unwrapped_model(self.run).state_dict(), **raw}
 
     def averaged(self) -> dict[str, Tensor] | None:
         """Return the averaged weights by name, None before training. Tensors are references, not copies."""
-        average = self._followed()
+        average = self._sync_with_model()
         return None if average is None else average.averaged()
 
     def applied(self) -> AbstractContextManager[None]:
         """Return a context manager inside which the model contains the averages; a no-op before training."""
-        if (average := self._followed()) is None:
+        if (average := self._sync_with_model()) is None:
             return nullcontext()
         self.run.weights.wait_for_readers()
         return average.applied()
@@ -124,10 +124,10 @@ class EMAHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, the step of the last update, and the step of the run at the start of the average."""
-        if self._loaded is not None:
-            return self._loaded
+        if self._pending_state is not None:
+            return self._pending_state
         state = {"steps": 0, "averaged": {}} if self._average is None else self._average.state_dict()
-        return {**state, "begun_at": self._begun_at}
+        return {**state, "begun_at": self._start_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, as soon as the model is available.
@@ -136,23 +136,23 @@ class EMAHook(Hook):
             CheckpointError: If the averages do not match the model. Raised at the first access to the average.
         """
         # A state from before the first update has no averages; the average then starts at the current weights.
-        self._average, self._loaded = None, state if state["averaged"] else None
+        self._average, self._pending_state = None, state if state["averaged"] else None
 
     # -- helpers ---------------------------------------------------------------------------------
 
-    def _started(self, run: Run) -> ExponentialMovingAverage:
+    def _start(self, run: Run) -> ExponentialMovingAverage:
         average = self.average
         if average is None:
-            average = self._average = begin(model_of(run), self.config, run.logger)
+            average = self._average = start_average(get_unwrapped_model(run), self.config, run.logger)
             # `resume_from` sets the steps of the average, so that the warm-up continues.
-            self._begun_at = run.steps_done - average.steps
+            self._start_step = run.steps_done - average.steps
         return average
 
-    def _followed(self) -> ExponentialMovingAverage | None:
+    def _sync_with_model(self) -> ExponentialMovingAverage | None:
         """Synchronize the average with the current tensors of the model, and return it; None before training."""
         if (average := self.average) is not None:
-            self._average = followed(average, model_of(self.run), self.config, self.run.logger)
+            self._average = sync_with_model(average, get_unwrapped_model(self.run), self.config, self.run.logger)
         return self._average
 
     def _update(self, run: Run) -> None:
-        self._started(run).update(run.steps_done - self._begun_at)
+        self._start(run).update(run.steps_done - self._start_step)

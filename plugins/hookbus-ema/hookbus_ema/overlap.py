@@ -12,10 +12,10 @@ from hookbus.records.copies import current_stream
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 
-__all__ = ["OverlappedAverage", "average_of"]
+__all__ = ["AsyncMovingAverage", "build_average"]
 
 
-class OverlappedAverage(ExponentialMovingAverage):
+class AsyncMovingAverage(ExponentialMovingAverage):
     """Moving average that is updated on another thread during the next forward and backward.
 
     Parameters change in optimizer steps only, so the result is bitwise identical to `ExponentialMovingAverage` if
@@ -45,19 +45,19 @@ class OverlappedAverage(ExponentialMovingAverage):
             if executor is not None:
                 executor.shutdown()
 
-    def _move(self, alpha: float) -> None:
+    def _update_average(self, alpha: float) -> None:
         # Created on the first update, so that an average without updates starts no thread.
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
-        self._future = self._executor.submit(self._move_after, current_stream(), alpha)
+        self._future = self._executor.submit(self._update_on_stream, current_stream(), alpha)
 
-    def _move_after(self, stream: AbstractContextManager[Any], alpha: float) -> None:
+    def _update_on_stream(self, stream: AbstractContextManager[Any], alpha: float) -> None:
         # The current stream is per thread. On the stream of the training, the update runs after the optimizer step.
         with stream:
-            super()._move(alpha)
+            super()._update_average(alpha)
 
 
-def average_of(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
+def build_average(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
     """Create the average of a model according to a configuration."""
-    average_class = OverlappedAverage if config.overlap else ExponentialMovingAverage
+    average_class = AsyncMovingAverage if config.overlap else ExponentialMovingAverage
     return average_class(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))

@@ -13,12 +13,12 @@ from hookbus.errors import CheckpointError
 from hookbus.state import read_checkpoint
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.overlap import average_of
+from hookbus_ema.overlap import build_average
 
-__all__ = ["begin", "put_back", "start_from"]
+__all__ = ["start_average", "restore_average", "load_average"]
 
 
-def begin(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
+def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
     """Create an average that starts at the current weights, or at the averages of `resume_from`.
 
     Args:
@@ -32,13 +32,15 @@ def begin(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> Expone
     Raises:
         CheckpointError: If the `resume_from` checkpoint cannot be loaded or contains no matching averages.
     """
-    average = average_of(model, config)
+    average = build_average(model, config)
     if config.resume_from is not None:
-        start_from(average, Path(config.resume_from), logger)
+        load_average(average, Path(config.resume_from), logger)
     return average
 
 
-def put_back(model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook: str) -> ExponentialMovingAverage:
+def restore_average(
+    model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook: str
+) -> ExponentialMovingAverage:
     """Restore an average for a bit-exact resume.
 
     Args:
@@ -53,7 +55,7 @@ def put_back(model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook
     Raises:
         CheckpointError: If the state belongs to another model.
     """
-    average = average_of(model, config)
+    average = build_average(model, config)
     try:
         average.load_state_dict(state)
     except ValueError as error:
@@ -61,7 +63,7 @@ def put_back(model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook
     return average
 
 
-def start_from(average: ExponentialMovingAverage, path: Path, logger: logging.Logger) -> None:
+def load_average(average: ExponentialMovingAverage, path: Path, logger: logging.Logger) -> None:
     """Load the averages of a checkpoint and their number of steps, which continues the warm-up.
 
     Tensors that are missing on either side, or differ in shape, are skipped and logged.
@@ -85,13 +87,13 @@ def start_from(average: ExponentialMovingAverage, path: Path, logger: logging.Lo
     matching = {name: value for name, value in saved.items() if name in own and own[name].shape == value.shape}
     if not matching:
         raise CheckpointError(f"resume_from: no average in {path} matches the model. Set a checkpoint of this model.")
-    average.load_state_dict({"steps": _steps_in(checkpoint), "averaged": {**own, **matching}})
+    average.load_state_dict({"steps": _get_steps(checkpoint), "averaged": {**own, **matching}})
     skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
     if skipped or missing:
         logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
 
 
-def _steps_in(checkpoint: Mapping[str, Any]) -> int:
+def _get_steps(checkpoint: Mapping[str, Any]) -> int:
     """Return the steps counted by the EMA hook, else the steps of the run; 0 if the checkpoint contains neither."""
     # By type and not by name: users may rename hooks.
     records = checkpoint.get("hooks", {}).values()

@@ -286,11 +286,11 @@ class TestTensors:
     def test_average_identifies_its_model_by_its_tensors(self) -> None:
         model = convolutional()
         average = ExponentialMovingAverage(model)
-        assert average.is_of(model)
-        assert not average.is_of(copy.deepcopy(model))
+        assert average.averages_model(model)
+        assert not average.averages_model(copy.deepcopy(model))
 
         model[3] = nn.Linear(12, 2)
-        assert not average.is_of(model)
+        assert not average.averages_model(model)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_update_allocates_no_memory(self, dtype: torch.dtype) -> None:

@@ -16,8 +16,8 @@ from hookbus.loop import Trainer
 from hookbus.run import Run
 from hookbus.state import read_checkpoint
 from hookbus_checkpoint import CheckpointHook
-from hookbus_ema import EMAConfig, EMAHook, ExponentialMovingAverage, OverlappedAverage
-from hookbus_ema.following import followed, has_shape
+from hookbus_ema import EMAConfig, EMAHook, ExponentialMovingAverage, AsyncMovingAverage
+from hookbus_ema.following import sync_with_model, is_initialized
 
 LOGGER = logging.getLogger("test")
 
@@ -38,7 +38,7 @@ def get_values(average: ExponentialMovingAverage) -> dict[str, float]:
 
 def update_once(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
     """Return an average halfway between the initial weights and 1."""
-    kind = OverlappedAverage if config.overlap else ExponentialMovingAverage
+    kind = AsyncMovingAverage if config.overlap else ExponentialMovingAverage
     average = kind(model, config.momentum, warm_up=config.warm_up)
     fill(model, 1)
     average.update()
@@ -80,11 +80,11 @@ def test_old_tensors_keep_their_averages_and_new_ones_start_at_their_values(
     model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0, overlap=overlap)
     average = update_once(model, config)
     change(model)
-    current = followed(average, model, config, LOGGER)
+    current = sync_with_model(average, model, config, LOGGER)
 
     assert get_values(current) == averages
     assert current.steps == 1
-    assert isinstance(current, OverlappedAverage) == overlap
+    assert isinstance(current, AsyncMovingAverage) == overlap
     assert [text.partition("changed. ")[2] for text in caplog.messages] == [message]
     current.close()
 
@@ -93,7 +93,7 @@ def test_unchanged_model_keeps_its_average_object(caplog: pytest.LogCaptureFixtu
     model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0)
     average = update_once(model, config)
 
-    assert followed(average, model, config, LOGGER) is average
+    assert sync_with_model(average, model, config, LOGGER) is average
     assert not caplog.messages
 
 
@@ -104,7 +104,7 @@ def test_replaced_buffer_is_logged_only_if_it_is_averaged(
     model, config = nn.BatchNorm1d(1), EMAConfig(momentum=0.5, warm_up=0, update_buffers=update_buffers)
     average = ExponentialMovingAverage(model, 0.5, warm_up=0, update_buffers=update_buffers)
     model.running_mean = torch.full((1,), 3.0)
-    current = followed(average, model, config, LOGGER)
+    current = sync_with_model(average, model, config, LOGGER)
 
     assert current.averaged()["running_mean"].item() == 3
     assert len(caplog.messages) == warnings
@@ -115,7 +115,7 @@ def test_average_is_unchanged_while_it_is_in_the_model() -> None:
     average = update_once(model, config)
     with average.applied():
         append_layer(model)
-        assert followed(average, model, config, LOGGER) is average
+        assert sync_with_model(average, model, config, LOGGER) is average
 
 
 class GrowingModel(nn.Module):
@@ -176,9 +176,9 @@ class TestLazyModules:
 
     def test_lazy_modules_have_shapes_after_the_first_forward(self) -> None:
         model = self.build_model()
-        assert not has_shape(model)
+        assert not is_initialized(model)
         model(torch.ones(4, 3))
-        assert has_shape(model)
+        assert is_initialized(model)
 
     def test_average_of_lazy_modules_starts_at_their_first_weights(self) -> None:
         model, hook = self.build_model(), EMAHook(momentum=0.5, warm_up=0)

@@ -37,7 +37,7 @@ class Saver(Hook):
         self.iterations = iterations
 
     def before_run(self, run: Run) -> None:
-        run.provide("saver", self)
+        run.provide("checkpoint_saver", self)
 
     def after_train_iter(self, run: Run) -> None:
         if run.iters_done in self.iterations:

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_ema import ExponentialMovingAverage, OverlappedAverage
+from hookbus_ema import ExponentialMovingAverage, AsyncMovingAverage
 
 
-class Gated(OverlappedAverage):
+class Gated(AsyncMovingAverage):
     """Average whose updates block until the gate is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gate = threading.Event()
 
-    def _move_after(self, *args: Any) -> None:
+    def _update_on_stream(self, *args: Any) -> None:
         self.gate.wait(30)
-        super()._move_after(*args)
+        super()._update_on_stream(*args)
 
 
 def net() -> nn.Sequential:
@@ -47,7 +47,7 @@ def test_overlapped_average_is_bitwise_identical_to_the_synchronous_one(
     update_buffers: bool, dtype: torch.dtype
 ) -> None:
     results = []
-    for kind in (ExponentialMovingAverage, OverlappedAverage):
+    for kind in (ExponentialMovingAverage, AsyncMovingAverage):
         average = kind(model := net().to(dtype), 0.9, update_buffers=update_buffers)
         train(average, model, 20, dtype)
         results.append(average.averaged())
@@ -117,10 +117,10 @@ def test_buffers_are_updated_before_update_returns() -> None:
     assert averaged.averaged()["running_mean"].tolist() == [0.5]
 
 
-@pytest.mark.parametrize("call", [OverlappedAverage.wait, OverlappedAverage.update, OverlappedAverage.averaged])
+@pytest.mark.parametrize("call", [AsyncMovingAverage.wait, AsyncMovingAverage.update, AsyncMovingAverage.averaged])
 def test_exception_of_the_other_thread_is_raised_once_by_the_next_call(call: Callable[[Any], Any]) -> None:
     model = nn.Linear(1, 1)
-    average = OverlappedAverage(model)
+    average = AsyncMovingAverage(model)
     model.weight.data = torch.zeros(7, 7)
     average.update()
     with pytest.raises(RuntimeError, match="shape"):
@@ -131,7 +131,7 @@ def test_exception_of_the_other_thread_is_raised_once_by_the_next_call(call: Cal
 def test_closed_average_has_no_thread_until_the_next_update() -> None:
     results, threads = [], set(threading.enumerate())
     for close_after_training in (False, True):
-        average = OverlappedAverage(model := net(), 0.9)
+        average = AsyncMovingAverage(model := net(), 0.9)
         for _ in range(2):
             train(average, model, 3)
             if close_after_training:
@@ -146,7 +146,7 @@ def test_closed_average_has_no_thread_until_the_next_update() -> None:
 
 def test_close_raises_the_exception_of_the_other_thread_and_ends_it() -> None:
     threads, model = set(threading.enumerate()), nn.Linear(1, 1)
-    average = OverlappedAverage(model)
+    average = AsyncMovingAverage(model)
     model.weight.data = torch.zeros(7, 7)
     average.update()
     with pytest.raises(RuntimeError, match="shape"):
@@ -156,7 +156,7 @@ def test_close_raises_the_exception_of_the_other_thread_and_ends_it() -> None:
 
 def test_model_may_have_multiple_averages() -> None:
     model = net()
-    fast, slow = OverlappedAverage(model, 0.5, warm_up=0), OverlappedAverage(model, 0.99, warm_up=0)
+    fast, slow = AsyncMovingAverage(model, 0.5, warm_up=0), AsyncMovingAverage(model, 0.99, warm_up=0)
     train(fast, model, 3)
     slow.update()
 

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from hookbus_ema import ExponentialMovingAverage
-from hookbus_ema.overlap import OverlappedAverage
+from hookbus_ema.overlap import AsyncMovingAverage
 
-KINDS = [ExponentialMovingAverage, OverlappedAverage]
+KINDS = [ExponentialMovingAverage, AsyncMovingAverage]
 
 
 @pytest.fixture(autouse=True)

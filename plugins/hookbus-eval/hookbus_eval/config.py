@@ -8,19 +8,19 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ImportString, field_validator, model_validator
 
-from hookbus import HookConfig, imported
-from hookbus.rules import Rule, infer_rule, undecided
+from hookbus import HookConfig, resolve_import
+from hookbus.rules import Direction, infer_direction, ambiguous_direction_message
 
 __all__ = ["EvalConfig"]
 
-RUNS_OWN = "val_loader"
+RUN_LOADER = "val_loader"
 
 
 class EvalConfig(HookConfig):
     """Validation schedule, data, metrics, and the metric of the best checkpoint."""
 
     dataloader: Any = Field(
-        default=RUNS_OWN,
+        default=RUN_LOADER,
         description="Validation data: the name of a service, a loader, or a mapping of name to one of these.",
     )
     interval: int = Field(default=1, ge=1, description="Validate every N epochs (or iterations).")
@@ -30,7 +30,7 @@ class EvalConfig(HookConfig):
         default=True, description="Whether the checkpoint hook keeps the best checkpoint by `metric`."
     )
     metric: str = Field(default="accuracy", description="Metric of the best checkpoint.")
-    rule: Rule | None = Field(
+    rule: Direction | None = Field(
         default=None, description="Which value is better; default: inferred from the name of the metric."
     )
     metrics: list[Any] | dict[str, Any] = Field(
@@ -40,7 +40,7 @@ class EvalConfig(HookConfig):
     efficient_test: bool = Field(
         default=False, description="Average functions over batches instead of calling them once with all outputs."
     )
-    test_fn: Annotated[ImportString[Callable[..., Any]] | None, BeforeValidator(imported)] = Field(
+    test_fn: Annotated[ImportString[Callable[..., Any]] | None, BeforeValidator(resolve_import)] = Field(
         default=None, description="Function (model, loader) that replaces the validation and returns results by name."
     )
     dynamic_intervals: list[tuple[int, int]] = Field(
@@ -50,7 +50,7 @@ class EvalConfig(HookConfig):
 
     @field_validator("dataloader")
     @classmethod
-    def _gives_batches(cls, value: Any) -> Any:
+    def _check_dataloader(cls, value: Any) -> Any:
         for loader in value.values() if isinstance(value, Mapping) else (value,):
             # Objects with `__getitem__` alone are iterable as well: Python's sequence protocol.
             if not (isinstance(loader, (str, Iterable)) or hasattr(loader, "__getitem__")):
@@ -68,7 +68,7 @@ class EvalConfig(HookConfig):
 
     @field_validator("dynamic_intervals")
     @classmethod
-    def _ascending(cls, value: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _check_milestones(cls, value: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if any(number < 1 for pair in value for number in pair):
             raise ValueError(f"milestones and intervals must be at least 1, got {value!r}.")
         if any(earlier >= later for (earlier, _), (later, _) in pairwise(value)):
@@ -76,13 +76,13 @@ class EvalConfig(HookConfig):
         return value
 
     @model_validator(mode="after")
-    def _known_direction(self) -> Self:
-        if self.best_metric is not None and self.rule is None and infer_rule(self.metric) is None:
-            raise ValueError(f"rule: {undecided(self.metric, 'set `rule` to greater or less')}")
+    def _check_direction(self) -> Self:
+        if self.best_metric is not None and self.rule is None and infer_direction(self.metric) is None:
+            raise ValueError(f"rule: {ambiguous_direction_message(self.metric, 'set `rule` to greater or less')}")
         return self
 
     @model_validator(mode="after")
-    def _measured_by_one(self) -> Self:
+    def _check_test_fn(self) -> Self:
         if self.test_fn is not None and self.metrics:
             raise ValueError("metrics: has no effect together with `test_fn`. Remove `metrics` or `test_fn`.")
         return self
@@ -95,7 +95,7 @@ class EvalConfig(HookConfig):
         return self.metric if self.save_best and configured else None
 
     @property
-    def brings_validation(self) -> bool:
+    def replaces_validation(self) -> bool:
         """Whether the hook replaces the validation of the run."""
-        is_runs_own = isinstance(self.dataloader, str) and self.dataloader == RUNS_OWN
+        is_runs_own = isinstance(self.dataloader, str) and self.dataloader == RUN_LOADER
         return not is_runs_own or bool(self.metrics) or self.test_fn is not None

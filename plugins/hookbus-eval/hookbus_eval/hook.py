@@ -7,11 +7,11 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus.points import Unit
-from hookbus.rules import Rule
+from hookbus.rules import Direction
 from hookbus.when import Schedule, every
 from hookbus_eval.config import EvalConfig
-from hookbus_eval.own import OwnValidation
-from hookbus_eval.stages import validations_due
+from hookbus_eval.own import CustomValidation
+from hookbus_eval.stages import build_validation_schedule
 
 __all__ = ["DistEvalHook", "EvalHook"]
 
@@ -32,44 +32,44 @@ class EvalHook(Hook):
         super().__init__(config, **settings)
         # The common key `frequency` counts in the same unit as `interval`.
         self.unit = "epoch" if self.config.by_epoch else "iter"
-        self._own = OwnValidation(self.config, self.name) if self.config.brings_validation else None
+        self._validation = CustomValidation(self.config, self.name) if self.config.replaces_validation else None
 
     @property
-    def validates_with(self) -> Callable[[Run], None] | None:
+    def validation_fn(self) -> Callable[[Run], None] | None:
         """Validation that replaces the one of the run, None if the settings do not replace it."""
-        return self._own
+        return self._validation
 
     @property
-    def keeps_best_of(self) -> Mapping[str, Rule | None]:
+    def best_metrics(self) -> Mapping[str, Direction | None]:
         """Metric whose best checkpoint is requested, with its direction; empty if none was configured."""
         metric = self.config.best_metric
         return {} if metric is None else {metric: self.config.rule}
 
     def before_train(self, run: Run) -> None:
         """Check data and checkpoint hook, and request the validation before training."""
-        if self._own is not None:
+        if self._validation is not None:
             # Resolves the names of services now, so that a misspelled name fails before any epoch was trained.
-            self._own.loaders(run)
-        self._see_who_keeps_the_best(run)
+            self._validation.get_loaders(run)
+        self._warn_if_best_is_not_kept(run)
         # Not after a resume: this validation only checks the start of a new run.
         if self.config.before_train and run.iters_done == 0:
             run.request_validation("before training")
 
-    @hookimpl(when=lambda config: _schedule(config, "epoch"))
+    @hookimpl(when=lambda config: _build_schedule(config, "epoch"))
     def after_train_epoch(self, run: Run) -> None:
         """Request a validation after this epoch."""
         # The schedule covers `by_epoch` already, but the common key `when` replaces the schedules of both listeners.
         if self.config.by_epoch:
             run.request_validation(f"epoch {run.epochs_done}")
 
-    @hookimpl(when=lambda config: _schedule(config, "iter"))
+    @hookimpl(when=lambda config: _build_schedule(config, "iter"))
     def after_train_iter(self, run: Run) -> None:
         """Request a validation after this iteration."""
         if not self.config.by_epoch:
             run.request_validation(f"iteration {run.iters_done}")
 
-    def _see_who_keeps_the_best(self, run: Run) -> None:
-        metric, saver = self.config.best_metric, run.get("saver")
+    def _warn_if_best_is_not_kept(self, run: Run) -> None:
+        metric, saver = self.config.best_metric, run.get("checkpoint_saver")
         # A custom saver without the attribute `keeps_best` is assumed to keep the best checkpoint.
         if metric is None or getattr(saver, "keeps_best", saver is not None):
             return
@@ -81,8 +81,8 @@ class DistEvalHook(EvalHook):
     """Alias of `EvalHook` for distributed training: both evaluate each sample once, whatever the world size."""
 
 
-def _schedule(config: EvalConfig, unit: Unit) -> Schedule:
+def _build_schedule(config: EvalConfig, unit: Unit) -> Schedule:
     # The unit is a setting, but listeners are bound to a point: one of the two never becomes due.
     if config.by_epoch != (unit == "epoch"):
         return every(None, unit=unit)
-    return validations_due(config.interval, config.start, config.dynamic_intervals, unit)
+    return build_validation_schedule(config.interval, config.start, config.dynamic_intervals, unit)

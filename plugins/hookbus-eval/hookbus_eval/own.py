@@ -9,14 +9,14 @@ import torch
 
 from hookbus import Run
 from hookbus.errors import HookError
-from hookbus.training.evaluation import judge, named_loaders
-from hookbus.training.scores import scores_from
+from hookbus.training.evaluation import evaluate, named_loaders
+from hookbus.training.scores import build_metrics
 from hookbus_eval.config import EvalConfig
 
-__all__ = ["OwnValidation"]
+__all__ = ["CustomValidation"]
 
 
-class OwnValidation:
+class CustomValidation:
     """Validation with the data, metrics and function of a configuration.
 
     Args:
@@ -26,7 +26,7 @@ class OwnValidation:
 
     def __init__(self, config: EvalConfig, owner: str) -> None:
         self._config, self._owner = config, owner
-        self._scores = scores_from(config.metrics, streaming=config.efficient_test)
+        self._metrics = build_metrics(config.metrics, streaming=config.efficient_test)
 
     def __call__(self, run: Run) -> None:
         """Validate the model and emit the validation events.
@@ -41,13 +41,13 @@ class OwnValidation:
             HookError: If no `val_step` is registered, or `test_fn` does not return a mapping.
             LoopError: If a loader yields no batch, or a metric cannot be computed.
         """
-        loaders = self.loaders(run)
+        loaders = self.get_loaders(run)
         if self._config.test_fn is not None:
-            self._by_function(run, loaders)
+            self._run_test_fn(run, loaders)
         else:
-            self._by_steps(run, loaders)
+            self._run_val_steps(run, loaders)
 
-    def loaders(self, run: Run) -> Any:
+    def get_loaders(self, run: Run) -> Any:
         """Return the validation data.
 
         Args:
@@ -59,24 +59,24 @@ class OwnValidation:
         Raises:
             ServiceError: If the run has no service of the configured name.
         """
-        return self._found(run, self._config.dataloader)
+        return self._resolve_loaders(run, self._config.dataloader)
 
-    def _found(self, run: Run, dataloader: Any) -> Any:
+    def _resolve_loaders(self, run: Run, dataloader: Any) -> Any:
         if isinstance(dataloader, Mapping):
-            return {name: self._found(run, loader) for name, loader in dataloader.items()}
+            return {name: self._resolve_loaders(run, loader) for name, loader in dataloader.items()}
         return run.require(dataloader) if isinstance(dataloader, str) else dataloader
 
-    def _by_steps(self, run: Run, loaders: Any) -> None:
+    def _run_val_steps(self, run: Run, loaders: Any) -> None:
         if "val_step" not in run.bus.table.steps:
             raise HookError(
                 f"hook {self._owner!r}: no `val_step` is registered to evaluate a batch of the configured data. Call "
                 '`bus.action("val_step", step)`, or set `test_fn`.'
             )
         # Metrics of this configuration are added to those of the Trainer, and replace metrics of the same name.
-        own = {} if run.trainer is None else run.trainer.scores
-        judge(run, "val", loaders, {**own, **self._scores}, _device_of(run))
+        own = {} if run.trainer is None else run.trainer.eval_metrics
+        evaluate(run, "val", loaders, {**own, **self._metrics}, _get_device(run))
 
-    def _by_function(self, run: Run, loaders: Any) -> None:
+    def _run_test_fn(self, run: Run, loaders: Any) -> None:
         assert self._config.test_fn is not None
         for name, loader in named_loaders(loaders):
             run.bus.fire("before_val_epoch", dataloader_name=name)
@@ -89,7 +89,7 @@ class OwnValidation:
             run.bus.fire("after_val_epoch", metrics=results, dataloader_name=name)
 
 
-def _device_of(run: Run) -> torch.device:
+def _get_device(run: Run) -> torch.device:
     """Return the device of the run, or of the model if the run has none."""
     if run.device is not None:
         return torch.device(run.device)

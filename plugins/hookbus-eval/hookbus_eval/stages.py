@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hookbus.points import Unit
 from hookbus.when import Schedule, between, every
 
-__all__ = ["validations_due"]
+__all__ = ["build_validation_schedule"]
 
 
-def validations_due(interval: int, start: int, changes: Sequence[tuple[int, int]], unit: Unit) -> Schedule:
+def build_validation_schedule(interval: int, start: int, changes: Sequence[tuple[int, int]], unit: Unit) -> Schedule:
     """Build the schedule of the validations.
 
     A number of completed units `n` is due if `n >= start` and `n - start` is a multiple of the interval in effect.
@@ -26,16 +26,16 @@ def validations_due(interval: int, start: int, changes: Sequence[tuple[int, int]
     """
     stages = [(1, interval), *changes]
     ends = [milestone - 1 for milestone, _ in changes]
-    due = _stage(*stages[-1], start, unit)
+    due = _build_stage(*stages[-1], start, unit)
     # `ends` is one shorter: the last stage is unbounded and was handled above.
     for (first, stage_interval), end in zip(stages, ends, strict=False):
         # A milestone of 1 leaves the initial stage empty, and `between` requires a non-empty range.
         if first <= end:
-            due = due | (_stage(first, stage_interval, start, unit) & between(first, end, unit=unit))
+            due = due | (_build_stage(first, stage_interval, start, unit) & between(first, end, unit=unit))
     return due
 
 
-def _stage(first: int, interval: int, start: int, unit: Unit) -> Schedule:
+def _build_stage(first: int, interval: int, start: int, unit: Unit) -> Schedule:
     earliest = max(first, start)
     # `every` counts from its start, but all stages count from the common `start`: align to the next multiple.
     return every(interval, start=earliest + (start - earliest) % interval, unit=unit)

@@ -86,8 +86,8 @@ def test_best_checkpoint_is_requested_only_if_configured(settings: dict[str, Any
 )
 def test_validation_of_the_run_is_replaced_only_if_configured(settings: dict[str, Any], replaced: bool) -> None:
     hook = EvalHook(settings)
-    assert hook.config.brings_validation is replaced
-    assert (hook.validates_with is not None) is replaced
+    assert hook.config.replaces_validation is replaced
+    assert (hook.validation_fn is not None) is replaced
 
 
 def test_test_fn_may_be_an_import_string() -> None:

@@ -259,6 +259,6 @@ def test_distributed_hook_emits_the_same_events_in_a_single_process() -> None:
     def events(kind: type[Hook]) -> list[str]:
         bus = RecordingBus([kind(interval=2, by_epoch=False, before_train=True)])
         fake_training(bus=bus, scores=lambda epoch: {"accuracy": 0.5})
-        return bus.fired
+        return bus.emitted_points
 
     assert events(EvalHook) == events(DistEvalHook)

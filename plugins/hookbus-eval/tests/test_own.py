@@ -90,11 +90,11 @@ def test_results_of_multiple_datasets_have_the_name_of_the_dataset() -> None:
         "val/b/loss": 2.0,
         "val/b/largest": 3.0,
     }
-    assert [arguments["dataloader_name"] for arguments in bus.arguments("after_val_epoch")] == ["a", "b"]
+    assert [arguments["dataloader_name"] for arguments in bus.get_arguments("after_val_epoch")] == ["a", "b"]
 
 
 def test_validation_emits_each_event_once() -> None:
-    fired = [point for point in validate(EvalHook(dataloader=BATCHES)).fired if "_val" in point]
+    fired = [point for point in validate(EvalHook(dataloader=BATCHES)).emitted_points if "_val" in point]
     iteration = ["before_val_iter", "after_val_iter"]
     assert fired == ["before_val", "before_val_epoch", *iteration, *iteration, "after_val_epoch", "after_val"]
 
@@ -112,7 +112,12 @@ class TestTestFn:
         assert bus.current.metrics.results == {"val/a/score": 2.0, "val/b/score": 1.0}
         assert calls == [(False, False, BATCHES), (False, False, BATCHES[:1])]
         epochs = ["before_val_epoch", "after_val_epoch"]
-        assert [point for point in bus.fired if "_val" in point] == ["before_val", *epochs, *epochs, "after_val"]
+        assert [point for point in bus.emitted_points if "_val" in point] == [
+            "before_val",
+            *epochs,
+            *epochs,
+            "after_val",
+        ]
 
     def test_test_fn_receives_the_loader_of_the_run(self) -> None:
         hook = EvalHook(test_fn=lambda model, loader: {"batches": len(loader)})
@@ -145,7 +150,7 @@ def test_unknown_loader_name_is_reported_before_training(dataloader: Any) -> Non
     bus: Any = RecordingBus([EvalHook(dataloader=dataloader)])
     with pytest.raises(ServiceError, match="no service 'vall_loader'"):
         fake_training(bus=bus, val_loader=BATCHES)
-    assert "before_train_iter" not in bus.fired
+    assert "before_train_iter" not in bus.emitted_points
 
 
 @pytest.mark.parametrize("empty", [{}, []])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from hookbus.points import Unit
-from hookbus_eval.stages import validations_due
+from hookbus_eval.stages import build_validation_schedule
 
 
 class Number:
@@ -30,7 +30,7 @@ class Number:
 
 
 def get_due_numbers(interval: int, start: int, changes: list[tuple[int, int]], until: int) -> list[int]:
-    schedule = validations_due(interval, start, changes, "epoch")
+    schedule = build_validation_schedule(interval, start, changes, "epoch")
     return [number for number in range(1, until + 1) if schedule.due(Number(number))]
 
 
@@ -77,13 +77,13 @@ def test_schedule_matches_the_definition_for_each_number(
 
 @hypothesis.given(st.integers(1, 7), st.integers(0, 12), CHANGES)
 def test_no_number_is_due_before_the_following_one(interval: int, start: int, changes: list[tuple[int, int]]) -> None:
-    schedule = validations_due(interval, start, changes, "iter")
+    schedule = build_validation_schedule(interval, start, changes, "iter")
     expected = get_due_numbers(interval, start, changes, 40)
     for number in range(41):
-        following = schedule.following(number, None)
+        following = schedule.next_due(number, None)
         assert not [due for due in expected if number < due < following]
 
 
 @pytest.mark.parametrize("unit", get_args(Unit))
 def test_schedule_counts_in_its_unit(unit: Unit) -> None:
-    assert validations_due(2, 1, [(5, 1)], unit).units() == {unit}
+    assert build_validation_schedule(2, 1, [(5, 1)], unit).units() == {unit}

@@ -27,7 +27,7 @@ class GradientFlowConfig(HookConfig):
 
     @field_validator("when")
     @classmethod
-    def _is_counted(cls, value: object) -> object:
+    def _reject_when(cls, value: object) -> object:
         if value is not None:
             raise ValueError("gradients are read at multiple points of an optimizer step. Set `frequency` instead.")
         return value

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Gradient", "Reading", "measure", "scale_of"]
+__all__ = ["Gradient", "GradientStats", "compute_gradient_stats", "get_loss_scale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GradientStats:
     """Statistics of the gradients of a model, on the device.
 
     Attributes:
@@ -50,12 +50,12 @@ class Reading:
     names: list[str]
     missing: list[str]
     sizes: list[int]
-    order: list[int]
-    numbers: Tensor | None
+    row_indices: list[int]
+    norms: Tensor | None
 
-    def take(self) -> list[Gradient]:
+    def to_host(self) -> list[Gradient]:
         """Copy the statistics to the host, which synchronizes the device."""
-        rows = dict(zip(self.order, [] if self.numbers is None else self.numbers.tolist(), strict=True))
+        rows = dict(zip(self.row_indices, [] if self.norms is None else self.norms.tolist(), strict=True))
         return [
             Gradient(name, rows[i][0] / size, rows[i][1], rows[i][2])
             for i, (name, size) in enumerate(zip(self.names, self.sizes, strict=True))
@@ -63,7 +63,7 @@ class Reading:
 
 
 @torch.no_grad()
-def measure(parameters: Mapping[str, Tensor], scale: Tensor | None = None) -> Reading:
+def compute_gradient_stats(parameters: Mapping[str, Tensor], scale: Tensor | None = None) -> GradientStats:
     """Compute the statistics of the gradients without synchronizing the device.
 
     Args:
@@ -73,16 +73,16 @@ def measure(parameters: Mapping[str, Tensor], scale: Tensor | None = None) -> Re
     trainable = {
         name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.numel()
     }
-    by_name = {name: _dense(parameter.grad) for name, parameter in trainable.items() if parameter.grad is not None}
+    by_name = {name: _to_dense(parameter.grad) for name, parameter in trainable.items() if parameter.grad is not None}
     missing = [name for name in trainable if name not in by_name]
     # The size of the parameter, not of the gradient: a sparse gradient has fewer values.
     sizes = [trainable[name].numel() for name in by_name]
-    gradients, groups = list(by_name.values()), _by_kind(by_name.values())
-    numbers = _numbers([[gradients[i] for i in group] for group in groups], scale) if groups else None
-    return Reading(list(by_name), missing, sizes, [i for group in groups for i in group], numbers)
+    gradients, groups = list(by_name.values()), _group_by_dtype(by_name.values())
+    numbers = _compute_norms([[gradients[i] for i in group] for group in groups], scale) if groups else None
+    return GradientStats(list(by_name), missing, sizes, [i for group in groups for i in group], numbers)
 
 
-def scale_of(scaler: Any, parameters: Mapping[str, Tensor]) -> Tensor | None:
+def get_loss_scale(scaler: Any, parameters: Mapping[str, Tensor]) -> Tensor | None:
     """Return the loss scale of a gradient scaler as a scalar tensor on the device of the first parameter.
 
     Args:
@@ -99,14 +99,14 @@ def scale_of(scaler: Any, parameters: Mapping[str, Tensor]) -> Tensor | None:
     return scaled
 
 
-def _dense(gradient: Tensor) -> Tensor:
+def _to_dense(gradient: Tensor) -> Tensor:
     """Return the values of a gradient as a real dense tensor with the same norms."""
     # Implicit zeros of a sparse gradient change none of the norms; duplicate indices do, hence `coalesce`.
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return values.abs() if values.is_complex() else values
 
 
-def _by_kind(gradients: Iterable[Tensor]) -> list[list[int]]:
+def _group_by_dtype(gradients: Iterable[Tensor]) -> list[list[int]]:
     """Return the indices of the gradients, grouped by device and dtype."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, gradient in enumerate(gradients):
@@ -114,19 +114,19 @@ def _by_kind(gradients: Iterable[Tensor]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _numbers(groups: Sequence[list[Tensor]], scale: Tensor | None) -> Tensor:
+def _compute_norms(groups: Sequence[list[Tensor]], scale: Tensor | None) -> Tensor:
     """Return the norms of all groups, of shape (number of gradients, 3), on the device of the first gradient."""
     device = groups[0][0].device
-    numbers = torch.cat([_on(device, _of_group(group)) for group in groups])
-    return numbers if scale is None else numbers / _on(device, scale)
+    numbers = torch.cat([_to_device(device, _compute_group_norms(group)) for group in groups])
+    return numbers if scale is None else numbers / _to_device(device, scale)
 
 
-def _on(device: torch.device, value: Tensor) -> Tensor:
+def _to_device(device: torch.device, value: Tensor) -> Tensor:
     """Return the tensor on a device; the parameters of a model can be on multiple devices."""
     return value if value.device == device else value.to(device)
 
 
-def _of_group(gradients: list[Tensor]) -> Tensor:
+def _compute_group_norms(gradients: list[Tensor]) -> Tensor:
     """Return the norms of order 1, infinity and 2, of shape (number of gradients, 3), in at least float32."""
     # With `_foreach_norm` (torch 2.13) the number of kernels does not depend on the number of parameters. One call per
     # order: torch has no call for multiple orders, and computing the absolute values of all gradients first would need

@@ -11,9 +11,9 @@ from typing import Literal
 
 from hookbus_gradient_flow.flow import Gradient
 
-__all__ = ["EXPLODING", "VANISHING", "Complaints", "Kind", "ailing", "sentence"]
+__all__ = ["EXPLODING", "VANISHING", "ProblemReporter", "ProblemType", "find_problems", "format_problem"]
 
-Kind = Literal["missing", "not finite", "vanishing", "exploding"]
+ProblemType = Literal["missing", "not finite", "vanishing", "exploding"]
 
 VANISHING = 1e-8
 """Gradients whose absolute values are all below this value are vanishing: they barely change their parameter."""
@@ -21,10 +21,10 @@ VANISHING = 1e-8
 EXPLODING = 1e3
 """Gradients whose L2 norm is above this value are exploding: without clipping, a step corrupts their parameter."""
 
-SHOWN = 5
+MAX_NAMES = 5
 """Maximum number of names in a message."""
 
-WORDS: dict[Kind, tuple[str, str]] = {
+MESSAGES: dict[ProblemType, tuple[str, str]] = {
     "missing": (
         "{have} no gradient",
         "The loss does not depend on {them}. Use {them}, freeze {them}, or remove {them}",
@@ -43,12 +43,12 @@ WORDS: dict[Kind, tuple[str, str]] = {
     ),
 }
 """Problem and remedy by type of problem."""
-NOTHING = "all selected parameters are frozen (`requires_grad=False`). Unfreeze them, or change `targets`."
-ONE = {"have": "has", "them": "it", "their": "its", "Their": "Its"}
-SEVERAL = {word: word for word in ONE}
+ALL_FROZEN_MESSAGE = "all selected parameters are frozen (`requires_grad=False`). Unfreeze them, or change `targets`."
+SINGULAR = {"have": "has", "them": "it", "their": "its", "Their": "Its"}
+PLURAL = {word: word for word in SINGULAR}
 
 
-def ailing(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict[Kind, dict[str, float]]:
+def find_problems(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict[ProblemType, dict[str, float]]:
     """Return the parameters with abnormal gradients by type of problem.
 
     Args:
@@ -59,17 +59,17 @@ def ailing(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict[Kind, 
         L2 norms by parameter name, by type of problem; the norm of a missing gradient is NaN. Types without a parameter
         are omitted.
     """
-    problems: dict[Kind, dict[str, float]] = {}
+    problems: dict[ProblemType, dict[str, float]] = {}
     for name in missing:
         problems.setdefault("missing", {})[name] = math.nan
     for gradient in gradients:
-        kind = _kind(gradient)
+        kind = _classify(gradient)
         if kind is not None:
             problems.setdefault(kind, {})[gradient.name] = gradient.l2
     return problems
 
 
-def sentence(kind: Kind, norms: dict[str, float], step: int) -> str:
+def format_problem(problem_type: ProblemType, norms: dict[str, float], step: int) -> str:
     """Format the message of a problem: the number and names of the parameters, and the remedy.
 
     Args:
@@ -77,19 +77,19 @@ def sentence(kind: Kind, norms: dict[str, float], step: int) -> str:
         norms: L2 norms by parameter name.
         step: Number of optimizer steps.
     """
-    problem, advice = (text.format(**(ONE if len(norms) == 1 else SEVERAL)) for text in WORDS[kind])
+    problem, advice = (text.format(**(SINGULAR if len(norms) == 1 else PLURAL)) for text in MESSAGES[problem_type])
     number = "1 parameter" if len(norms) == 1 else f"{len(norms)} parameters"
-    return f"step {step}: {number} {problem}: {_listed(kind, norms)}. {advice}."
+    return f"step {step}: {number} {problem}: {_format_names(problem_type, norms)}. {advice}."
 
 
-class Complaints:
+class ProblemReporter:
     """Reporter of gradient problems that the previous measurement did not have."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[Kind, str]] = set()
-        self._was_empty = False
+        self._reported: set[tuple[ProblemType, str]] = set()
+        self._was_frozen = False
 
-    def about(self, gradients: Sequence[Gradient], missing: Sequence[str], step: int) -> list[str]:
+    def update(self, gradients: Sequence[Gradient], missing: Sequence[str], step: int) -> list[str]:
         """Return a message for each type of problem with new parameters, and one if all parameters are frozen.
 
         Args:
@@ -97,19 +97,19 @@ class Complaints:
             missing: Names of the parameters without a gradient.
             step: Number of optimizer steps.
         """
-        problems = ailing(gradients, missing)
+        problems = find_problems(gradients, missing)
         new = {
-            kind: {name: norm for name, norm in norms.items() if (kind, name) not in self._said}
+            kind: {name: norm for name, norm in norms.items() if (kind, name) not in self._reported}
             for kind, norms in problems.items()
         }
         # Replaced, not extended: a problem that disappears and returns is reported again.
-        self._said = {(kind, name) for kind, norms in problems.items() for name in norms}
-        was_empty, self._was_empty = self._was_empty, not gradients and not missing
-        all_frozen = [f"step {step}: {NOTHING}"] if self._was_empty and not was_empty else []
-        return all_frozen + [sentence(kind, norms, step) for kind, norms in new.items() if norms]
+        self._reported = {(kind, name) for kind, norms in problems.items() for name in norms}
+        was_empty, self._was_frozen = self._was_frozen, not gradients and not missing
+        all_frozen = [f"step {step}: {ALL_FROZEN_MESSAGE}"] if self._was_frozen and not was_empty else []
+        return all_frozen + [format_problem(kind, norms, step) for kind, norms in new.items() if norms]
 
 
-def _kind(gradient: Gradient) -> Kind | None:
+def _classify(gradient: Gradient) -> ProblemType | None:
     if not math.isfinite(gradient.max):
         return "not finite"
     if gradient.max < VANISHING:
@@ -117,10 +117,10 @@ def _kind(gradient: Gradient) -> Kind | None:
     return "exploding" if gradient.l2 > EXPLODING else None
 
 
-def _listed(kind: Kind, norms: dict[str, float]) -> str:
+def _format_names(kind: ProblemType, norms: dict[str, float]) -> str:
     shown: Sequence[str] = [
         f"{name} ({norm:.2g})" if kind in ("vanishing", "exploding") else name
-        for name, norm in list(norms.items())[:SHOWN]
+        for name, norm in list(norms.items())[:MAX_NAMES]
     ]
     more = len(norms) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

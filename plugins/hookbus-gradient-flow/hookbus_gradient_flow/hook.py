@@ -11,16 +11,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
-from hookbus.checkpoints.files import commit
-from hookbus.errors import ConfigError, HookError, did_you_mean
-from hookbus.model.layouts import layout_of
-from hookbus.model.wrappers import unwrapped
-from hookbus.pictures import pictures_directory
-from hookbus_gradient_flow.chart import draw
+from hookbus.checkpoints.files import atomic_write
+from hookbus.errors import ConfigError, HookError, suggest_names
+from hookbus.model.layouts import sharding_of
+from hookbus.model.wrappers import unwrap_model
+from hookbus.pictures import image_directory
+from hookbus_gradient_flow.chart import render_chart
 from hookbus_gradient_flow.config import GradientFlowConfig
-from hookbus_gradient_flow.flow import Gradient, Reading, measure, scale_of
-from hookbus_gradient_flow.health import Complaints
-from hookbus_gradient_flow.targets import chosen_of, paths_of, resolve
+from hookbus_gradient_flow.flow import Gradient, GradientStats, compute_gradient_stats, get_loss_scale
+from hookbus_gradient_flow.health import ProblemReporter
+from hookbus_gradient_flow.targets import select_parameters, list_paths, match_targets
 
 __all__ = ["GradientFlowHook"]
 
@@ -44,9 +44,9 @@ class GradientFlowHook(Hook):
         super().__init__(config, **settings)
         self._parameters: dict[str, Tensor] = {}
         self._directory: Path | None = None
-        self._reading: Reading | None = None
-        self._read_at = -1
-        self._complaints = Complaints()
+        self._stats: GradientStats | None = None
+        self._measured_iter = -1
+        self._problem_reporter = ProblemReporter()
 
     def check(self, run: Run) -> None:
         """Check that each target matches a parameter.
@@ -57,11 +57,11 @@ class GradientFlowHook(Hook):
         """
         if run.model is None:
             raise HookError("the run has no model to measure gradients of. Pass `model=` to the run.")
-        parameters = _parameters_of(run.model)
-        _, unknown = resolve(parameters, self.config.targets)
+        parameters = _get_parameters(run.model)
+        _, unknown = match_targets(parameters, self.config.targets)
         if unknown:
             raise ConfigError(
-                f"`targets`: {target!r} matches no parameter of the model.{did_you_mean(target, paths_of(parameters))}"
+                f"`targets`: {target!r} matches no parameter of the model.{suggest_names(target, list_paths(parameters))}"
                 for target in unknown
             )
 
@@ -72,14 +72,14 @@ class GradientFlowHook(Hook):
             ConfigError: If `save_dir` is relative and the run has no work directory.
         """
         # The hook runs on rank 0 only, and the norms of sharded gradients require collectives on all ranks.
-        if is_sharded := layout_of(model) is not None:
+        if is_sharded := sharding_of(model) is not None:
             run.logger.warning(
                 "%s: no gradients are measured, because the parameters are sharded across ranks.", self.name
             )
-        self._parameters = {} if is_sharded else chosen_of(_parameters_of(model), self.config.targets)
+        self._parameters = {} if is_sharded else select_parameters(_get_parameters(model), self.config.targets)
         own = re.sub(r"[^\w-]", "_", self.name)  # a name such as "../x" must not leave the directory
-        self._directory = pictures_directory(run, self.name, "save_dir", self.config.save_dir, own)
-        self._reading, self._read_at, self._complaints = None, -1, Complaints()
+        self._directory = image_directory(run, self.name, "save_dir", self.config.save_dir, own)
+        self._stats, self._measured_iter, self._problem_reporter = None, -1, ProblemReporter()
 
     # -- measuring -----------------------------------------------------------------------------
 
@@ -88,65 +88,65 @@ class GradientFlowHook(Hook):
         # Which micro-batch is the last is unknown here. Nothing is copied to the host before the step, so the earlier
         # measurements only cost their kernels.
         if (run.steps_done + 1) % self.config.frequency == 0:
-            self._read(run, scale_of(run.scaler, self._parameters))
+            self._measure(run, get_loss_scale(run.scaler, self._parameters))
 
     def before_optimizer_step(self, run: Run, optimizer: Any) -> None:
         """Measure the gradients if the loop did not emit `after_backward`."""
         # `GradScaler.step` unscales the gradients before the optimizer step, except with a fused optimizer, which
         # receives the scale as `grad_scale` and divides by it itself.
-        if self._reading is None or self._read_at != run.iter:
-            self._read(run, getattr(optimizer, "grad_scale", None))
+        if self._stats is None or self._measured_iter != run.iter:
+            self._measure(run, getattr(optimizer, "grad_scale", None))
 
     def after_optimizer_step(self, run: Run) -> None:
         """Log the measurement of the optimizer step."""
         # An optimizer with a closure (LBFGS) computes the gradients inside its step, so they did not exist before.
-        if self._reading is not None and not self._reading.names:
-            self._read(run, None)
-        self._report(run)
+        if self._stats is not None and not self._stats.names:
+            self._measure(run, None)
+        self._log_measurement(run)
 
     @hookimpl(when=lambda config: every(config.frequency, unit="step"))
     def after_train_iter(self, run: Run) -> None:
         """Measure and log at the end of a due iteration if no optimizer step was observed."""
-        if self._read_at != run.iter:
-            self._read(run, None)
-        self._report(run)
+        if self._measured_iter != run.iter:
+            self._measure(run, None)
+        self._log_measurement(run)
 
-    def _read(self, run: Run, scale: Tensor | None) -> None:
+    def _measure(self, run: Run, scale: Tensor | None) -> None:
         if self._parameters:
-            self._reading, self._read_at = measure(self._parameters, scale), run.iter
+            self._stats, self._measured_iter = compute_gradient_stats(self._parameters, scale), run.iter
 
     # -- reporting -----------------------------------------------------------------------------
 
-    def _report(self, run: Run) -> None:
-        reading, self._reading = self._reading, None
+    def _log_measurement(self, run: Run) -> None:
+        reading, self._stats = self._stats, None
         if reading is None:
             return
-        gradients = reading.take()
+        gradients = reading.to_host()
         values = {f"gradients/{g.name}/{kind}": getattr(g, kind) for g in gradients for kind in ("mean", "max", "l2")}
         if values:
             run.bus.emit("log_scalars", values=values)
-        missing = _learning(run, self._parameters, reading.missing)
-        for text in self._complaints.about(gradients, missing, run.steps_done):
+        missing = _filter_optimized(run, self._parameters, reading.missing)
+        for text in self._problem_reporter.update(gradients, missing, run.steps_done):
             run.logger.warning("%s: %s", self.name, text)
         if values or missing:
-            self._show(run, gradients, missing)
+            self._log_chart(run, gradients, missing)
 
-    def _show(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
+    def _log_chart(self, run: Run, gradients: Sequence[Gradient], missing: Sequence[str]) -> None:
         """Log the chart as an image, and write it to a file if the run has a directory."""
         title = f"Gradients of step {run.steps_done}: maximum (light) and mean (dark)"
-        image = draw(gradients, missing, title)
+        image = render_chart(gradients, missing, title)
         run.bus.emit("log_images", tag=f"gradients/{self.name}", images=np.asarray(image), caption=title)
         if self._directory is not None:
             path = self._directory / f"step-{run.steps_done:08}.png"
-            commit(path, lambda file: image.save(file, format="png"))
+            atomic_write(path, lambda file: image.save(file, format="png"))
 
 
-def _parameters_of(model: nn.Module) -> dict[str, Tensor]:
+def _get_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of the unwrapped model by name; a shared parameter has multiple names."""
-    return dict(unwrapped(model).named_parameters(remove_duplicate=False))
+    return dict(unwrap_model(model).named_parameters(remove_duplicate=False))
 
 
-def _learning(run: Run, parameters: Mapping[str, Tensor], names: Iterable[str]) -> list[str]:
+def _filter_optimized(run: Run, parameters: Mapping[str, Tensor], names: Iterable[str]) -> list[str]:
     """Return the names of the parameters that the optimizer of the run updates."""
     # With multiple optimizers (a GAN), the parameters of the others have their gradients at other steps.
     if run.optimizer is None:

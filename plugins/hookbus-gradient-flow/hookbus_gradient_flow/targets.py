@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-__all__ = ["chosen_of", "paths_of", "resolve"]
+__all__ = ["select_parameters", "list_paths", "match_targets"]
 
 T = TypeVar("T")
 
 
-def resolve(parameters: Iterable[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
+def match_targets(parameters: Iterable[str], targets: Sequence[str]) -> tuple[list[str], list[str]]:
     """Select the parameters that match targets.
 
     Args:
@@ -28,12 +28,12 @@ def resolve(parameters: Iterable[str], targets: Sequence[str]) -> tuple[list[str
     names = list(parameters)
     if not targets:
         return names, []
-    matches = {target: {name for name in names if _stands_for(target, name)} for target in targets}
+    matches = {target: {name for name in names if _matches(target, name)} for target in targets}
     selected = set().union(*matches.values())
     return [name for name in names if name in selected], [target for target in targets if not matches[target]]
 
 
-def chosen_of(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, T]:
+def select_parameters(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, T]:
     """Return the parameters that match targets, without duplicates of shared parameters.
 
     Args:
@@ -43,20 +43,20 @@ def chosen_of(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, 
     Returns:
         The selected parameters, each by the first of its names that matches.
     """
-    names, _ = resolve(parameters, targets)
+    names, _ = match_targets(parameters, targets)
     first = {id(parameters[name]): name for name in reversed(names)}
     return {name: parameters[name] for name in names if first[id(parameters[name])] == name}
 
 
-def paths_of(parameters: Iterable[str]) -> list[str]:
+def list_paths(parameters: Iterable[str]) -> list[str]:
     """Return the paths of all modules and parameters: `backbone`, `backbone.0`, `backbone.0.weight`, ..."""
-    return list(dict.fromkeys(path for name in parameters for path in _prefixes(name)))
+    return list(dict.fromkeys(path for name in parameters for path in _get_prefixes(name)))
 
 
-def _stands_for(target: str, name: str) -> bool:
-    return any(fnmatchcase(path, target) for path in _prefixes(name))
+def _matches(target: str, name: str) -> bool:
+    return any(fnmatchcase(path, target) for path in _get_prefixes(name))
 
 
-def _prefixes(name: str) -> list[str]:
+def _get_prefixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[: i + 1]) for i in range(len(parts))]

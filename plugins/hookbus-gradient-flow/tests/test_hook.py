@@ -11,7 +11,7 @@ from hookbus.errors import ConfigError
 from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus_gradient_flow import GradientFlowHook
-from hookbus_gradient_flow.flow import measure
+from hookbus_gradient_flow.flow import compute_gradient_stats
 
 ONE = torch.ones(1, 1)
 
@@ -29,7 +29,7 @@ class ScalarModel(nn.Module):
 
 def get_logged(bus):
     """Return the logged values by step."""
-    return {event["step"]: dict(event["values"]) for event in bus.arguments("log_scalars")}
+    return {event["step"]: dict(event["values"]) for event in bus.get_arguments("log_scalars")}
 
 
 def get_maxima(bus, name="weight"):
@@ -169,7 +169,9 @@ class TestReading:
 
     def test_gradients_of_other_steps_are_not_measured(self, monkeypatch):
         measured = []
-        monkeypatch.setattr("hookbus_gradient_flow.hook.measure", lambda *args: measured.append(args) or measure(*args))
+        monkeypatch.setattr(
+            "hookbus_gradient_flow.hook.measure", lambda *args: measured.append(args) or compute_gradient_stats(*args)
+        )
         make_trainer([1] * 9, [GradientFlowHook(frequency=4)]).fit()
         assert len(measured) == 2
 
@@ -228,7 +230,7 @@ class TestChart:
         fake_training(bus=bus, epochs=1, batches=4, work_dir=tmp_path)
         directory = tmp_path / "visualization" / "gradient_flow"
         assert sorted(path.name for path in directory.iterdir()) == ["step-00000002.png", "step-00000004.png"]
-        images = bus.arguments("log_images")
+        images = bus.get_arguments("log_images")
         assert [(event["tag"], event["step"]) for event in images] == [("gradients/gradient_flow", n) for n in (2, 4)]
         np.testing.assert_array_equal(images[0]["images"], np.asarray(Image.open(directory / "step-00000002.png")))
 
@@ -248,7 +250,7 @@ class TestChart:
     def test_chart_is_only_logged_in_a_run_without_a_work_dir(self):
         bus = RecordingBus([GradientFlowHook(frequency=1)])
         fake_training(bus=bus, epochs=1, batches=1)
-        assert len(bus.arguments("log_images")) == 1
+        assert len(bus.get_arguments("log_images")) == 1
 
     def test_relative_save_dir_without_a_work_dir_raises(self):
         with pytest.raises(ConfigError, match="save_dir: expected an absolute path .*, got flow. Set `work_dir`, or"):

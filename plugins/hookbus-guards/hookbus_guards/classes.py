@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.training.loaders import datasets_in
+from hookbus.training.loaders import iter_datasets
 
-__all__ = ["classes_of", "declaring", "heads"]
+__all__ = ["get_classes", "datasets_with_classes", "find_heads"]
 
 
-def classes_of(dataset: Any) -> Any:
+def get_classes(dataset: Any) -> Any:
     """Return the class names that a dataset declares.
 
     Args:
@@ -32,22 +32,22 @@ def classes_of(dataset: Any) -> Any:
     return classes if isinstance(classes, Sized) else None
 
 
-def declaring(dataset: Any) -> list[Any]:
+def datasets_with_classes(dataset: Any) -> list[Any]:
     """Return the innermost datasets that declare classes.
 
     Args:
         dataset: A dataset, a wrapper of datasets, or a loader.
     """
-    datasets = [candidate for candidate in datasets_in(dataset) if classes_of(candidate) is not None]
+    datasets = [candidate for candidate in iter_datasets(dataset) if get_classes(candidate) is not None]
     # A wrapper often inherits default class names, so it does not count if a dataset inside declares its own.
     return [
         candidate
         for candidate in datasets
-        if not any(classes_of(inner) is not None for inner in datasets_in(candidate)[1:])
+        if not any(get_classes(inner) is not None for inner in iter_datasets(candidate)[1:])
     ]
 
 
-def heads(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, tuple[nn.Module, int]]:
+def find_heads(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, tuple[nn.Module, int]]:
     """Return the modules that have an integer attribute `num_classes`.
 
     Args:

@@ -31,7 +31,7 @@ class CheckInvalidLossConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _skips_all(self) -> Self:
+    def _validate_interval(self) -> Self:
         if self.policy == "skip" and self.interval != 1:
             raise ValueError(
                 f"interval: policy skip requires interval: 1, got {self.interval}, because a single optimizer step "
@@ -40,14 +40,14 @@ class CheckInvalidLossConfig(HookConfig):
         return self
 
     @property
-    def looks_first(self) -> bool:
+    def checks_before_step(self) -> bool:
         """Whether the loss is checked before the backward pass."""
         return self.before_step or self.policy == "skip"
 
     @property
-    def leaves_out(self) -> bool:
+    def skips_batch(self) -> bool:
         """Whether an invalid loss skips the backward pass while the iteration continues to its end."""
-        return self.looks_first and self.policy != "raise"
+        return self.checks_before_step and self.policy != "raise"
 
 
 class NumClassCheckConfig(HookConfig):

@@ -9,7 +9,7 @@ import torch
 from hookbus import Hook, Run, every, hookimpl
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
-from hookbus_guards.terms import describe, loss_terms, read
+from hookbus_guards.terms import format_terms, extract_loss_terms, check_finite
 from hookbus_guards.weights import has_invalid_weights
 
 __all__ = ["CheckInvalidLossHook"]
@@ -28,25 +28,25 @@ class CheckInvalidLossHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.last_good: tuple[int, float] | None = None
-        self.skipped = self._in_a_row = 0
-        self._looked_at = -1  # index of the iteration whose loss was checked before the backward pass
+        self.skipped = self._consecutive_skips = 0
+        self._checked_iteration = -1  # index of the iteration whose loss was checked before the backward pass
 
     def before_train(self, run: Run) -> None:
         """Reset the state if the training starts from scratch."""
         if run.iters_done == 0:
-            self._begin()
-        self._looked_at = -1
+            self._reset()
+        self._checked_iteration = -1
 
     @hookimpl(when=every("interval"))
     def after_forward(self, run: Run, outputs: Any, loss: Any) -> None:
         """Check the loss before the backward pass, if configured, and request to skip an invalid one."""
-        if self.config.looks_first:
-            self._looked_at = run.iter
-            if not self._is_good(run, outputs, loss):
+        if self.config.checks_before_step:
+            self._checked_iteration = run.iter
+            if not self._check_loss(run, outputs, loss):
                 run.request_skip_iter("the loss is not finite")
 
     @hookimpl(when=every("interval"))
@@ -58,17 +58,17 @@ class CheckInvalidLossHook(Hook):
                 performs an optimizer step despite a skip request.
             LoopError: If the loss is not finite and `policy` is "raise".
         """
-        if self._looked_at != run.iter and run.should_skip_iter:
+        if self._checked_iteration != run.iter and run.should_skip_iter:
             return  # Another hook requested the skip, so there may be no loss.
-        if not self.config.looks_first:
-            self._is_good(run, outputs, loss)
-        elif self._looked_at != run.iter:
+        if not self.config.checks_before_step:
+            self._check_loss(run, outputs, loss)
+        elif self._checked_iteration != run.iter:
             raise HookError(
                 f"hook {self.name!r} checks the loss before the backward pass, but this loop emits no after_forward. "
                 "Emit `after_forward` with `outputs` or `loss` between forward and backward, or set "
                 "`before_step: false`."
             )
-        elif self._in_a_row and run.stepped and run.optimizer is not None:
+        elif self._consecutive_skips and run.stepped and run.optimizer is not None:
             raise HookError(
                 f"hook {self.name!r} requested to skip this micro-batch, but the loop performed an optimizer step. "
                 "Check `run.should_skip_iter` after emitting `after_forward`."
@@ -83,7 +83,7 @@ class CheckInvalidLossHook(Hook):
         # The loss is checked every `interval` iterations only, so the weights may be invalid before the next check.
         invalid = run.model is not None and has_invalid_weights(run.model)
         # All ranks raise or none: a rank that raises alone leaves the others blocked in the next collective call.
-        if not run.ranks.reduce("guards: any invalid weights", torch.tensor(int(invalid)), "max"):
+        if not run.ranks.all_reduce("guards: any invalid weights", torch.tensor(int(invalid)), "max"):
             return
         message = f"The weights are not finite after iteration {run.iters_done}, so no checkpoint is saved."
         if self.config.policy != "stop":
@@ -92,77 +92,77 @@ class CheckInvalidLossHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last finite loss and the counts of skipped micro-batches."""
-        return {"last_good": self.last_good, "skipped": self.skipped, "in_a_row": self._in_a_row}
+        return {"last_good": self.last_good, "skipped": self.skipped, "in_a_row": self._consecutive_skips}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self.last_good, self.skipped, self._in_a_row = state["last_good"], state["skipped"], state["in_a_row"]
+        self.last_good, self.skipped, self._consecutive_skips = state["last_good"], state["skipped"], state["in_a_row"]
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _is_good(self, run: Run, outputs: Any, loss: Any) -> bool:
+    def _check_loss(self, run: Run, outputs: Any, loss: Any) -> bool:
         """Return whether the loss is finite; apply the policy if it is not.
 
         Raises:
             LoopError: If the loss is not finite and `policy` is "raise", or after more than `max_skips` skips.
             HookError: If there is no loss.
         """
-        terms = loss_terms(outputs, loss)
+        terms = extract_loss_terms(outputs, loss)
         if not terms:
             raise HookError(
                 f"hook {self.name!r}: the iteration returned no loss. Return the loss from the step, or emit "
                 'after_train_iter with outputs={"loss": loss}.'
             )
-        good, value = read(terms)
+        good, value = check_finite(terms)
         if good:
-            self.last_good = run.clock.number("iter"), value
-        message = self._of_all(run, "" if good else self._message(run, outputs, loss))
+            self.last_good = run.clock.current("iter"), value
+        message = self._sync_message(run, "" if good else self._format_message(run, outputs, loss))
         if message:
-            self._act(run, message)
+            self._apply_policy(run, message)
         else:
-            self._in_a_row = 0
+            self._consecutive_skips = 0
         return not message
 
-    def _of_all(self, run: Run, message: str) -> str:
+    def _sync_message(self, run: Run, message: str) -> str:
         """Return the error message of any rank, so that all ranks skip the micro-batch or none does."""
         ranks = run.ranks
-        if ranks.world_size == 1 or not self.config.leaves_out:
+        if ranks.world_size == 1 or not self.config.skips_batch:
             return message
         # A reduced flag first: the messages are gathered only if a rank has one.
-        if not ranks.reduce("guards: any invalid loss", torch.tensor(int(bool(message))), "max"):
+        if not ranks.all_reduce("guards: any invalid loss", torch.tensor(int(bool(message))), "max"):
             return ""
-        messages = ranks.gather("guards: messages about invalid losses", message)
+        messages = ranks.all_gather("guards: messages about invalid losses", message)
         return next(f"Rank {rank}: {text}" for rank, text in enumerate(messages) if text)
 
-    def _act(self, run: Run, message: str) -> None:
-        self._in_a_row += 1
+    def _apply_policy(self, run: Run, message: str) -> None:
+        self._consecutive_skips += 1
         if self.config.policy == "raise":
             raise LoopError(
                 f"{message} Lower the learning rate, clip the gradients, or inspect the data of this batch."
             )
         if self.config.policy == "stop":
-            self._stop(run, message)
-        elif self._in_a_row > self.config.max_skips:
+            self._request_stop(run, message)
+        elif self._consecutive_skips > self.config.max_skips:
             raise LoopError(
-                f"{message} {self._in_a_row} consecutive micro-batches are invalid; max_skips is "
+                f"{message} {self._consecutive_skips} consecutive micro-batches are invalid; max_skips is "
                 f"{self.config.max_skips}. Lower the learning rate, inspect the data, or increase `max_skips`."
             )
         else:
             self.skipped += 1
             run.logger.warning("%s The micro-batch is skipped.", message)
 
-    def _stop(self, run: Run, message: str) -> None:
+    def _request_stop(self, run: Run, message: str) -> None:
         # An optimizer step with this loss has corrupted the weights, even if they are still finite.
-        if run.stepped or run.model is None or has_invalid_weights(run.model, gradients=run.mid_accumulation):
+        if run.stepped or run.model is None or has_invalid_weights(run.model, gradients=run.accumulating):
             run.request_abort(message)
         else:
             run.request_stop(message)
 
-    def _message(self, run: Run, outputs: Any, loss: Any) -> str:
+    def _format_message(self, run: Run, outputs: Any, loss: Any) -> str:
         groups = run.optimizer.param_groups if run.optimizer is not None else []
         rates = ", ".join(dict.fromkeys(f"{float(group['lr']):.6g}" for group in groups)) or "unknown"
         before = "none" if self.last_good is None else f"{self.last_good[1]:.6g} at iteration {self.last_good[0]}"
         return (
-            f"The loss is not finite at iteration {run.clock.number('iter')}, epoch {run.clock.number('epoch')}: "
-            f"{describe(outputs, loss)}. Learning rate {rates}; last good loss: {before}."
+            f"The loss is not finite at iteration {run.clock.current('iter')}, epoch {run.clock.current('epoch')}: "
+            f"{format_terms(outputs, loss)}. Learning rate {rates}; last good loss: {before}."
         )

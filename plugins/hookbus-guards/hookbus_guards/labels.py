@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["wrong_labels"]
+__all__ = ["invalid_labels"]
 
 
-def wrong_labels(targets: Any, num_classes: int, ignore_index: int = -100) -> list[int]:
+def invalid_labels(targets: Any, num_classes: int, ignore_index: int = -100) -> list[int]:
     """Return the labels outside the class range.
 
     Args:

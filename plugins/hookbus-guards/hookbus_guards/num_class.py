@@ -7,14 +7,14 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError, HookError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 from hookbus.training.evaluation import named_loaders
-from hookbus_guards.classes import classes_of, declaring, heads
+from hookbus_guards.classes import get_classes, datasets_with_classes, find_heads
 from hookbus_guards.config import NumClassCheckConfig
 
 __all__ = ["NumClassCheckHook"]
 
-KINDS = ("train", "val", "test")
+MODES = ("train", "val", "test")
 
 
 class NumClassCheckHook(Hook):
@@ -36,21 +36,23 @@ class NumClassCheckHook(Hook):
         """
         if run.model is None:
             raise HookError("compares the data with the model of the run, got None. Pass `model` to the run.")
-        modules = heads(unwrapped(run.model), self.config.exclude)
+        modules = find_heads(unwrap_model(run.model), self.config.exclude)
         problems = [
-            problem for title, dataset in _datasets(run, self.name) for problem in _compare(title, dataset, modules)
+            problem
+            for title, dataset in _iter_datasets(run, self.name)
+            for problem in _find_mismatches(title, dataset, modules)
         ]
         if problems:
             raise ConfigError(problems)
 
 
-def _datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:
+def _iter_datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:
     """Yield (label, dataset) for each dataset that declares classes; log a warning for loaders without any."""
-    for mode in KINDS:
+    for mode in MODES:
         loaders = run.get(f"{mode}_loader")
         for name, loader in named_loaders(loaders) if loaders is not None else []:
             title = f"the {mode} data{f' {name!r}' if name else ''}"
-            datasets = declaring(loader)
+            datasets = datasets_with_classes(loader)
             if not datasets:
                 run.logger.warning(
                     "%s: %s declares no classes, so the class count is not checked. Set `classes` of the dataset to a "
@@ -62,8 +64,8 @@ def _datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:
                 yield title, dataset
 
 
-def _compare(title: str, dataset: Any, modules: dict[str, tuple[Any, int]]) -> list[str]:
-    classes = classes_of(dataset)
+def _find_mismatches(title: str, dataset: Any, modules: dict[str, tuple[Any, int]]) -> list[str]:
+    classes = get_classes(dataset)
     owner = f"{title} ({type(dataset).__name__})"
     # A string has a length as well: "person" would pass as six classes.
     if isinstance(classes, (str, bytes)):

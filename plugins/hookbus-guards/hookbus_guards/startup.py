@@ -9,17 +9,17 @@ from torch import nn
 
 from hookbus import Hook, Run, between, hookimpl, once
 from hookbus.errors import ConfigError, LoopError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 from hookbus.training.evaluation import named_loaders
-from hookbus.training.loaders import length_of
-from hookbus.training.scores import targets_in
-from hookbus_guards.classes import classes_of, declaring, heads
+from hookbus.training.loaders import loader_length
+from hookbus.training.scores import get_targets
+from hookbus_guards.classes import get_classes, datasets_with_classes, find_heads
 from hookbus_guards.config import StartupCheckConfig
-from hookbus_guards.labels import wrong_labels
+from hookbus_guards.labels import invalid_labels
 
 __all__ = ["StartupCheckHook"]
 
-SHOWN = 5
+MAX_SHOWN = 5
 
 
 class StartupCheckHook(Hook):
@@ -44,11 +44,11 @@ class StartupCheckHook(Hook):
         if self.config.loaders:
             _check_loaders(run)
         if self.config.optimizer and run.model is not None and run.optimizer is not None:
-            _check_optimizer(unwrapped(run.model), run.optimizer)
+            _check_optimizer(unwrap_model(run.model), run.optimizer)
 
     def before_train(self, run: Run) -> None:
         """Determine the number of classes."""
-        self._num_classes = self._known_classes(run) if self.config.labels else None
+        self._num_classes = self._get_num_classes(run) if self.config.labels else None
 
     # Before the forward pass: CUDA losses report an invalid label only as a device-side assertion, after which the
     # process can no longer use the device.
@@ -61,11 +61,11 @@ class StartupCheckHook(Hook):
         """
         if self._num_classes is None:
             return
-        invalid = wrong_labels(targets_in(batch), self._num_classes, self.config.ignore_index)
+        invalid = invalid_labels(get_targets(batch), self._num_classes, self.config.ignore_index)
         if invalid:
             raise LoopError(
-                f"The batch of iteration {run.clock.number('iter')} contains labels outside the valid class range 0 to "
-                f"{self._num_classes - 1}, got {_some(invalid)}. Correct the labels, set `num_classes`, or set "
+                f"The batch of iteration {run.clock.current('iter')} contains labels outside the valid class range 0 to "
+                f"{self._num_classes - 1}, got {_format_items(invalid)}. Correct the labels, set `num_classes`, or set "
                 f"`ignore_index` (currently {self.config.ignore_index})."
             )
 
@@ -74,7 +74,7 @@ class StartupCheckHook(Hook):
         """Log a warning for trainable parameters without gradient at the first optimizer step."""
         if not self.config.gradients or run.model is None:
             return
-        parameters = unwrapped(run.model).named_parameters()
+        parameters = unwrap_model(run.model).named_parameters()
         without = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
         if without:
             run.logger.warning(
@@ -82,15 +82,17 @@ class StartupCheckHook(Hook):
                 "them in the forward pass, or freeze them with requires_grad_(False).",
                 self.name,
                 len(without),
-                _some(without),
+                _format_items(without),
             )
 
-    def _known_classes(self, run: Run) -> int | None:
+    def _get_num_classes(self, run: Run) -> int | None:
         """Return the configured number of classes, or the largest one of the model, or that of the training data."""
         if self.config.num_classes is not None:
             return self.config.num_classes
-        numbers = [number for _, number in heads(unwrapped(run.model)).values()] if run.model is not None else []
-        declared = [classes_of(dataset) for dataset in declaring(run.train_loader)]
+        numbers = (
+            [number for _, number in find_heads(unwrap_model(run.model)).values()] if run.model is not None else []
+        )
+        declared = [get_classes(dataset) for dataset in datasets_with_classes(run.train_loader)]
         numbers = numbers or [len(classes) for classes in declared if not isinstance(classes, str)]
         if not numbers:
             run.logger.info("%s: the number of classes is unknown, so labels are not checked.", self.name)
@@ -102,7 +104,7 @@ def _check_loaders(run: Run) -> None:
     for mode in ("train", "val", "test"):
         loaders = run.get(f"{mode}_loader")
         for name, loader in named_loaders(loaders) if loaders is not None else []:
-            if length_of(loader) == 0:
+            if loader_length(loader) == 0:
                 raise LoopError(
                     f"The {mode}_loader{f' {name!r}' if name else ''} has no batches: the dataset is empty, or it is "
                     "smaller than a batch and `drop_last` drops it. Pass a loader with at least one batch."
@@ -120,13 +122,13 @@ def _check_optimizer(model: nn.Module, optimizer: Any) -> None:
     if missing:
         raise ConfigError(
             [
-                f"The optimizer is missing {len(missing)} trainable parameters of the model: {_some(missing)}. Create "
+                f"The optimizer is missing {len(missing)} trainable parameters of the model: {_format_items(missing)}. Create "
                 "the optimizer with model.parameters() after the last change of the model, or freeze these parameters "
                 "with requires_grad_(False)."
             ]
         )
 
 
-def _some(items: Sequence[Any]) -> str:
-    shown = ", ".join(map(str, items[:SHOWN]))
-    return shown if len(items) <= SHOWN else f"{shown} and {len(items) - SHOWN} more"
+def _format_items(items: Sequence[Any]) -> str:
+    shown = ", ".join(map(str, items[:MAX_SHOWN]))
+    return shown if len(items) <= MAX_SHOWN else f"{shown} and {len(items) - MAX_SHOWN} more"

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus.windows import to_host, wide
+from hookbus.windows import to_floats, to_widest_float
 
-__all__ = ["describe", "loss_terms", "read"]
+__all__ = ["format_terms", "extract_loss_terms", "check_finite"]
 
 
-def loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:
+def extract_loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:
     """Return the terms of a loss by name.
 
     Args:
@@ -28,48 +28,53 @@ def loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:
     values = (
         named if loss is None else {"loss": loss, **{name: value for name, value in named.items() if name != "loss"}}
     )
-    numbers = dict(_numbers(values))
+    numbers = dict(_iter_numbers(values))
     terms = {name: value for name, value in numbers.items() if "loss" in name.lower()}
-    terms = terms or {name: value for name, value in numbers.items() if _is_single(value)}
+    terms = terms or {name: value for name, value in numbers.items() if _is_scalar(value)}
     return dict(sorted(terms.items(), key=lambda term: term[0] != "loss"))
 
 
-def read(terms: Mapping[str, Any]) -> tuple[bool, float]:
+def check_finite(terms: Mapping[str, Any]) -> tuple[bool, float]:
     """Return whether all terms are finite, and the value of the first term.
 
     Args:
-        terms: Non-empty result of `loss_terms`.
+        terms: Non-empty result of `extract_loss_terms`.
     """
     # Summed in the widest type, so that finite terms do not overflow. NaN and infinities survive a sum, and the two
     # values share one copy from the device.
-    sums = [wide(value.detach()).sum() if isinstance(value, Tensor) else float(value) for value in terms.values()]
-    total, first = to_host([sum(sums[1:], sums[0]), sums[0]])
+    sums = [
+        to_widest_float(value.detach()).sum() if isinstance(value, Tensor) else float(value) for value in terms.values()
+    ]
+    total, first = to_floats([sum(sums[1:], sums[0]), sums[0]])
     return math.isfinite(total), first
 
 
-def describe(outputs: Any, loss: Any = None) -> str:
+def format_terms(outputs: Any, loss: Any = None) -> str:
     """Return the scalars of a step as text, such as "box is inf; cls is 0.3". Values that are not finite are first.
 
     Args:
-        outputs: Output of a step, see `loss_terms`.
-        loss: Loss, see `loss_terms`.
+        outputs: Output of a step, see `extract_loss_terms`.
+        loss: Loss, see `extract_loss_terms`.
     """
     named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-    numbers = dict(_numbers({**named} if loss is None else {**named, "loss": loss}))
-    sums = {name: float(wide(v.detach()).sum()) if isinstance(v, Tensor) else float(v) for name, v in numbers.items()}
-    shown = {name: value for name, value in sums.items() if _is_single(numbers[name]) or not math.isfinite(value)}
+    numbers = dict(_iter_numbers({**named} if loss is None else {**named, "loss": loss}))
+    sums = {
+        name: float(to_widest_float(v.detach()).sum()) if isinstance(v, Tensor) else float(v)
+        for name, v in numbers.items()
+    }
+    shown = {name: value for name, value in sums.items() if _is_scalar(numbers[name]) or not math.isfinite(value)}
     order = sorted(shown.items(), key=lambda item: (math.isfinite(item[1]), item[0] == "loss"))
     return "; ".join(f"{name} is {value:.6g}" for name, value in order)
 
 
-def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _iter_numbers(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield numbers and floating-point tensors with their path, such as `losses.box` or `loss_cls.0`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _numbers(item, f"{name}.{key}" if name else str(key))
+            yield from _iter_numbers(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
-            yield from _numbers(item, f"{name}.{i}" if name else str(i))
+            yield from _iter_numbers(item, f"{name}.{i}" if name else str(i))
     elif isinstance(value, Tensor):
         # Integer tensors are counts or labels and always finite.
         if value.is_floating_point() and value.numel():
@@ -78,5 +83,5 @@ def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _is_single(value: Any) -> bool:
+def _is_scalar(value: Any) -> bool:
     return not isinstance(value, Tensor) or value.numel() == 1

@@ -21,16 +21,16 @@ def has_invalid_weights(model: nn.Module, *, gradients: bool = False) -> bool:
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     finite = [*trainable, *(p.grad for p in trainable if gradients and p.grad is not None)]
-    return not all(_local(tensor).isfinite().all() for tensor in _floating(finite)) or any(
-        _local(tensor).isnan().any() for tensor in _floating(model.buffers())
+    return not all(_to_local(tensor).isfinite().all() for tensor in _select_floating(finite)) or any(
+        _to_local(tensor).isnan().any() for tensor in _select_floating(model.buffers())
     )
 
 
-def _floating(tensors: Iterable[Tensor]) -> list[Tensor]:
+def _select_floating(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor.detach() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
 
 
-def _local(tensor: Tensor) -> Tensor:
+def _to_local(tensor: Tensor) -> Tensor:
     # Collective operations of a DTensor would hang if only some ranks check their weights.
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     # float8 types have no comparison operations.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from hookbus_guards.classes import classes_of, declaring, heads
+from hookbus_guards.classes import get_classes, datasets_with_classes, find_heads
 
 
 class Data(list[Any]):
@@ -48,35 +48,38 @@ class TestClassesOf:
         ],
     )
     def test_classes_are_read_from_each_supported_attribute(self, attributes: dict[str, Any]) -> None:
-        assert classes_of(Data(**attributes)) == ["cat"]
+        assert get_classes(Data(**attributes)) == ["cat"]
 
     @pytest.mark.parametrize("attributes", [{}, {"metainfo": {}}, {"classes": 5}, {"metainfo": None}])
     def test_classes_are_none_if_the_dataset_declares_none(self, attributes: dict[str, Any]) -> None:
-        assert classes_of(Data(**attributes)) is None
+        assert get_classes(Data(**attributes)) is None
 
 
 class TestDeclaring:
     def test_innermost_dataset_overrides_classes_of_its_wrappers(self) -> None:
         inner, other = Data(classes=["x"]), Data(classes=["y"])
 
-        assert declaring(DataLoader(Repeated(Subset(inner, [0])), sampler=[0])) == [inner]  # type: ignore[arg-type]
-        assert list(map(id, declaring(ConcatDataset([inner, Subset(other, [0])])))) == [id(inner), id(other)]
+        assert datasets_with_classes(DataLoader(Repeated(Subset(inner, [0])), sampler=[0])) == [inner]  # type: ignore[arg-type]
+        assert list(map(id, datasets_with_classes(ConcatDataset([inner, Subset(other, [0])])))) == [
+            id(inner),
+            id(other),
+        ]
 
     def test_wrapper_is_used_if_no_dataset_inside_declares_classes(self) -> None:
         wrapper = Repeated(Data())
 
-        assert declaring(wrapper) == [wrapper]
-        assert declaring([torch.ones(2)]) == []
+        assert datasets_with_classes(wrapper) == [wrapper]
+        assert datasets_with_classes([torch.ones(2)]) == []
 
 
 class TestHeads:
     def test_heads_are_modules_with_an_integer_class_count(self) -> None:
         model = nn.ModuleDict({"box": Head(6), "flag": Head(True), "text": Head("6"), "none": Head(None)})
 
-        assert {name: number for name, (_, number) in heads(model).items()} == {"box": 6}
+        assert {name: number for name, (_, number) in find_heads(model).items()} == {"box": 6}
 
     def test_heads_are_excluded_by_suffix_of_the_name_or_by_class(self) -> None:
         model = nn.ModuleDict({"neck": nn.ModuleDict({"rpn_head": Head(1)}), "backbone": VGG(10), "head": Head(6)})
 
-        assert list(heads(model, ["rpn_head", "VGG"])) == ["head"]
-        assert list(heads(model)) == ["neck.rpn_head", "backbone", "head"]
+        assert list(find_heads(model, ["rpn_head", "VGG"])) == ["head"]
+        assert list(find_heads(model)) == ["neck.rpn_head", "backbone", "head"]

@@ -18,7 +18,12 @@ from hookbus_guards import (
 def test_loss_is_checked_every_50_iterations_and_raises_by_default() -> None:
     config = CheckInvalidLossConfig()
 
-    assert (config.interval, config.policy, config.before_step, config.looks_first) == (50, "raise", False, False)
+    assert (config.interval, config.policy, config.before_step, config.checks_before_step) == (
+        50,
+        "raise",
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,7 @@ def test_loss_is_checked_every_50_iterations_and_raises_by_default() -> None:
     [({"before_step": True}, True), ({"policy": "skip", "interval": 1}, True), ({"policy": "stop"}, False)],
 )
 def test_policy_skip_checks_the_loss_before_the_backward_pass(settings: dict[str, Any], first: bool) -> None:
-    assert CheckInvalidLossConfig(**settings).looks_first is first
+    assert CheckInvalidLossConfig(**settings).checks_before_step is first
 
 
 def test_policy_skip_with_a_longer_interval_is_an_error() -> None:

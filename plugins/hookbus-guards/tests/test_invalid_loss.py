@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import HookError, LoopError
-from hookbus.state import collect, write_checkpoint
+from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus.testing import check_hook
 from hookbus_guards import CheckInvalidLossHook
 
@@ -235,7 +235,7 @@ class TestResume:
                 bus.emit("before_train_iter", batch_idx=i)
                 bus.emit("after_forward", batch_idx=i, loss=loss)
                 bus.emit("after_train_iter", batch_idx=i)
-            write_checkpoint(path, collect(run), 1)
+            write_checkpoint(path, build_checkpoint(run), 1)
         bus = HookBus([CheckInvalidLossHook(settings)])
         message = r"iteration 4.*last good loss: 0\.5 at iteration 1\. 3 consecutive micro-batches are invalid"
         with bus.run(model=model, resume=path):

@@ -91,7 +91,7 @@ def test_all_mismatches_are_reported_at_once_before_training() -> None:
         "the train data (PersonDataset)",
         "the classes of the val data 't",
     ]
-    assert bus.fired == []
+    assert bus.emitted_points == []
 
 
 def test_num_classes_of_the_unwrapped_model_are_compared() -> None:

@@ -27,7 +27,7 @@ class Saver(Hook):
         self.saved: list[float] = []
 
     def before_run(self, run: Run) -> None:
-        run.provide("saver", self)
+        run.provide("checkpoint_saver", self)
 
     def after_train_iter(self, run: Run) -> None:
         run.request_save("iteration")

@@ -13,19 +13,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hookbus_logger.format import count, number
+from hookbus_logger.format import format_count, format_number
 
-__all__ = ["Pace", "Ticker", "View", "bar", "line", "speed"]
+__all__ = ["ThroughputMeter", "Ticker", "ProgressState", "build_bar", "format_line", "format_throughput"]
 
-BAR_WIDTH, SHORTEST_BAR, GAP = 32, 6, 2
+MAX_BAR_WIDTH, MIN_BAR_WIDTH, GAP = 32, 6, 2
 
 # A process forked during a tick, such as a DataLoader worker, would inherit locked console locks and no thread that
 # releases them. Acquiring this lock before a fork ensures that no tick is running.
-_ticking = threading.Lock()
-os.register_at_fork(before=_ticking.acquire, after_in_parent=_ticking.release, after_in_child=_ticking.release)
+_tick_lock = threading.Lock()
+os.register_at_fork(before=_tick_lock.acquire, after_in_parent=_tick_lock.release, after_in_child=_tick_lock.release)
 
 
-class Pace:
+class ThroughputMeter:
     """Throughput over a sliding time window, pauses excluded.
 
     Args:
@@ -39,20 +39,20 @@ class Pace:
         self._points: deque[tuple[float, int]] = deque()
 
     def pause(self, now: float) -> None:
-        """Exclude the time from now until `go_on` from the measurement.
+        """Exclude the time from now until `resume` from the measurement.
 
         Args:
             now: Current time in seconds of a monotonic clock, as in all methods.
         """
         self._paused_since = now
 
-    def go_on(self, now: float) -> None:
+    def resume(self, now: float) -> None:
         """End the pause; a no-op if there is none."""
         if self._paused_since is not None:
             self._pauses += now - self._paused_since
         self._paused_since = None
 
-    def see(self, done: int, now: float) -> None:
+    def update(self, done: int, now: float) -> None:
         """Add a measurement.
 
         Args:
@@ -75,7 +75,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ProgressState:
     """Progress of a run at one point in time.
 
     Attributes:
@@ -95,25 +95,25 @@ class View:
     eta: str = ""
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """Completed and total count, such as "150/450"; "150 it" if the total is unknown."""
-        return count(self.done, self.total) if self.total is not None else f"{self.done} it"
+        return format_count(self.done, self.total) if self.total is not None else f"{self.done} it"
 
     @property
-    def facts(self) -> list[str]:
+    def details(self) -> list[str]:
         """Loss, throughput and remaining time, as far as they are known."""
-        loss = [] if self.loss is None else [f"loss {number(self.loss)}"]
-        rate = [] if self.per_second is None else [speed(self.per_second)]
+        loss = [] if self.loss is None else [f"loss {format_number(self.loss)}"]
+        rate = [] if self.per_second is None else [format_throughput(self.per_second)]
         return [*loss, *rate, *([f"eta {self.eta}"] if self.eta else [])]
 
 
-def speed(per_second: float) -> str:
+def format_throughput(per_second: float) -> str:
     """Format a throughput in it/s, or in s/it if an iteration takes longer than a second."""
     value, unit = (per_second, "it/s") if per_second >= 1 else (1 / per_second, "s/it")
     return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
 
 
-def bar(view: View, width: int) -> RenderableType:
+def build_bar(view: ProgressState, width: int) -> RenderableType:
     """Build a progress line with a bar for a terminal.
 
     The bar pulses if the total is unknown, and is omitted if the terminal is too narrow.
@@ -125,19 +125,19 @@ def bar(view: View, width: int) -> RenderableType:
     Returns:
         A renderable of exactly one line.
     """
-    texts = [view.label, view.place, *view.facts]
-    bar_width = min(BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
-    if bar_width < SHORTEST_BAR:
-        return Text(line(view), no_wrap=True, overflow="ellipsis")
+    texts = [view.label, view.position, *view.details]
+    bar_width = min(MAX_BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
+    if bar_width < MIN_BAR_WIDTH:
+        return Text(format_line(view), no_wrap=True, overflow="ellipsis")
     grid = Table.grid(padding=(0, GAP, 0, 0))
     progress = ProgressBar(total=view.total, completed=view.done, width=bar_width, pulse=view.total is None)
     grid.add_row(texts[0], progress, *texts[1:])
     return grid
 
 
-def line(view: View) -> str:
+def format_line(view: ProgressState) -> str:
     """Format the progress as one line of plain text."""
-    return (" " * GAP).join([view.label, view.place, *view.facts])
+    return (" " * GAP).join([view.label, view.position, *view.details])
 
 
 class Ticker:
@@ -161,5 +161,5 @@ class Ticker:
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):
-            with _ticking:
+            with _tick_lock:
                 self._tick()

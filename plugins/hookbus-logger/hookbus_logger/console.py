@@ -17,11 +17,11 @@ from rich.segment import Segment, Segments
 from hookbus import Run
 from hookbus_logger.format import Part
 
-__all__ = ["ConsoleHandler", "console_of", "messages_on", "say", "show_below"]
+__all__ = ["ConsoleHandler", "get_console", "redirect_messages", "print_line", "print_block"]
 
-LOGGER = "hookbus"
+LOGGER_NAME = "hookbus"
 PIPED_WIDTH = 160
-CONTROL = dict.fromkeys({*range(32), 127} - {ord("\t"), ord("\n")})
+CONTROL_CHARACTERS = dict.fromkeys({*range(32), 127} - {ord("\t"), ord("\n")})
 STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 
 
@@ -34,7 +34,7 @@ class RunConsole(Console):
         self.file = open(os.devnull, "w")  # noqa: SIM115  # used until the process exits
 
 
-def console_of(run: Run) -> Console:
+def get_console(run: Run) -> Console:
     """Return the `console` service of a run; create and register it if there is none."""
     console = run.get("console")
     if console is None:
@@ -46,7 +46,7 @@ def console_of(run: Run) -> Console:
     return console  # type: ignore[no-any-return]
 
 
-def say(console: Console, *parts: str | Part) -> None:
+def print_line(console: Console, *parts: str | Part) -> None:
     """Print one line that starts with the time. Long lines are not wrapped.
 
     Args:
@@ -55,32 +55,32 @@ def say(console: Console, *parts: str | Part) -> None:
             to the start of the text.
     """
     # rich converts a Text to segments before printing; building them directly takes a quarter of the time.
-    head = f"{_stamp(console)}  "
+    head = f"{_format_time(console)}  "
     pairs = [(head, "dim"), *((part, "") if isinstance(part, str) else part for part in parts)]
     if console.color_system is None and not console.record:
         # Styles are not rendered, so a single segment suffices.
         pairs = [("".join(text for text, _ in pairs), "")]
-    line = [_segment(console, text, style, " " * len(head)) for text, style in pairs]
+    line = [_build_segment(console, text, style, " " * len(head)) for text, style in pairs]
     console.print(Segments([*line, Segment.line()]), soft_wrap=True)
 
 
-def _segment(console: Console, text: str, style: str, indent: str) -> Segment:
+def _build_segment(console: Console, text: str, style: str, indent: str) -> Segment:
     # A message may contain text from anywhere; escape sequences in it must not reach the terminal.
-    printable = text.translate(CONTROL).replace("\n", f"\n{indent}")
+    printable = text.translate(CONTROL_CHARACTERS).replace("\n", f"\n{indent}")
     return Segment(printable, console.get_style(style) if style else None)
 
 
-def show_below(console: Console, renderable: RenderableType) -> None:
+def print_block(console: Console, renderable: RenderableType) -> None:
     """Print a multi-line renderable, aligned with the text of the lines above.
 
     Args:
         console: Console to print on.
         renderable: Renderable to print, such as a table.
     """
-    console.print(Padding(renderable, (0, 0, 0, len(_stamp(console)) + 2), expand=False))
+    console.print(Padding(renderable, (0, 0, 0, len(_format_time(console)) + 2), expand=False))
 
 
-def _stamp(console: Console) -> str:
+def _format_time(console: Console) -> str:
     return time.strftime("%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S")
 
 
@@ -99,13 +99,13 @@ class ConsoleHandler(logging.Handler):
         """Print one log record."""
         try:
             head = f"{record.levelname.lower()}  " if record.levelno != logging.INFO else ""
-            say(self.console, (head, STYLES.get(record.levelno, "dim")), self.format(record))
+            print_line(self.console, (head, STYLES.get(record.levelno, "dim")), self.format(record))
         except Exception:
             self.handleError(record)
 
 
 @contextmanager
-def messages_on(console: Console) -> Iterator[None]:
+def redirect_messages(console: Console) -> Iterator[None]:
     """Context manager that prints the messages of the "hookbus" logger on a console.
 
     Other handlers that write to a terminal skip these messages; handlers that write elsewhere are not modified. A level
@@ -114,10 +114,14 @@ def messages_on(console: Console) -> Iterator[None]:
     Args:
         console: Console to print on.
     """
-    logger, console_handler, duplicates = logging.getLogger(LOGGER), ConsoleHandler(console), _Shown()
+    logger, console_handler, duplicates = (
+        logging.getLogger(LOGGER_NAME),
+        ConsoleHandler(console),
+        _SkipHookbusMessages(),
+    )
     # Filters on the handlers, not `propagate = False`: pytest's caplog and file handlers on the root logger must still
     # receive the messages.
-    filtered_handlers = [handler for handler in _handlers_of(logger) if _writes_to_terminal(handler)]
+    filtered_handlers = [handler for handler in _get_handlers(logger) if _writes_to_terminal(handler)]
     level = logger.level
     for handler in filtered_handlers:
         handler.addFilter(duplicates)
@@ -134,15 +138,15 @@ def messages_on(console: Console) -> Iterator[None]:
             handler.removeFilter(duplicates)
 
 
-class _Shown(logging.Filter):
+class _SkipHookbusMessages(logging.Filter):
     """Filter that drops messages already printed on the console."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record belongs to another logger."""
-        return record.name.partition(".")[0] != LOGGER
+        return record.name.partition(".")[0] != LOGGER_NAME
 
 
-def _handlers_of(logger: logging.Logger) -> list[logging.Handler]:
+def _get_handlers(logger: logging.Logger) -> list[logging.Handler]:
     """Return the handlers that receive the messages of a logger, those of its ancestors included."""
     handlers, current = list(logger.handlers), logger
     while current.propagate and current.parent is not None:

@@ -11,17 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = [
-    "Cell", "Part", "clock_time", "count", "duration", "epoch_table", "is_time", "joined", "number", "values_line",
+    "Cell", "Part", "format_clock_time", "format_count", "format_duration", "build_epoch_table", "is_time", "join_groups", "format_number", "format_values",
 ]  # fmt: skip
 
 Part = tuple[str, str]
 """Text and rich style of a part of a line; the style "" means none."""
 
 SEPARATOR: Part = ("  ", "")
-BAD = "bold red"
+NONFINITE_STYLE = "bold red"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number with four significant digits.
 
     Absolute values from 1e4 to 1e9 are rounded to an integer; zero is "0", and values that are not finite are "nan",
@@ -37,17 +37,17 @@ def number(value: float) -> str:
     return f"{value:#.4g}".rstrip(".") if abs(value) >= 1e-3 else f"{value:.3e}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in seconds as "12.1 ms", "3.42 s", or "0:02:05" from one minute on."""
     if not math.isfinite(seconds):
         return str(seconds)
     if seconds >= 60:
-        return clock_time(seconds)
+        return format_clock_time(seconds)
     value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
     return f"{f'{value:#.3g}'.rstrip('.')} {unit}"
 
 
-def clock_time(seconds: float) -> str:
+def format_clock_time(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite."""
     if not math.isfinite(seconds):
         return "unknown"
@@ -55,12 +55,12 @@ def clock_time(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-def count(done: int, total: int | None) -> str:
+def format_count(done: int, total: int | None) -> str:
     """Format a count as "50/450", padded to the width of the total; "50" if the total is None."""
     return str(done) if total is None else f"{done:>{len(str(total))}}/{total}"
 
 
-def values_line(
+def format_values(
     values: Mapping[str, float], *, prefix: str = "", nonfinite: Mapping[str, int] | None = None
 ) -> list[Part]:
     """Format names and values as one line. Values that are not finite are highlighted, with their count.
@@ -76,10 +76,10 @@ def values_line(
     """
     counts = nonfinite or {}
     names = sorted(values, key=is_time)  # a stable sort: each group keeps its order
-    return joined(*(_value(name, values[name], prefix, counts.get(name, 0)) for name in names))
+    return join_groups(*(_format_item(name, values[name], prefix, counts.get(name, 0)) for name in names))
 
 
-def joined(*groups: Sequence[Part]) -> list[Part]:
+def join_groups(*groups: Sequence[Part]) -> list[Part]:
     """Join groups of parts with a gap between them; groups without text are skipped."""
     line: list[Part] = []
     for group in groups:
@@ -93,16 +93,16 @@ def is_time(name: str) -> bool:
     return name.startswith("time/") or name.rpartition("/")[2] == "eta"
 
 
-def _value(name: str, value: float, prefix: str, bad: int) -> list[Part]:
+def _format_item(name: str, value: float, prefix: str, bad: int) -> list[Part]:
     label = name.removeprefix(prefix) if not is_time(name) else name.removeprefix("time/").removeprefix("train/")
-    parts = [(f"{label} ", "dim"), (_shown(name, value), "" if math.isfinite(value) else BAD)]
-    return [*parts, (f" ({bad} not finite)", BAD)] if bad else parts
+    parts = [(f"{label} ", "dim"), (_format_value(name, value), "" if math.isfinite(value) else NONFINITE_STYLE)]
+    return [*parts, (f" ({bad} not finite)", NONFINITE_STYLE)] if bad else parts
 
 
-def _shown(name: str, value: float) -> str:
+def _format_value(name: str, value: float) -> str:
     if name.rpartition("/")[2] == "eta":
-        return clock_time(value)
-    return duration(value) if is_time(name) else number(value)
+        return format_clock_time(value)
+    return format_duration(value) if is_time(name) else format_number(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Cell:
     is_best: bool = False
 
 
-def epoch_table(title: str, cells: Iterable[Cell]) -> Table:
+def build_epoch_table(title: str, cells: Iterable[Cell]) -> Table:
     """Build the table of an epoch: one row per metric, one column per dataset.
 
     Args:
@@ -144,16 +144,16 @@ def epoch_table(title: str, cells: Iterable[Cell]) -> Table:
     if bests:
         table.add_column("best", no_wrap=True)
     for metric in dict.fromkeys(cell.metric for cell in cells):
-        texts = {cell.column: _marked(cell) for cell in cells if cell.metric == metric}
+        texts = {cell.column: _format_cell(cell) for cell in cells if cell.metric == metric}
         row = [texts.get(column, Text("")) for column in columns]
-        table.add_row(metric, *row, *([_best(bests.get(metric))] if bests else []))
+        table.add_row(metric, *row, *([_format_best(bests.get(metric))] if bests else []))
     return table
 
 
-def _marked(cell: Cell) -> Text:
-    style = "bold green" if cell.is_best else "" if math.isfinite(cell.value) else BAD
-    return Text(f"*{number(cell.value)}" if cell.is_best else number(cell.value), style=style)
+def _format_cell(cell: Cell) -> Text:
+    style = "bold green" if cell.is_best else "" if math.isfinite(cell.value) else NONFINITE_STYLE
+    return Text(f"*{format_number(cell.value)}" if cell.is_best else format_number(cell.value), style=style)
 
 
-def _best(best: tuple[float, int] | None) -> Text:
-    return Text("") if best is None else Text.assemble(number(best[0]), (f"  epoch {best[1]}", "dim"))
+def _format_best(best: tuple[float, int] | None) -> Text:
+    return Text("") if best is None else Text.assemble(format_number(best[0]), (f"  epoch {best[1]}", "dim"))

@@ -13,42 +13,42 @@ from typing import Any
 from hookbus import Run
 from hookbus.errors import HookError, HookWarning
 from hookbus.metrics import Metrics
-from hookbus.records.secrets import recordable
+from hookbus.records.secrets import redact_config
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.lines import JsonLines, Row
-from hookbus_logger.records import RecordingHook, epoch_of
-from hookbus_logger.rows import order_of, plain, scalars
+from hookbus_logger.records import MetricRecorder, get_epoch
+from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 
 __all__ = ["JsonlHook"]
 
-MOST_WAITING = 1000
+MAX_PENDING_ROWS = 1000
 """Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
 
-PLACE = ("mode", "step", "epoch", "iteration")
+POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
 """Fields that locate a row in the run; rows with equal values are sorted by kind."""
 
 
-class JsonlHook(RecordingHook):
+class JsonlHook(MetricRecorder):
     """Write training metrics, results and the output of other hooks to a file, one JSON object per line.
 
     A resumed run removes the rows written after its checkpoint and writes them again.
     """
 
     Config = JsonlConfig
-    needs_work_dir = True
+    requires_work_dir = True
     config: JsonlConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._file: JsonLines | None = None
-        self._opened_for: Run | None = None
-        self._is_own = False
+        self._file_run: Run | None = None
+        self._may_truncate = False
         self._rows = self._rows_before = 0
         self._resumed_rows: int | None = None
         self._resumed_moment: tuple[object, list[Any]] = (None, [])
-        self._reported: set[str] = set()
-        self._unwritten: deque[tuple[Row, Row]] = deque()
-        self._lost, self._was_told = 0, False
+        self._reported_problems: set[str] = set()
+        self._pending_rows: deque[tuple[Row, Row]] = deque()
+        self._dropped_rows, self._has_warned = 0, False
 
     # -- the file ------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class JsonlHook(RecordingHook):
         super().before_train(run)
         count, self._resumed_rows = self._resumed_rows, None
         # Without a row count in the checkpoint, only the run's own file may be truncated, by step.
-        if self._file is None or (count is None and not self._is_own):
+        if self._file is None or (count is None and not self._may_truncate):
             return
         moment, keys = self._resumed_moment
         # The interrupted run may have inserted later rows between those of the checkpoint's moment, so these rows are
@@ -77,10 +77,10 @@ class JsonlHook(RecordingHook):
         def is_retained(number: int, row: Row) -> bool:
             if number >= self._rows_before or row.get("mode", "train") != "train":
                 return True  # written by this run, or by a separate validation or test
-            is_before = number < complete or (_place_of(row) == moment and _is_among(row, open_keys))
+            is_before = number < complete or (_get_position(row) == moment and _consume_key(row, open_keys))
             return is_before and row.get("step", 0) <= step
 
-        self._file.keep(is_retained)
+        self._file.filter_rows(is_retained)
         if keys and self._file.rows == count:
             self._file.reopen_moment(moment, keys)
         self._rows = self._file.rows
@@ -88,14 +88,14 @@ class JsonlHook(RecordingHook):
     def cleanup(self) -> None:
         """Close the file, and warn if rows could not be written."""
         if self._file is not None:
-            self._write_waiting(self._file)
+            self._write_pending(self._file)
             self._file.close()
-        if lost := self._lost + len(self._unwritten):
+        if lost := self._dropped_rows + len(self._pending_rows):
             warnings.warn(
                 f"hook {self.name!r}: {lost} rows could not be written and are lost.", HookWarning, stacklevel=2
             )
-        self._unwritten.clear()
-        self._file, self._lost, self._was_told = None, 0, False
+        self._pending_rows.clear()
+        self._file, self._dropped_rows, self._has_warned = None, 0, False
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class JsonlHook(RecordingHook):
 
     def log_config(self, run: Run, config: Any) -> None:
         """Write the configuration of the run, with secrets redacted."""
-        self._write(run, "config", run.steps_done, config=plain(recordable(config)))
+        self._write(run, "config", run.steps_done, config=to_json(redact_config(config)))
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -142,11 +142,11 @@ class JsonlHook(RecordingHook):
         """Return the file of the run, opened on first use; None if it could not be opened."""
         # `log_*` events may arrive before `before_run` of this hook. A failed open is not retried during the run, as
         # each row would report the same error.
-        if self._opened_for is not run:
-            self._opened_for = run
+        if self._file_run is not run:
+            self._file_run = run
             self.cleanup()
             path = self._path(run)
-            self._is_own = run.own(path)
+            self._may_truncate = run.register_output(path)
             self._file = JsonLines(path)
             self._rows = self._rows_before = self._file.rows
         return self._file
@@ -165,54 +165,54 @@ class JsonlHook(RecordingHook):
     def _write_numbers(
         self, run: Run, kind: str, values: Mapping[str, Any], step: int, counts: Mapping[str, int] | None = None
     ) -> None:
-        fields, problems = scalars(values, counts)
-        for problem in set(problems) - self._reported:
+        fields, problems = to_scalar_fields(values, counts)
+        for problem in set(problems) - self._reported_problems:
             run.logger.warning("%s: %s. The value is omitted from %s rows.", self.name, problem, kind)
-        self._reported.update(problems)
+        self._reported_problems.update(problems)
         self._write(run, kind, step, **fields)
 
     def _write(self, run: Run, kind: str, step: int, **fields: Any) -> None:
         file = self._open(run)
         if file is None or run.sanity_checking:
             return
-        position = dict(zip(PLACE, (run.mode, int(step), epoch_of(run), run.iters_done), strict=True))
+        position = dict(zip(POSITION_FIELDS, (run.mode, int(step), get_epoch(run), run.iters_done), strict=True))
         row = {"kind": kind, **position, "time": round(time.time(), 3), **fields}
-        self._unwritten.append((row, position))
-        self._write_waiting(file)
+        self._pending_rows.append((row, position))
+        self._write_pending(file)
 
-    def _write_waiting(self, file: JsonLines) -> None:
+    def _write_pending(self, file: JsonLines) -> None:
         """Write the buffered rows in order; after an error, the rest is retried with the next row."""
-        while self._unwritten:
-            row, position = self._unwritten[0]
+        while self._pending_rows:
+            row, position = self._pending_rows[0]
             try:
-                file.write(row, moment=position, key=order_of(row))
+                file.write(row, moment=position, key=get_sort_key(row))
             except OSError as error:
-                self._troubled(error)
+                self._warn_write_error(error)
                 return
             self._rows = file.rows
-            self._unwritten.popleft()
+            self._pending_rows.popleft()
 
-    def _troubled(self, error: OSError) -> None:
-        """Warn once about the error, and drop the oldest rows beyond `MOST_WAITING`."""
-        if not self._was_told:
-            self._was_told = True
+    def _warn_write_error(self, error: OSError) -> None:
+        """Warn once about the error, and drop the oldest rows beyond `MAX_PENDING_ROWS`."""
+        if not self._has_warned:
+            self._has_warned = True
             message = (
-                f"hook {self.name!r}: cannot write rows: {error}. Up to {MOST_WAITING} rows are buffered until the "
+                f"hook {self.name!r}: cannot write rows: {error}. Up to {MAX_PENDING_ROWS} rows are buffered until the "
                 "file can be written."
             )
             warnings.warn(message, HookWarning, stacklevel=2)
-        while len(self._unwritten) > MOST_WAITING:
-            self._unwritten.popleft()
-            self._lost += 1
+        while len(self._pending_rows) > MAX_PENDING_ROWS:
+            self._pending_rows.popleft()
+            self._dropped_rows += 1
 
 
-def _place_of(row: Row) -> Row:
-    return {name: row.get(name) for name in PLACE}
+def _get_position(row: Row) -> Row:
+    return {name: row.get(name) for name in POSITION_FIELDS}
 
 
-def _is_among(row: Row, keys: list[Any]) -> bool:
+def _consume_key(row: Row, keys: list[Any]) -> bool:
     """Return whether the key of a row is in the list, and remove that key."""
-    key = order_of(row)
+    key = get_sort_key(row)
     if key not in keys:
         return False
     keys.remove(key)

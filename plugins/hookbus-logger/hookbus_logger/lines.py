@@ -39,7 +39,7 @@ class JsonLines:
     rows: int
     _file: FileIO
     _moment: object
-    _begin: int
+    _moment_offset: int
     _keys: list[Any]
     _lines: list[bytes]
 
@@ -65,13 +65,13 @@ class JsonLines:
         line = f"{_encode(row)}\n".encode("utf-8", "backslashreplace")
         size = self._size()
         if moment != self._moment:
-            self._begin_moment(moment, size)
+            self._start_moment(moment, size)
         index = bisect_right(self._keys, key)
         if index < len(self._lines):
             # The lines of the moment are rewritten in one call. A process killed in between loses at most these rows,
             # and a resumed run writes them again.
-            self._file.truncate(self._begin)
-            self._append(b"".join([*self._lines[:index], line, *self._lines[index:]]), self._begin)
+            self._file.truncate(self._moment_offset)
+            self._append(b"".join([*self._lines[:index], line, *self._lines[index:]]), self._moment_offset)
         else:
             self._append(line, size)
         self._keys.insert(index, key)
@@ -92,13 +92,13 @@ class JsonLines:
         content = self.path.read_bytes()
         self._moment, self._keys = moment, list(keys)
         self._lines = content.splitlines(keepends=True)[-len(keys) :]
-        self._begin = len(content) - sum(map(len, self._lines))
+        self._moment_offset = len(content) - sum(map(len, self._lines))
 
     def close_moment(self) -> None:
         """Close the current moment; later rows are appended after it."""
-        self._begin_moment(None, os.fstat(self._file.fileno()).st_size)
+        self._start_moment(None, os.fstat(self._file.fileno()).st_size)
 
-    def keep(self, wanted: Callable[[int, Row], bool]) -> None:
+    def filter_rows(self, predicate: Callable[[int, Row], bool]) -> None:
         """Remove the rows that do not match a predicate.
 
         Args:
@@ -106,7 +106,7 @@ class JsonLines:
                 JSON object.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)
-        remaining = [line for number, line in enumerate(lines) if wanted(number, _row_in(line))]
+        remaining = [line for number, line in enumerate(lines) if predicate(number, _parse_row(line))]
         if len(remaining) == len(lines):
             return
         # A temporary file, fsync and rename: a crash leaves either the old file or the new one, never a mixture.
@@ -133,8 +133,8 @@ class JsonLines:
         self.rows = content.count(b"\n")
         self.close_moment()
 
-    def _begin_moment(self, moment: object, size: int) -> None:
-        self._moment, self._begin = moment, size
+    def _start_moment(self, moment: object, size: int) -> None:
+        self._moment, self._moment_offset = moment, size
         self._keys, self._lines = [], []
 
     def _append(self, data: bytes, before: int) -> None:
@@ -177,7 +177,7 @@ def read_jsonl(path: str | Path) -> list[Row]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line, parse_constant=_refuse)
+            row = json.loads(line, parse_constant=_reject_constant)
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: invalid JSON: {error}.") from None
         if not isinstance(row, dict):
@@ -186,11 +186,11 @@ def read_jsonl(path: str | Path) -> list[Row]:
     return rows
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _row_in(line: bytes) -> Row:
+def _parse_row(line: bytes) -> Row:
     try:
         row = json.loads(line)
     except ValueError:

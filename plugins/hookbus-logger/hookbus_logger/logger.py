@@ -8,21 +8,30 @@ from dataclasses import replace
 from typing import Any
 
 from hookbus import Priority, Run, hookimpl
-from hookbus.errors import in_one_line
+from hookbus.errors import format_error
 from hookbus.metrics import Metrics
-from hookbus.run import Best
+from hookbus.run import BestResult
 from hookbus_logger.config import LoggerConfig
-from hookbus_logger.console import console_of, messages_on, say, show_below
-from hookbus_logger.format import Cell, Part, clock_time, count, epoch_table, is_time, joined, values_line
-from hookbus_logger.records import RecordingHook, epoch_of
+from hookbus_logger.console import get_console, redirect_messages, print_line, print_block
+from hookbus_logger.format import (
+    Cell,
+    Part,
+    format_clock_time,
+    format_count,
+    build_epoch_table,
+    is_time,
+    join_groups,
+    format_values,
+)
+from hookbus_logger.records import MetricRecorder, get_epoch
 
 __all__ = ["LoggerHook"]
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
-OUTCOMES = {"finished": "bold green", "failed": "bold red"}
+OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
 
 
-class LoggerHook(RecordingHook):
+class LoggerHook(MetricRecorder):
     """Print training metrics, results and log messages on the console.
 
     The table of an epoch is printed after all other hooks have processed the epoch, checkpoints included, so that it
@@ -45,7 +54,7 @@ class LoggerHook(RecordingHook):
         """Print log messages on the console of the run."""
         super().before_run(run, mode)
         self.cleanup()
-        self._messages.enter_context(messages_on(console_of(run)))
+        self._messages.enter_context(redirect_messages(get_console(run)))
         self._timing, self._cells, self._table = {}, {}, None
 
     @hookimpl(priority=Priority.HIGHEST)
@@ -59,8 +68,8 @@ class LoggerHook(RecordingHook):
         """Print the position in the run, learning rates, mean metrics and times on one line."""
         distinct = dict.fromkeys(f"{rate:.3g}" for rate in rates.values())
         lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
-        values = values_line({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
-        self._say(run, "train", [(self._place(run), "")], lr, values)
+        values = format_values({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
+        self._print_groups(run, "train", [(self._format_position(run), "")], lr, values)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
         """Store the times logged per iteration for the next training line."""
@@ -71,11 +80,11 @@ class LoggerHook(RecordingHook):
 
     def after_val_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
         """Print the metrics of a validation loader on one line."""
-        self._results(run, "val", metrics, dataloader_name)
+        self._print_results(run, "val", metrics, dataloader_name)
 
     def after_test_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
         """Print the metrics of a test loader on one line."""
-        self._results(run, "test", metrics, dataloader_name)
+        self._print_results(run, "test", metrics, dataloader_name)
 
     def after_epoch(self, run: Run, metrics: Metrics) -> None:
         """Collect the results of the epoch; an interrupted epoch is completed by the resumed run."""
@@ -83,9 +92,9 @@ class LoggerHook(RecordingHook):
             return
         own = {name: value for name, value in metrics.items() if name.startswith("train/")}
         cells = {name: Cell(name.removeprefix("train/"), "train", value) for name, value in own.items()}
-        title = f"epoch {count(epoch_of(run), run.max_epochs)}{'' if run.epoch_complete else ', truncated'}"
+        title = f"epoch {format_count(get_epoch(run), run.max_epochs)}{'' if run.epoch_complete else ', truncated'}"
         # Printed in `before_epoch` or `after_run`: a checkpoint hook updates `run.best` only after this event.
-        self._table, self._cells = (epoch_of(run), title, {**cells, **self._cells}), {}
+        self._table, self._cells = (get_epoch(run), title, {**cells, **self._cells}), {}
 
     @hookimpl(priority=Priority.HIGHEST)
     def before_epoch(self, run: Run) -> None:
@@ -97,11 +106,11 @@ class LoggerHook(RecordingHook):
         self._show_table(run)
         if mode == "train":
             error = run.exception
-            reason = in_one_line(error) if error is not None else "; ".join(run.stop_reasons)
-            outcome = (run.outcome, OUTCOMES.get(run.outcome, "yellow"))
-            epoch, seconds = count(epoch_of(run), run.max_epochs), clock_time(run.clock.seconds)
+            reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
+            outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
+            epoch, seconds = format_count(get_epoch(run), run.max_epochs), format_clock_time(run.clock.seconds)
             done = f"epoch {epoch}, iteration {run.iters_done}, {seconds}"
-            say(console_of(run), *joined([outcome], [(done, "")], [(reason, "")]))
+            print_line(get_console(run), *join_groups([outcome], [(done, "")], [(reason, "")]))
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -117,22 +126,22 @@ class LoggerHook(RecordingHook):
 
     # -- internal ------------------------------------------------------------------------------
 
-    def _say(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
-        say(console_of(run), *joined([(f"{kind:<5}", STYLES[kind])], *groups))
+    def _print_groups(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
+        print_line(get_console(run), *join_groups([(f"{kind:<5}", STYLES[kind])], *groups))
 
-    def _place(self, run: Run) -> str:
+    def _format_position(self, run: Run) -> str:
         clock = run.clock
         if not self.config.by_epoch:
-            return f"iteration {count(run.iters_done, clock.limit('iter'))}"
-        position = count(clock.epoch_iter + 1, clock.epoch_length)
-        return f"epoch {count(epoch_of(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{position}"
+            return f"iteration {format_count(run.iters_done, clock.limit('iter'))}"
+        position = format_count(clock.epoch_iter + 1, clock.epoch_length)
+        return f"epoch {format_count(get_epoch(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{position}"
 
-    def _results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
-        epoch = f"epoch {count(epoch_of(run), run.max_epochs)}"
+    def _print_results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
+        epoch = f"epoch {format_count(get_epoch(run), run.max_epochs)}"
         label = epoch if self.config.log_metric_by_epoch else f"iteration {run.iters_done}"
         label = "before training" if run.sanity_checking else label if run.iters_done else ""
         prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
-        self._say(run, kind, [(label, "")], [(loader or "", "")], values_line(metrics, prefix=prefix))
+        self._print_groups(run, kind, [(label, "")], [(loader or "", "")], format_values(metrics, prefix=prefix))
         # The model is untrained during a sanity check; its metrics do not belong to any epoch.
         if not run.sanity_checking:
             column = f"{kind} {loader}" if loader else kind
@@ -142,11 +151,11 @@ class LoggerHook(RecordingHook):
         if self._table is None:
             return
         (epoch, title, cells), self._table = self._table, None
-        with_best = [_with_best(cell, run.best.get(name), epoch) for name, cell in cells.items()]
-        show_below(console_of(run), epoch_table(title, with_best))
+        with_best = [_add_best(cell, run.best.get(name), epoch) for name, cell in cells.items()]
+        print_block(get_console(run), build_epoch_table(title, with_best))
 
 
-def _with_best(cell: Cell, best: Best | None, epoch: int) -> Cell:
+def _add_best(cell: Cell, best: BestResult | None, epoch: int) -> Cell:
     """Return the cell with the best value of its metric so far."""
     if best is None:
         return cell

@@ -14,10 +14,10 @@ from rich.live import Live
 
 from hookbus import Hook, Priority, Run, every, hookimpl, once
 from hookbus.metrics import Metrics
-from hookbus_logger.bar import Pace, Ticker, View, bar, line
+from hookbus_logger.bar import ThroughputMeter, Ticker, ProgressState, build_bar, format_line
 from hookbus_logger.config import ProgressConfig
-from hookbus_logger.console import console_of, say
-from hookbus_logger.format import clock_time, count
+from hookbus_logger.console import get_console, print_line
+from hookbus_logger.format import format_clock_time, format_count
 
 __all__ = ["ProgressHook"]
 
@@ -46,20 +46,20 @@ class ProgressHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._open = ExitStack()
-        self._begin()
+        self._resources = ExitStack()
+        self._reset()
 
     def before_run(self, run: Run, mode: str) -> None:
         """Start displaying the progress."""
         self.cleanup()
-        self._begin()
+        self._reset()
         if mode == "train":
             run.metrics.window(self.name)
         self._show(run)
 
     def before_train(self) -> None:
         """Restart the throughput measurement, so that iterations restored from a checkpoint are not counted."""
-        self._pace = Pace()
+        self._pace = ThroughputMeter()
 
     @hookimpl(when=_interval)
     def after_train_iter(self, run: Run) -> None:
@@ -72,64 +72,66 @@ class ProgressHook(Hook):
 
     def after_val(self) -> None:
         """Resume the throughput measurement."""
-        self._pace.go_on(time.monotonic())
+        self._pace.resume(time.monotonic())
 
     def before_val_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a validation loader."""
-        self._loader = ("validating", dataloader_name, _length(run.val_loader, dataloader_name))
+        self._loader = ("validating", dataloader_name, _get_length(run.val_loader, dataloader_name))
 
     def before_test_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a test loader."""
-        self._loader = ("testing", dataloader_name, _length(run.test_loader, dataloader_name))
+        self._loader = ("testing", dataloader_name, _get_length(run.test_loader, dataloader_name))
 
     def cleanup(self) -> None:
         """Stop the thread and restore the terminal."""
-        self._open.close()
+        self._resources.close()
 
-    def view(self, run: Run) -> View:
+    def get_progress(self, run: Run) -> ProgressState:
         """Return the current progress of the run."""
         # Called on the rendering thread: reading a tensor here would synchronize with the device.
         clock = run.clock
         if run.validating and self._loader is not None:
             kind, name, total = self._loader
-            return View(f"{kind} {name}" if name else kind, clock.batch + 1, total, self._loss)
+            return ProgressState(f"{kind} {name}" if name else kind, clock.batch + 1, total, self._loss)
         if run.mode != "train":
-            return View("starting")
-        self._pace.see(run.iters_done, time.monotonic())
+            return ProgressState("starting")
+        self._pace.update(run.iters_done, time.monotonic())
         pace, limit = self._pace.per_second, clock.limit("iter")
-        eta = clock_time((limit - run.iters_done) / pace) if pace and limit is not None else "unknown"
+        eta = format_clock_time((limit - run.iters_done) / pace) if pace and limit is not None else "unknown"
         if run.max_epochs is None:
-            return View("iteration", run.iters_done, run.max_iters, self._loss, pace, eta)
-        label = f"epoch {count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
-        return View(label, run.iters_done - clock.epoch_first_iter, clock.epoch_length, self._loss, pace, eta)
+            return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, pace, eta)
+        label = f"epoch {format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
+        return ProgressState(label, run.iters_done - clock.epoch_first_iter, clock.epoch_length, self._loss, pace, eta)
 
     # -- internal ------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._pace, self._loss, self._loader = Pace(), None, None
+    def _reset(self) -> None:
+        self._pace, self._loss, self._loader = ThroughputMeter(), None, None
 
     def _show(self, run: Run) -> None:
-        console = console_of(run)
+        console = get_console(run)
         if console.is_interactive:
-            render = partial(self._drawn, run, console)
+            render = partial(self._render, run, console)
             # rich's own refresh thread is not fork-safe; `Ticker` is.
             live = Live(get_renderable=render, console=console, auto_refresh=False, transient=True)
             live.start()
-            self._open.callback(live.stop)
+            self._resources.callback(live.stop)
             ticker = Ticker(1 / self.config.refresh_per_second, live.refresh)
         else:
-            ticker = Ticker(self.config.line_every, lambda: say(console, INDENT, line(self.view(run))))
+            ticker = Ticker(
+                self.config.line_every, lambda: print_line(console, INDENT, format_line(self.get_progress(run)))
+            )
         # Callbacks run in reverse order: the thread is joined before the terminal is restored.
-        self._open.callback(ticker.stop)
+        self._resources.callback(ticker.stop)
 
-    def _drawn(self, run: Run, console: Console) -> RenderableType:
-        return bar(self.view(run), console.width)
+    def _render(self, run: Run, console: Console) -> RenderableType:
+        return build_bar(self.get_progress(run), console.width)
 
     def _take_loss(self, metrics: Metrics, step: int) -> None:
         self._loss = metrics.get("train/loss", self._loss)
 
 
-def _length(loaders: Any, name: str | None) -> int | None:
+def _get_length(loaders: Any, name: str | None) -> int | None:
     """Return the number of batches of a loader; None if unknown."""
     loader = loaders.get(name) if isinstance(loaders, Mapping) else loaders
     return operator.length_hint(loader, 0) or None

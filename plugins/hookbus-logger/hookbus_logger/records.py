@@ -7,18 +7,18 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus.metrics import Metrics, Window
-from hookbus.records.rates import named_rates, rates_of
+from hookbus.records.rates import name_learning_rates, get_learning_rates
 from hookbus.when import Schedule
 from hookbus_logger.config import RecordConfig
 
-__all__ = ["RecordingHook", "epoch_of"]
+__all__ = ["MetricRecorder", "get_epoch"]
 
 
 def _interval(config: Any) -> Schedule:
     return every(config.interval, unit="batch" if config.by_epoch else "iter")
 
 
-class RecordingHook(Hook):
+class MetricRecorder(Hook):
     """Request the mean metrics over an interval when a record is due, and pass them to `write_record`.
 
     A record is due every `interval` iterations, counted within each epoch if `by_epoch` is true and over the whole run
@@ -36,7 +36,7 @@ class RecordingHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._forget()
+        self._reset()
 
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
         """Write one training record.
@@ -57,43 +57,43 @@ class RecordingHook(Hook):
     def before_run(self, run: Run, mode: str) -> None:
         """Create the metric window, so that it includes the first iteration."""
         if not run.iters_done:
-            self._forget()
+            self._reset()
         if mode == "train":
-            self._window(run)
+            self._get_window(run)
 
     def before_train(self, run: Run) -> None:
         """Request again a record that was pending when the checkpoint was saved."""
-        if self._waiting:
-            self._ask(run)
+        if self._is_pending:
+            self._request_metrics(run)
 
     def before_train_epoch(self, run: Run) -> None:
         """Drop the incomplete interval of the previous epoch, unless its record is pending."""
         # The event is also emitted when a run resumes within an epoch, whose restored window must be preserved.
         begins = run.iters_done == run.clock.epoch_first_iter
-        if begins and self.config.by_epoch and not self._waiting:
-            self._window(run).reset()
+        if begins and self.config.by_epoch and not self._is_pending:
+            self._get_window(run).reset()
 
     def before_train_iter(self, run: Run) -> None:
         """Store the learning rates of this iteration."""
         # In every iteration: whether it was the last of a record is known only after the scheduler step.
-        self._rates = rates_of(run.optimizer)
+        self._rates = get_learning_rates(run.optimizer)
 
     @hookimpl(when=_interval)
     def after_train_iter(self, run: Run) -> None:
         """Request a record at the end of an interval."""
-        self._record(run)
+        self._request_record(run)
 
     def after_train_epoch(self, run: Run) -> None:
         """Request a record of the incomplete interval, unless it is to be dropped."""
         only = self._recorded_epoch != run.epoch
         of_epoch = self.config.by_epoch and run.epoch_complete and (only or not self.config.ignore_last)
-        if (of_epoch or run.clock.at_limit) and self._window(run):
-            self._record(run)
+        if (of_epoch or run.clock.is_at_limit) and self._get_window(run):
+            self._request_record(run)
 
     def after_train(self, run: Run) -> None:
         """Request a record of the incomplete interval, unless a checkpoint stores it for a resumed run."""
-        if self._window(run) and not run.resumable:
-            self._record(run)
+        if self._get_window(run) and not run.resumable:
+            self._request_record(run)
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -101,37 +101,37 @@ class RecordingHook(Hook):
         """Return the last epoch with a record, whether a record is pending, and the last learning rates."""
         return {
             "recorded_epoch": self._recorded_epoch,
-            "waiting": self._waiting,
+            "waiting": self._is_pending,
             "rates": [float(rate) for rate in self._rates],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._recorded_epoch, self._waiting = state["recorded_epoch"], state["waiting"]
+        self._recorded_epoch, self._is_pending = state["recorded_epoch"], state["waiting"]
         self._rates = list(state["rates"])
 
     # -- internal ------------------------------------------------------------------------------
 
-    def _forget(self) -> None:
-        self._recorded_epoch, self._waiting, self._rates = -1, False, []
+    def _reset(self) -> None:
+        self._recorded_epoch, self._is_pending, self._rates = -1, False, []
 
-    def _window(self, run: Run) -> Window:
+    def _get_window(self, run: Run) -> Window:
         return run.metrics.window(self.name)
 
-    def _record(self, run: Run) -> None:
+    def _request_record(self, run: Run) -> None:
         self._recorded_epoch = run.epoch
-        self._ask(run)
+        self._request_metrics(run)
 
-    def _ask(self, run: Run) -> None:
-        self._waiting = True
-        run.request_record(self._window(run), self._deliver)
+    def _request_metrics(self, run: Run) -> None:
+        self._is_pending = True
+        run.request_record(self._get_window(run), self._deliver)
 
     def _deliver(self, metrics: Metrics, step: int) -> None:
-        self._waiting = False
-        self.write_record(self.run, metrics, step, named_rates(self._rates))
+        self._is_pending = False
+        self.write_record(self.run, metrics, step, name_learning_rates(self._rates))
 
 
-def epoch_of(run: Run) -> int:
+def get_epoch(run: Run) -> int:
     """Return the epoch of the last iteration, counted from 1; 0 before the first iteration."""
     clock = run.clock
     return run.epochs_done + (clock.epoch_open and run.iters_done > clock.epoch_first_iter)

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-__all__ = ["KINDS", "order_of", "plain", "plain_number", "scalars"]
+__all__ = ["KINDS", "get_sort_key", "to_json", "to_number", "to_scalar_fields"]
 
 KINDS = ("config", "train", "val", "test", "scalars", "text")
 """Kinds of rows, in the order in which rows of one moment are written."""
 
 
-def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> tuple[dict[str, Any], list[str]]:
+def to_scalar_fields(
+    values: Mapping[str, Any], counts: Mapping[str, int] | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """Convert scalars to the fields of a row.
 
     A value that is not finite becomes null in `values`; `nonfinite` contains its text: "nan", "inf" or "-inf".
@@ -32,7 +34,7 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
     for key, value in values.items():
         name = str(key)
         try:
-            number = plain_number(value)
+            number = to_number(value)
             is_finite = math.isfinite(number)  # raises OverflowError for an int beyond the range of a float
         except OverflowError:
             problems.append(f"{name!r} exceeds the range of a float")
@@ -51,7 +53,7 @@ def scalars(values: Mapping[str, Any], counts: Mapping[str, int] | None = None) 
     return fields, problems
 
 
-def plain_number(value: Any) -> int | float:
+def to_number(value: Any) -> int | float:
     """Convert a number, or a tensor or array with one element, to an int or float; a bool becomes 0 or 1.
 
     Raises:
@@ -70,17 +72,17 @@ def plain_number(value: Any) -> int | float:
     raise TypeError(f"expected a real number, got {type(item).__name__}")
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Convert a value to strict JSON; mappings and lists are converted recursively, other objects become strings."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-def order_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def get_sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the sort key of a row within its moment: the kind, then the names of its values."""
     return KINDS.index(row["kind"]), sorted(row.get("values", ())), row.get("tag", "")

@@ -8,60 +8,60 @@ import threading
 import pytest
 from rich.console import Console, Group
 
-from hookbus_logger.bar import Pace, Ticker, View, bar, line, speed
+from hookbus_logger.bar import ThroughputMeter, Ticker, ProgressState, build_bar, format_line, format_throughput
 
 
-def render(view: View, width: int = 100) -> str:
+def render(view: ProgressState, width: int = 100) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(Group(bar(view, width)))
+        console.print(Group(build_bar(view, width)))
     return captured.get()
 
 
 def test_throughput_is_the_number_of_iterations_per_second() -> None:
-    pace = Pace()
+    pace = ThroughputMeter()
     for done, now in ((80, 100.0), (85, 105.0), (90, 110.0)):
-        pace.see(done, now)
+        pace.update(done, now)
 
     assert pace.per_second == 1.0
 
 
 def test_throughput_excludes_pauses() -> None:
-    pace = Pace()
-    pace.see(0, 0.0)
+    pace = ThroughputMeter()
+    pace.update(0, 0.0)
     pace.pause(5.0)
-    pace.see(10, 12.0)
-    pace.go_on(25.0)
-    pace.see(20, 30.0)
+    pace.update(10, 12.0)
+    pace.resume(25.0)
+    pace.update(20, 30.0)
 
     assert pace.per_second == 20 / 10
 
 
 def test_throughput_uses_only_the_window() -> None:
-    pace = Pace(span=10.0)
-    pace.see(0, 0.0)
+    pace = ThroughputMeter(span=10.0)
+    pace.update(0, 0.0)
     for second in range(1, 31):
-        pace.see(100 * second, float(second))
+        pace.update(100 * second, float(second))
     for second in range(31, 41):
-        pace.see(3000 + second - 30, float(second))
+        pace.update(3000 + second - 30, float(second))
 
     assert pace.per_second == 1.0
 
 
 def test_two_measurements_outside_the_window_yield_a_throughput() -> None:
-    pace = Pace(span=10.0)
-    pace.see(0, 0.0)
-    pace.see(50, 100.0)
+    pace = ThroughputMeter(span=10.0)
+    pace.update(0, 0.0)
+    pace.update(50, 100.0)
 
     assert pace.per_second == 0.5
 
 
 def test_throughput_is_none_before_an_iteration_is_completed() -> None:
-    pace = Pace()
+    pace = ThroughputMeter()
     assert pace.per_second is None
-    pace.see(7, 1.0)
+    pace.update(7, 1.0)
     assert pace.per_second is None
-    pace.see(7, 2.0)
+    pace.update(7, 2.0)
     assert pace.per_second is None
 
 
@@ -69,18 +69,18 @@ def test_throughput_is_none_before_an_iteration_is_completed() -> None:
     ("per_second", "text"), [(1234.5, "1234 it/s"), (46.94, "46.9 it/s"), (1.0, "1.0 it/s"), (0.25, "4.0 s/it")]
 )
 def test_throughput_below_one_is_formatted_in_seconds_per_iteration(per_second: float, text: str) -> None:
-    assert speed(per_second) == text
+    assert format_throughput(per_second) == text
 
 
 def test_plain_line_contains_all_fields() -> None:
-    view = View("epoch 2/5", 150, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+    view = ProgressState("epoch 2/5", 150, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
-    assert line(view) == "epoch 2/5  150/450  loss 0.4213  12.3 it/s  eta 0:00:24"
-    assert line(View("validating", 3)) == "validating  3 it"
+    assert format_line(view) == "epoch 2/5  150/450  loss 0.4213  12.3 it/s  eta 0:00:24"
+    assert format_line(ProgressState("validating", 3)) == "validating  3 it"
 
 
 def test_bar_fits_on_one_line_at_any_width() -> None:
-    view = View("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+    view = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
     assert render(view).split() == [
         *("epoch", "2/5", "━" * 16, "225/450"),
@@ -92,15 +92,15 @@ def test_bar_fits_on_one_line_at_any_width() -> None:
 
 
 def test_narrow_terminal_omits_the_bar() -> None:
-    view = View("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+    view = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
     assert render(view, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
     assert render(view, 30) == "epoch 2/5  225/450  loss 0.42…\n"
 
 
 def test_bar_without_a_total_contains_the_count() -> None:
-    assert "━" in render(View("validating", 3))
-    assert render(View("validating", 3)).split()[-2:] == ["3", "it"]
+    assert "━" in render(ProgressState("validating", 3))
+    assert render(ProgressState("validating", 3)).split()[-2:] == ["3", "it"]
 
 
 def test_ticker_calls_the_function_until_stopped_and_joins_its_thread() -> None:

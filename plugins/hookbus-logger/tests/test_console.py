@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from hookbus import HookBus
-from hookbus_logger.console import console_of, messages_on, say, show_below
+from hookbus_logger.console import get_console, redirect_messages, print_line, print_block
 
 LOGGER = logging.getLogger("hookbus")
 
@@ -38,18 +38,18 @@ def printed_text(console: Console) -> list[str]:
 
 def test_console_of_a_run_is_created_on_the_first_request() -> None:
     with HookBus().run() as run:
-        first = console_of(run)
-        assert console_of(run) is first is run.get("console")
+        first = get_console(run)
+        assert get_console(run) is first is run.get("console")
 
 
 def test_provided_console_is_used(console: Console) -> None:
     with HookBus().run() as run:
         run.provide("console", console)
-        assert console_of(run) is console
+        assert get_console(run) is console
 
 
 def test_line_is_not_wrapped_and_has_no_control_characters(console: Console) -> None:
-    say(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 markup]")
+    print_line(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 markup]")
 
     assert printed_text(console) == ["much longer than twenty columns [not[2J markup]"]
     assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ def test_line_is_not_wrapped_and_has_no_control_characters(console: Console) -> 
 
 def test_recording_console_stores_the_styles() -> None:
     recording = Console(file=io.StringIO(), record=True, highlight=False)
-    say(recording, ("bad", "bold red"), " good")
+    print_line(recording, ("bad", "bold red"), " good")
 
     assert "\x1b" not in recording.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[1;31mbad\x1b[0m good" in recording.export_text(styles=True)
@@ -73,9 +73,9 @@ def test_terminal_size_is_not_queried_for_each_line_of_a_file(monkeypatch: pytes
     monkeypatch.setattr(os, "get_terminal_size", size)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     with HookBus().run() as run:
-        console = console_of(run)
+        console = get_console(run)
         queries.clear()
-        say(console, "a line"), say(console, "another one")
+        print_line(console, "a line"), print_line(console, "another one")
 
     assert console.file.getvalue().count("line\n") == 1  # type: ignore[attr-defined]
     assert queries == []
@@ -83,13 +83,13 @@ def test_terminal_size_is_not_queried_for_each_line_of_a_file(monkeypatch: pytes
 
 def test_multiline_renderable_is_indented_to_the_text(console: Console) -> None:
     console.width = 80
-    show_below(console, "a\nb")
+    print_block(console, "a\nb")
 
     assert console.file.getvalue() == f"{' ' * 21}a\n{' ' * 21}b\n"  # type: ignore[attr-defined]
 
 
 def test_multiline_text_is_indented_to_its_first_line(console: Console) -> None:
-    say(console, ("failed  ", "bold red"), "one\ntwo")
+    print_line(console, ("failed  ", "bold red"), "one\ntwo")
 
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line[21:] for line in lines] == ["failed  one", "two"]
@@ -97,7 +97,7 @@ def test_multiline_text_is_indented_to_its_first_line(console: Console) -> None:
 
 
 def test_messages_are_printed_with_their_level(console: Console) -> None:
-    with messages_on(console):
+    with redirect_messages(console):
         LOGGER.info("resumed from %s", "x")
         logging.getLogger("hookbus.state").warning("unexpected")
         LOGGER.debug("not shown")
@@ -106,7 +106,7 @@ def test_messages_are_printed_with_their_level(console: Console) -> None:
 
 
 def test_exception_is_printed_with_its_traceback(console: Console) -> None:
-    with messages_on(console):
+    with redirect_messages(console):
         try:
             raise ZeroDivisionError("reason")
         except ZeroDivisionError:
@@ -123,7 +123,7 @@ def test_message_is_not_repeated_by_other_terminal_handlers(
     handler = logging.StreamHandler(sys.stderr) if kind == "stream" else RichHandler(console=Console(stderr=True))
     root.addHandler(handler)
 
-    with messages_on(console):
+    with redirect_messages(console):
         LOGGER.warning("inside")
         logging.getLogger("other").warning("from another logger")
     LOGGER.warning("outside")
@@ -139,7 +139,7 @@ def test_other_handlers_are_not_modified(console: Console, root: logging.Logger)
     file = io.StringIO()
     root.addHandler(logging.StreamHandler(file))
 
-    with messages_on(console):
+    with redirect_messages(console):
         LOGGER.info("both")
 
     assert file.getvalue() == "both\n"
@@ -148,7 +148,7 @@ def test_other_handlers_are_not_modified(console: Console, root: logging.Logger)
 
 def test_logger_is_restored_after_an_error(console: Console) -> None:
     def raise_error() -> None:
-        with messages_on(console):
+        with redirect_messages(console):
             assert LOGGER.isEnabledFor(logging.INFO)
             raise ZeroDivisionError
 
@@ -162,7 +162,7 @@ def test_logger_is_restored_after_an_error(console: Console) -> None:
 def test_level_set_by_the_user_stays_in_effect(console: Console) -> None:
     LOGGER.setLevel(logging.ERROR)
     try:
-        with messages_on(console):
+        with redirect_messages(console):
             LOGGER.warning("below the level")
         assert LOGGER.level == logging.ERROR
     finally:
@@ -172,7 +172,7 @@ def test_level_set_by_the_user_stays_in_effect(console: Console) -> None:
 
 
 def test_nested_contexts_print_each_message_once(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
-    with messages_on(Console(highlight=False)), messages_on(console):
+    with redirect_messages(Console(highlight=False)), redirect_messages(console):
         LOGGER.info("once")
 
     assert (capsys.readouterr().out, printed_text(console)) == ("", ["once"])

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hookbus_logger.format import Cell, Part, clock_time, count, duration, epoch_table, joined, number, values_line
+from hookbus_logger.format import (
+    Cell,
+    Part,
+    format_clock_time,
+    format_count,
+    format_duration,
+    build_epoch_table,
+    join_groups,
+    format_number,
+    format_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +38,12 @@ from hookbus_logger.format import Cell, Part, clock_time, count, duration, epoch
     ],
 )
 def test_number_has_four_significant_digits(value: float, text: str) -> None:
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @given(st.floats(-1e300, 1e300))
 def test_number_is_close_to_its_value(value: float) -> None:
-    assert math.isclose(float(number(value)), value, rel_tol=1e-3)
+    assert math.isclose(float(format_number(value)), value, rel_tol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +58,7 @@ def test_number_is_close_to_its_value(value: float) -> None:
     ],
 )
 def test_duration_has_a_suitable_unit(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -63,11 +73,11 @@ def test_duration_has_a_suitable_unit(seconds: float, text: str) -> None:
     ],
 )
 def test_clock_time_has_hours_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert clock_time(seconds) == text
+    assert format_clock_time(seconds) == text
 
 
 def test_count_is_padded_to_the_width_of_its_total() -> None:
-    assert [count(5, 100), count(5, None)] == ["  5/100", "5"]
+    assert [format_count(5, 100), format_count(5, None)] == ["  5/100", "5"]
 
 
 def join_text(line: list[Part]) -> str:
@@ -77,26 +87,26 @@ def join_text(line: list[Part]) -> str:
 def test_values_line_shortens_names_and_places_times_last() -> None:
     values = {"time/iter": 0.012, "train/loss": 0.5, "eta": 65.0, "grad/norm": 2.0, "time/eta": 3.0}
 
-    line = values_line(values, prefix="train/")
+    line = format_values(values, prefix="train/")
 
     assert join_text(line) == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
 
 
 def test_values_line_highlights_nonfinite_values_with_their_count() -> None:
-    line = values_line({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
+    line = format_values({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
 
     assert join_text(line) == "loss nan (2 not finite)  acc 0.5000"
     assert [text for text, style in line if style == "bold red"] == ["nan", " (2 not finite)"]
 
 
 def test_joined_skips_empty_groups() -> None:
-    assert join_text(joined([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
+    assert join_text(join_groups([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
 
 
 def render_table(*cells: Cell) -> list[str]:
     console = Console(width=80, color_system=None)
     with console.capture() as captured:
-        console.print(epoch_table("epoch 2/3", cells))
+        console.print(build_epoch_table("epoch 2/3", cells))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 

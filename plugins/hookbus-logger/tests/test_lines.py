@@ -209,7 +209,7 @@ def test_keep_removes_rows_and_later_rows_are_appended(path: Path) -> None:
     for number in range(5):
         lines.write({"n": number})
 
-    lines.keep(lambda number, row: number < 2 or row["n"] == 4)
+    lines.filter_rows(lambda number, row: number < 2 or row["n"] == 4)
     lines.write({"n": 5})
 
     assert read_jsonl(path) == [{"n": 0}, {"n": 1}, {"n": 4}, {"n": 5}]
@@ -223,7 +223,7 @@ def test_keep_does_not_replace_an_unchanged_file(path: Path) -> None:
     lines.write({"n": 0})
     before = path.stat().st_ino
 
-    lines.keep(lambda number, row: True)
+    lines.filter_rows(lambda number, row: True)
 
     assert path.stat().st_ino == before
     lines.close()
@@ -235,7 +235,7 @@ def test_keep_passes_an_invalid_line_as_an_empty_row(path: Path) -> None:
     rows: list[tuple[int, dict[str, Any]]] = []
     lines = JsonLines(path)
 
-    lines.keep(lambda number, row: bool(rows.append((number, row))) or number == 1)
+    lines.filter_rows(lambda number, row: bool(rows.append((number, row))) or number == 1)
 
     assert rows == [(0, {"n": 0}), (1, {}), (2, {})]
     assert path.read_text() == "nonsense\n"

@@ -12,7 +12,7 @@ import torch
 
 from hookbus import Hook, HookBus, Trainer, get_default_hooks
 from hookbus.requests import Request
-from hookbus.run import Best, Run
+from hookbus.run import BestResult, Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
 
@@ -197,7 +197,7 @@ class TrackBest(Hook):
     def plan(self, run: Run, requests: list[Request]) -> Path | None:
         score = run.metrics.results["val/accuracy"]
         if "val/accuracy" not in run.best or score > run.best["val/accuracy"].value:
-            run.best["val/accuracy"] = Best(score, run.epochs_done, run.steps_done)
+            run.best["val/accuracy"] = BestResult(score, run.epochs_done, run.steps_done)
         return None
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> None:

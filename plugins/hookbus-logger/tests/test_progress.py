@@ -30,7 +30,7 @@ class RecordProgress(Hook):
         self.entries: list[tuple[str, int, int | None]] = []
 
     def record(self, run: Run) -> None:
-        view = self.progress.view(run)
+        view = self.progress.get_progress(run)
         self.entries.append((view.label, view.done, view.total))
 
     def before_train(self, run: Run) -> None:
@@ -140,12 +140,12 @@ def test_eta_ignores_restored_iterations_and_validations(
 
     class AdvanceClock(Hook):
         def before_run(self, run: Run) -> None:
-            progress.view(run)
+            progress.get_progress(run)
             clock.now += 5
 
         def after_train_iter(self, run: Run) -> None:
             clock.now += 1
-            view = progress.view(run)
+            view = progress.get_progress(run)
             self.facts = (view.per_second, view.eta)
 
         def after_val_iter(self) -> None:
@@ -165,7 +165,7 @@ def test_eta_is_unknown_if_the_length_is_unknown(trainer: Callable[..., Trainer]
 
     class ReadProgress(Hook):
         def after_train_iter(self, run: Run) -> None:
-            self.eta = progress.view(run).eta
+            self.eta = progress.get_progress(run).eta
 
     hook = ReadProgress()
     trainer(progress, hook, train_loader=unsized_loader([1.0])).fit()
@@ -181,7 +181,7 @@ def test_displayed_loss_is_that_of_the_last_record(trainer: Callable[..., Traine
             self.losses: list[float | None] = []
 
         def before_train_iter(self, run: Run) -> None:
-            self.losses.append(progress.view(run).loss)
+            self.losses.append(progress.get_progress(run).loss)
 
     hook = ReadProgress()
     trainer(progress, hook, losses=[1.0, 2.0, 4.0, 8.0, 16.0]).fit()

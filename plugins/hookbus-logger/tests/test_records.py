@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hookbus import Hook, HookBus, Metrics, Trainer, every, hookimpl
 from hookbus.run import Run
 from hookbus.testing import fake_training
-from hookbus_logger.records import RecordingHook, epoch_of
+from hookbus_logger.records import MetricRecorder, get_epoch
 
 from .toys import StopAt
 
 
-class Recorder(RecordingHook):
+class Recorder(MetricRecorder):
     """Store records: iteration, step, mean loss and learning rates."""
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -157,7 +157,7 @@ def test_each_step_has_one_record_at_the_end_of_the_run_too(
 def test_incomplete_interval_is_not_recorded_if_a_checkpoint_stores_it(tmp_path: Path, save_at: Any) -> None:
     class SaveAsService(save_at):  # type: ignore[misc]
         def before_run(self, run: Run) -> None:
-            run.provide("saver", self)
+            run.provide("checkpoint_saver", self)
 
     not_stored, stored = Recorder(interval=4), Recorder(interval=4)
     fake_training([not_stored, StopAt(6)], epochs=3, batches=10, losses=float)
@@ -213,16 +213,16 @@ def test_epoch_is_that_of_the_last_iteration(trainer: Callable[..., Trainer], lo
 
     class RecordEpochs(Hook):
         def before_train(self, run: Run) -> None:
-            entries.append(("before_train", epoch_of(run)))
+            entries.append(("before_train", get_epoch(run)))
 
         def before_epoch(self, run: Run) -> None:
-            entries.append(("before_epoch", epoch_of(run)))
+            entries.append(("before_epoch", get_epoch(run)))
 
         def after_train_iter(self, run: Run) -> None:
-            entries.append(("after_train_iter", epoch_of(run)))
+            entries.append(("after_train_iter", get_epoch(run)))
 
         def after_epoch(self, run: Run) -> None:
-            entries.append(("after_epoch", epoch_of(run)))
+            entries.append(("after_epoch", get_epoch(run)))
 
     if loop == "custom":
         fake_training([RecordEpochs()], epochs=2, batches=1)

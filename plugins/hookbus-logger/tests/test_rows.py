@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_logger.rows import KINDS, order_of, plain, plain_number, scalars
+from hookbus_logger.rows import KINDS, get_sort_key, to_json, to_number, to_scalar_fields
 
 
 def parse_strict_json(text: str) -> Any:
@@ -41,7 +41,7 @@ def parse_strict_json(text: str) -> Any:
     ],
 )
 def test_plain_number_converts_any_single_number(value: Any, number: float) -> None:
-    converted = plain_number(value)
+    converted = to_number(value)
 
     assert converted == number
     assert type(converted) is type(number)
@@ -49,14 +49,14 @@ def test_plain_number_converts_any_single_number(value: Any, number: float) -> N
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], 1 + 2j, torch.zeros(2), np.zeros(2), torch.zeros(0)])
 def test_scalars_omit_and_report_a_non_number(value: Any) -> None:
-    fields, problems = scalars({"good": 1.0, "bad": value})
+    fields, problems = to_scalar_fields({"good": 1.0, "bad": value})
 
     assert fields == {"values": {"good": 1.0}}
     assert problems == [f"'bad' must be a single number, got {type(value).__name__}"]
 
 
 def test_scalars_convert_nonfinite_values_to_null() -> None:
-    fields, problems = scalars({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}, {"a": 2})
+    fields, problems = to_scalar_fields({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}, {"a": 2})
 
     assert fields == {
         "values": {"a": None, "b": None, "c": None, "d": 1.0},
@@ -68,7 +68,7 @@ def test_scalars_convert_nonfinite_values_to_null() -> None:
 
 @given(st.dictionaries(st.text(), st.floats() | st.integers() | st.booleans()))
 def test_scalars_are_strict_json(values: dict[str, float]) -> None:
-    fields, _ = scalars(values)
+    fields, _ = to_scalar_fields(values)
 
     parsed = parse_strict_json(json.dumps(fields, allow_nan=False))
 
@@ -78,7 +78,7 @@ def test_scalars_are_strict_json(values: dict[str, float]) -> None:
 
 
 def test_scalars_convert_names_and_report_numbers_out_of_range() -> None:
-    fields, problems = scalars({0: 0.5, "a": 1, "big": 10**400})
+    fields, problems = to_scalar_fields({0: 0.5, "a": 1, "big": 10**400})
 
     assert fields == {"values": {"0": 0.5, "a": 1}}
     assert problems == ["'big' exceeds the range of a float"]
@@ -93,7 +93,7 @@ def test_plain_converts_a_configuration_to_strict_json() -> None:
         "none": None,
     }
 
-    assert parse_strict_json(json.dumps(plain(config), allow_nan=False)) == {
+    assert parse_strict_json(json.dumps(to_json(config), allow_nan=False)) == {
         "model": {"lr": 0.1, "path": "runs/x"},
         "betas": [0.9, "inf"],
         "3": ["a"],
@@ -107,4 +107,4 @@ def test_order_of_rows_is_by_kind_and_then_by_name() -> None:
     rows += [{"kind": "text", "tag": tag} for tag in "ab"]
 
     rows.reverse()
-    assert sorted(rows, key=order_of) == rows[::-1]
+    assert sorted(rows, key=get_sort_key) == rows[::-1]

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-__all__ = ["see_database"]
+__all__ = ["check_database"]
 
 
-def see_database(path: Path, artifacts: str) -> str:
+def check_database(path: Path, artifacts: str) -> str:
     """Create an SQLite database of MLflow atomically, unless it exists.
 
     Args:
@@ -31,12 +31,12 @@ def see_database(path: Path, artifacts: str) -> str:
         with TemporaryDirectory(prefix=".new-", dir=path.parent) as directory:
             temporary = Path(directory) / path.name
             # Disposed, because an open connection would keep a journal under the temporary name.
-            SqlAlchemyStore(_uri(temporary), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
+            SqlAlchemyStore(_build_uri(temporary), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
             os.replace(temporary, path)
-    return _uri(path)
+    return _build_uri(path)
 
 
-def _uri(path: Path) -> str:
+def _build_uri(path: Path) -> str:
     """Return the SQLAlchemy URL of a file, with special characters escaped."""
     from sqlalchemy import URL
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from hookbus import Run, Writer, WriterHook
 from hookbus_mlflow.config import MLflowConfig
-from hookbus_mlflow.names import stored
+from hookbus_mlflow.names import to_mlflow_name
 
 __all__ = ["MLflowHook"]
 
@@ -41,10 +41,10 @@ class MLflowHook(WriterHook):
         )
         return partial(MLflowWriter, target)
 
-    def stored_name(self, name: str) -> str:
+    def backend_name(self, name: str) -> str:
         """Return a valid MLflow name."""
-        return stored(name)
+        return to_mlflow_name(name)
 
-    def takes_checkpoints(self) -> bool:
+    def uploads_checkpoints(self) -> bool:
         """Return whether checkpoint files are logged as artifacts."""
         return self.config.log_model

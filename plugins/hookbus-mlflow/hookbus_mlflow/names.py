@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from hookbus.records.names import safe_name
+from hookbus.records.names import sanitize_name
 
-__all__ = ["stored"]
+__all__ = ["to_mlflow_name"]
 
-LONGEST = 250
+MAX_LENGTH = 250
 FORBIDDEN = re.compile(r"[^/\w.\- ]|^/|(?<=/)/|/$|(?:(?<=^)|(?<=/))\.\.?(?=/|$)")
 """Characters other than letters, digits and `_ - . / space`, and the parts that make a path not normalized."""
 
 
-def stored(name: str) -> str:
-    """Return the name of a record in MLflow, made valid by `hookbus.records.names.safe_name`."""
-    return safe_name(name, FORBIDDEN, LONGEST)
+def to_mlflow_name(name: str) -> str:
+    """Return the name of a record in MLflow, made valid by `hookbus.records.names.sanitize_name`."""
+    return sanitize_name(name, FORBIDDEN, MAX_LENGTH)

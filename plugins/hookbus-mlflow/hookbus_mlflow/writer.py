@@ -16,27 +16,29 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from hookbus import Writer
-from hookbus.pictures import pil_image
-from hookbus.records.copies import finite_values
-from hookbus.records.secrets import flattened
-from hookbus.writers import Place
-from hookbus_mlflow.database import see_database
-from hookbus_mlflow.names import stored
+from hookbus.pictures import to_pil_image
+from hookbus.records.copies import to_finite_array
+from hookbus.records.secrets import flatten
+from hookbus.writers import RecordKey
+from hookbus_mlflow.database import check_database
+from hookbus_mlflow.names import to_mlflow_name
 
 __all__ = ["MLflowWriter", "Target"]
 
-METRICS_IN_BATCH, PARAMS_IN_BATCH = 1000, 100
+METRICS_PER_BATCH, PARAMS_PER_BATCH = 1000, 100
 """Limits of the `log-batch` request in the MLflow REST API."""
 
-BINS = 64
-LONGEST_PARAM = 500
+NUM_BINS = 64
+MAX_PARAM_LENGTH = 500
 """Older servers reject longer values; the artifact `config.json` contains the full configuration."""
 
-OWNER = "hookbus.owner"
+OWNER_TAG = "hookbus.owner"
 """Tag that identifies the run of a directory."""
 
 STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
-PASSING = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
+TRANSIENT_ERRORS = frozenset(
+    {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
+)
 """Error codes of MLflow after which a retry can succeed."""
 
 
@@ -70,16 +72,16 @@ class Target:
         return self.directory / "owner"
 
     @property
-    def artifacts(self) -> str | None:
+    def artifact_uri(self) -> str | None:
         """URI of the artifacts of a new experiment; None for the default of the server."""
         return None if self.uri else (self.directory / "artifacts").as_uri()
 
-    def client(self) -> MlflowClient:
+    def create_client(self) -> MlflowClient:
         """Return a client of the server or database; the database in `directory` is created if it does not exist."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.uri:
             return MlflowClient(self.uri)
-        return MlflowClient(see_database(self.directory / "mlflow.db", str(self.artifacts)))
+        return MlflowClient(check_database(self.directory / "mlflow.db", str(self.artifact_uri)))
 
 
 class MLflowWriter(Writer):
@@ -90,9 +92,9 @@ class MLflowWriter(Writer):
     """
 
     def __init__(self, target: Target) -> None:
-        with _translated():
-            self._client = target.client()
-            self._run_id = _known_run(target) or _new_run(self._client, target)
+        with _translate_errors():
+            self._client = target.create_client()
+            self._run_id = _read_run_id(target) or _find_or_create_run(self._client, target)
             self._client.update_run(self._run_id, status="RUNNING")
         self._metrics: list[Metric] = []
         self._status = ""
@@ -103,12 +105,14 @@ class MLflowWriter(Writer):
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
         """Log a uint8 image of shape (H, W, C)."""
-        with _translated():
-            self._client.log_image(self._run_id, pil_image(image), key=name, step=step, timestamp=int(self.time * 1000))
+        with _translate_errors():
+            self._client.log_image(
+                self._run_id, to_pil_image(image), key=name, step=step, timestamp=int(self.time * 1000)
+            )
 
     def write_text(self, name: str, text: str, step: int) -> None:
         """Log a text as the artifact `texts/name/step.txt`."""
-        with _translated():
+        with _translate_errors():
             self._client.log_text(self._run_id, text, f"texts/{name}/{step}.txt")
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:
@@ -119,8 +123,8 @@ class MLflowWriter(Writer):
         Raises:
             ValueError: If no value is finite.
         """
-        counts, edges = numpy.histogram(finite_values(name, values), BINS)
-        with _translated():
+        counts, edges = numpy.histogram(to_finite_array(name, values), NUM_BINS)
+        with _translate_errors():
             histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
             self._client.log_dict(self._run_id, histogram, f"histograms/{name}/{step}.json")
 
@@ -129,28 +133,28 @@ class MLflowWriter(Writer):
 
         Existing params keep their values; after a resume `config.json` contains the new configuration.
         """
-        with _translated():
+        with _translate_errors():
             # MLflow rejects a batch that changes the value of an existing param.
             existing = self._client.get_run(self._run_id).data.params
-            values = {stored(key): str(value)[:LONGEST_PARAM] for key, value in flattened(config).items()}
+            values = {to_mlflow_name(key): str(value)[:MAX_PARAM_LENGTH] for key, value in flatten(config).items()}
             params = [Param(key, value) for key, value in values.items() if key not in existing]
-            for begin in range(0, len(params), PARAMS_IN_BATCH):
-                self._client.log_batch(self._run_id, params=params[begin : begin + PARAMS_IN_BATCH])
+            for begin in range(0, len(params), PARAMS_PER_BATCH):
+                self._client.log_batch(self._run_id, params=params[begin : begin + PARAMS_PER_BATCH])
             self._client.log_dict(self._run_id, dict(config), "config.json")
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:
         """Log a file as an artifact, in the directory `name` if it is set."""
-        with _translated():
-            self._client.log_artifact(self._run_id, str(path), stored(name) if name else None)
+        with _translate_errors():
+            self._client.log_artifact(self._run_id, str(path), to_mlflow_name(name) if name else None)
 
     def write_outcome(self, outcome: str) -> None:
         """Set the status of the run with the next `flush`: FINISHED, FAILED, or KILLED if the run can be resumed."""
         # After the metrics of the same flush, so that a run with a final status is complete.
         self._status = STATUS.get(outcome, "KILLED")
 
-    def resume(self, since: int, step: int) -> frozenset[Place]:
+    def resume(self, since: int, step: int) -> frozenset[RecordKey]:
         """Return the logged metrics from step `since` on; MLflow cannot remove later ones."""
-        with _translated():
+        with _translate_errors():
             # The history requires one query per name, so names whose last step is too low are skipped.
             newest = self._client.get_run(self._run_id).data.to_proto().metrics
             names = [metric.key for metric in newest if metric.step >= since]
@@ -162,9 +166,9 @@ class MLflowWriter(Writer):
         # A retry after an error may log a metric again. MLflow ignores a metric with equal name, step, time and value.
         metrics, self._metrics = self._metrics, []
         status, self._status = self._status, ""
-        with _translated():
-            for begin in range(0, len(metrics), METRICS_IN_BATCH):
-                self._client.log_batch(self._run_id, metrics=metrics[begin : begin + METRICS_IN_BATCH])
+        with _translate_errors():
+            for begin in range(0, len(metrics), METRICS_PER_BATCH):
+                self._client.log_batch(self._run_id, metrics=metrics[begin : begin + METRICS_PER_BATCH])
             if status:
                 self._client.set_terminated(self._run_id, status)
 
@@ -177,23 +181,25 @@ class MLflowWriter(Writer):
         self.flush()
 
 
-def _known_run(target: Target) -> str | None:
+def _read_run_id(target: Target) -> str | None:
     return target.id_file.read_text().strip() if target.id_file.is_file() else None
 
 
-def _new_run(client: MlflowClient, target: Target) -> str:
+def _find_or_create_run(client: MlflowClient, target: Target) -> str:
     """Create a run, or find the run of a process that was killed before it stored the ID."""
     existing = client.get_experiment_by_name(target.experiment)
-    experiment = existing.experiment_id if existing else client.create_experiment(target.experiment, target.artifacts)
+    experiment = (
+        existing.experiment_id if existing else client.create_experiment(target.experiment, target.artifact_uri)
+    )
     # The owner is stored before the run is created and the ID afterwards: a kill in between leaves a run that the next
     # process finds by the tag, instead of an orphaned run.
-    tags = {**target.tags, OWNER: _kept(target.owner_file, token_hex(16))}
-    runs = client.search_runs([experiment], f"tags.`{OWNER}` = '{tags[OWNER]}'")
+    tags = {**target.tags, OWNER_TAG: _read_or_create(target.owner_file, token_hex(16))}
+    runs = client.search_runs([experiment], f"tags.`{OWNER_TAG}` = '{tags[OWNER_TAG]}'")
     run = runs[0] if runs else client.create_run(experiment, tags=tags, run_name=target.run_name)
-    return _kept(target.id_file, run.info.run_id)
+    return _read_or_create(target.id_file, run.info.run_id)
 
 
-def _kept(file: Path, text: str) -> str:
+def _read_or_create(file: Path, text: str) -> str:
     """Return the content of a file, which is created atomically with `text` if it does not exist."""
     if not file.is_file():
         temporary = file.with_name(f".{file.name}")
@@ -203,12 +209,12 @@ def _kept(file: Path, text: str) -> str:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Convert errors of MLflow: `OSError` if a retry can succeed, else `ValueError`."""
     try:
         yield
     except MlflowException as error:
         # The SQLAlchemy store reports an invalid value of one record as INTERNAL_ERROR as well (mlflow 3.17).
         is_invalid_value = isinstance(error.__cause__, (TypeError, ValueError, ArithmeticError))
-        error_type = OSError if error.error_code in PASSING and not is_invalid_value else ValueError
+        error_type = OSError if error.error_code in TRANSIENT_ERRORS and not is_invalid_value else ValueError
         raise error_type(f"MLflow: {error}") from error

@@ -2,12 +2,12 @@ import re
 
 import pytest
 
-from hookbus_mlflow.names import stored
+from hookbus_mlflow.names import to_mlflow_name
 
 
 @pytest.mark.parametrize("name", ["val/accuracy", "a b", "größe", "a.b-c_d", "x" * 250])
 def test_valid_name_is_unchanged(name):
-    assert stored(name) == name
+    assert to_mlflow_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ def test_valid_name_is_unchanged(name):
 def test_invalid_name_is_made_valid(name, prefix):
     from mlflow.utils.validation import _validate_metric_name
 
-    assert re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", stored(name))
-    _validate_metric_name(stored(name))
+    assert re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", to_mlflow_name(name))
+    _validate_metric_name(to_mlflow_name(name))

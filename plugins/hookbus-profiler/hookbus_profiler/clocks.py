@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["Clock", "DeviceClock", "HostClock", "clock_for"]
+__all__ = ["Clock", "DeviceClock", "HostClock", "get_clock"]
 
 
 class Clock(Protocol):
@@ -19,13 +19,13 @@ class Clock(Protocol):
     def mark(self) -> Any:
         """Record a mark without blocking."""
 
-    def is_past(self, mark: Any) -> bool:
+    def is_complete(self, mark: Any) -> bool:
         """Return whether a mark and all earlier marks are complete, without blocking."""
 
     def wait(self, mark: Any) -> None:
         """Block until a mark is complete."""
 
-    def between(self, first: Any, second: Any) -> float:
+    def elapsed(self, first: Any, second: Any) -> float:
         """Return the seconds between two complete marks."""
 
 
@@ -34,14 +34,14 @@ class HostClock:
 
     mark = staticmethod(time.perf_counter)
 
-    def is_past(self, mark: float) -> bool:
+    def is_complete(self, mark: float) -> bool:
         """Return True: marks on the host are complete at once."""
         return True
 
     def wait(self, mark: float) -> None:
         """Return at once."""
 
-    def between(self, first: float, second: float) -> float:
+    def elapsed(self, first: float, second: float) -> float:
         """Return the seconds between two marks."""
         return second - first
 
@@ -62,7 +62,7 @@ class DeviceClock:
         event.record()
         return event
 
-    def is_past(self, mark: torch.Event) -> bool:
+    def is_complete(self, mark: torch.Event) -> bool:
         """Return whether the device has reached the event."""
         return bool(mark.query())
 
@@ -70,11 +70,11 @@ class DeviceClock:
         """Block until the device has reached the event."""
         mark.synchronize()
 
-    def between(self, first: torch.Event, second: torch.Event) -> float:
+    def elapsed(self, first: torch.Event, second: torch.Event) -> float:
         """Return the seconds between two events, measured by the device."""
         return float(first.elapsed_time(second)) / 1000  # `elapsed_time` returns milliseconds
 
 
-def clock_for(device: torch.device) -> Clock:
+def get_clock(device: torch.device) -> Clock:
     """Return the clock for a device: events on CUDA, the host's clock otherwise."""
     return DeviceClock(device) if device.type == "cuda" else HostClock()

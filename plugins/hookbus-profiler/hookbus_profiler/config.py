@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ImportString, model_validator
 
-from hookbus import HookConfig, imported
-from hookbus_profiler.plan import Plan, fitted
+from hookbus import HookConfig, resolve_import
+from hookbus_profiler.plan import Plan, fit_schedule
 
 __all__ = ["ProfilerConfig", "ScheduleConfig"]
 
@@ -33,7 +33,7 @@ class ScheduleConfig(BaseModel):
 class ProfilerConfig(HookConfig):
     """Length of the profiling, traced iterations and exported files."""
 
-    no_frequency = "the profiler measures every iteration. Set `schedule` to select the traced iterations."
+    frequency_error = "the profiler measures every iteration. Set `schedule` to select the traced iterations."
 
     by_epoch: bool = Field(default=False, description="Count `profile_iters` in epochs instead of iterations.")
     profile_iters: int = Field(default=100, ge=1, description="Number of profiled iterations or epochs.")
@@ -41,7 +41,7 @@ class ProfilerConfig(HookConfig):
         default=None,
         description="Schedule of the traced iterations. Default: one short cycle that fits in `profile_iters`.",
     )
-    on_trace_ready: Annotated[ImportString[Callable[[Any], Any]] | None, BeforeValidator(imported)] = Field(
+    on_trace_ready: Annotated[ImportString[Callable[[Any], Any]] | None, BeforeValidator(resolve_import)] = Field(
         default=None,
         description="Function called with the `torch.profiler.profile` after each cycle, or its import string.",
     )
@@ -58,7 +58,7 @@ class ProfilerConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> ProfilerConfig:
+    def _check_schedule(self) -> ProfilerConfig:
         plan = self.plan
         # With by_epoch the number of iterations is unknown here.
         if not self.by_epoch and plan.length > self.profile_iters:
@@ -75,4 +75,4 @@ class ProfilerConfig(HookConfig):
         """Plan of the traced iterations."""
         if self.schedule is not None:
             return self.schedule.plan
-        return fitted(22 if self.by_epoch else self.profile_iters)
+        return fit_schedule(22 if self.by_epoch else self.profile_iters)

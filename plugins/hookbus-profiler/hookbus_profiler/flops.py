@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["FlopCount", "peak_of"]
+__all__ = ["FlopCounter", "get_peak_flops"]
 
-_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_CPU_FLASH_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_CPU_FLASH_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
-PEAKS = {
+PEAK_FLOPS_PER_SECOND = {
     "B200": 2250e12, "GH200": 989e12, "H200 NVL": 835e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12,
     "H100": 989e12, "A100": 312e12, "A10G": 70e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "V100 PCIE": 112e12,
     "V100": 125e12, "T4": 65e12,
@@ -29,7 +29,7 @@ The first entry whose words all occur in the name applies, so more specific name
 """
 
 
-class FlopCount:
+class FlopCounter:
     """Count the floating-point operations between construction and `stop()`, backward included.
 
     Matrix products, convolutions and attention are counted by their shapes, masked elements included. Compiled
@@ -38,10 +38,14 @@ class FlopCount:
 
     def __init__(self) -> None:
         self._mode = FlopCounterMode(
-            display=False, custom_mapping={_ATTENTION: _attention, _ATTENTION_BACKWARD: _attention_backward}
+            display=False,
+            custom_mapping={
+                _CPU_FLASH_ATTENTION: _attention_flops,
+                _CPU_FLASH_ATTENTION_BACKWARD: _attention_backward_flops,
+            },
         )
         # The tracker of FlopCounterMode registers hooks on all modules to count per module; only the total is needed.
-        self._mode.mod_tracker = _Everything()  # type: ignore[assignment]
+        self._mode.mod_tracker = _GlobalTracker()  # type: ignore[assignment]
         self._exit = ExitStack()
         # Without this, torch 2.13 never compiles a function again that was called under a TorchDispatchMode.
         self._exit.enter_context(torch.compiler.set_stance("force_eager"))
@@ -53,7 +57,7 @@ class FlopCount:
         return self._mode.get_total_flops()
 
 
-class _Everything:
+class _GlobalTracker:
     """Module tracker that attributes all operations to the global scope and registers no module hooks."""
 
     parents = frozenset({"Global"})
@@ -65,7 +69,7 @@ class _Everything:
         """Do nothing."""
 
 
-def peak_of(device_name: str) -> float | None:
+def get_peak_flops(device_name: str) -> float | None:
     """Return the peak FLOP/s of a device with 16-bit types; None if unknown.
 
     Args:
@@ -74,16 +78,16 @@ def peak_of(device_name: str) -> float | None:
     words = set(re.split(r"[ -]", device_name))
     if "MIG" in words:
         return None  # a MIG slice has a fraction of the peak rate, which the name does not determine
-    return next((peak for name, peak in PEAKS.items() if words.issuperset(name.split())), None)
+    return next((peak for name, peak in PEAK_FLOPS_PER_SECOND.items() if words.issuperset(name.split())), None)
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
     """Return the FLOPs of query x key and scores x value; shapes are (batch, heads, length, width)."""
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[2] * (width + value[3])
 
 
-def _attention_backward(
+def _attention_backward_flops(
     _gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
 ) -> int:
     """Return the FLOPs of five products: the recomputed scores and two gradients per forward product."""

@@ -8,10 +8,10 @@ import torch
 
 from hookbus import Hook, Run
 from hookbus_profiler.config import ProfilerConfig
-from hookbus_profiler.flops import peak_of
-from hookbus_profiler.output import Output
+from hookbus_profiler.flops import get_peak_flops
+from hookbus_profiler.output import ProfilerOutput
 from hookbus_profiler.report import Report
-from hookbus_profiler.window import Window
+from hookbus_profiler.window import ProfilingWindow
 
 __all__ = ["ProfilerHook"]
 
@@ -33,8 +33,8 @@ class ProfilerHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self.report: Report | None = None
-        self._window: Window | None = None
-        self._output: Output | None = None
+        self._window: ProfilingWindow | None = None
+        self._output: ProfilerOutput | None = None
         self._epochs = 0
 
     def before_train(self, run: Run) -> None:
@@ -45,15 +45,15 @@ class ProfilerHook(Hook):
         """
         config = self.config
         self.report, self._epochs = None, 0
-        self._output = Output(run, config, self.name)
-        window = Window(
+        self._output = ProfilerOutput(run, config, self.name)
+        window = ProfilingWindow(
             f"{self.name}/window",
             config.plan,
             None if config.by_epoch else config.profile_iters,
-            _device_of(run),
+            _get_device(run),
             counts_flops=config.with_flops,
             options=config.model_dump(include={"record_shapes", "profile_memory", "with_stack"}),
-            deliver=self._output.deliver,
+            deliver=self._output.write_cycle,
         )
         window.open(run)
         self._window = window
@@ -73,29 +73,29 @@ class ProfilerHook(Hook):
             window.close()
         finally:
             # Writing a trace may fail on a full disk; the report does not depend on it.
-            self.report = self._report_of(window, run)
+            self.report = self._build_report(window, run)
         if self.report is not None:
-            self._output.keep(self.report)
+            self._output.write_report(self.report)
 
     def cleanup(self) -> None:
         """Print the report after the output of all other hooks."""
         report, output, self.report, self._output = self.report, self._output, None, None
         if report is not None and output is not None:
-            output.show(report)
+            output.print_report(report)
 
-    def _report_of(self, window: Window, run: Run) -> Report | None:
+    def _build_report(self, window: ProfilingWindow, run: Run) -> Report | None:
         """Build the report; None if no iteration was profiled. Synchronizes with the device."""
         window.split.finish()
-        times, device = window.split.times, _device_of(run)
+        times, device = window.split.times, _get_device(run)
         if not times.iterations:
             return None
         times.hooks.pop(self.name, None)  # the profiler's own overhead ends with the profiling
-        peak = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        peak = get_peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
         workers = getattr(run.train_loader, "num_workers", None)
         return Report(times, window.flops, peak, workers)
 
 
-def _device_of(run: Run) -> torch.device:
+def _get_device(run: Run) -> torch.device:
     """Return the device of the model's first parameter; the CPU if there is none."""
     parameter = None if run.model is None else next(run.model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device

@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.text import Text
 
 from hookbus import Run
-from hookbus.checkpoints.files import commit
+from hookbus.checkpoints.files import atomic_write
 from hookbus.distributed import is_main, rank, world_size
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.report import Report
 from hookbus_profiler.session import Cycle
-from hookbus_profiler.traces import Traces, operators
+from hookbus_profiler.traces import TraceWriter, format_operators
 
-__all__ = ["Output"]
+__all__ = ["ProfilerOutput"]
 
 
-class Output:
+class ProfilerOutput:
     """Write the profiler output of one run to files and the console; to the console only without a work directory.
 
     Args:
@@ -32,16 +32,16 @@ class Output:
         self._run, self._config, self._name = run, config, name
         directory = run.get("experiment_dir")
         self._directory = None if directory is None else Path(directory) / "profiler"
-        self._traces: Traces | None = None
+        self._traces: TraceWriter | None = None
         if self._directory is not None:
-            run.own(self._directory)
+            run.register_output(self._directory)
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
             exports_traces = config.export_chrome_trace or config.export_tensorboard
             # Each rank writes its own files without communication, so the limit is divided evenly.
             max_bytes = config.max_megabytes * 1e6 / world_size()
-            self._traces = Traces(self._directory, f"rank{rank()}", suffix if exports_traces else None, max_bytes)
+            self._traces = TraceWriter(self._directory, f"rank{rank()}", suffix if exports_traces else None, max_bytes)
 
-    def deliver(self, cycle: Cycle, number: int) -> None:
+    def write_cycle(self, cycle: Cycle, number: int) -> None:
         """Write the output of a cycle and call `on_trace_ready`.
 
         Args:
@@ -57,21 +57,21 @@ class Output:
             if problem is not None:
                 run.logger.warning("%s: %s", self._name, problem)
         else:
-            run.logger.info("%s: the most expensive operators\n%s", self._name, operators(cycle.profile))
+            run.logger.info("%s: the most expensive operators\n%s", self._name, format_operators(cycle.profile))
         if self._config.on_trace_ready is not None:
             self._config.on_trace_ready(cycle.profile)
 
-    def keep(self, report: Report) -> None:
+    def write_report(self, report: Report) -> None:
         """Write the report to a file on the main process. Reports of earlier runs are not overwritten.
 
         Raises:
             OSError: If the file cannot be written.
         """
         if self._directory is not None and is_main():
-            text = report.text().encode()
-            commit(_free(self._directory), lambda file: file.write(text))
+            text = report.to_text().encode()
+            atomic_write(_get_report_path(self._directory), lambda file: file.write(text))
 
-    def show(self, report: Report) -> None:
+    def print_report(self, report: Report) -> None:
         """Print the report and the output directory on the main process."""
         if not is_main():
             return
@@ -81,7 +81,7 @@ class Output:
             console.print(Text(f"Profiler output: {self._directory}"), soft_wrap=True)
 
 
-def _free(directory: Path) -> Path:
+def _get_report_path(directory: Path) -> Path:
     """Return the path of `report.txt`, or of `report-2.txt`, `report-3.txt`, ... if it exists."""
     names = chain(["report.txt"], (f"report-{number}.txt" for number in count(2)))
     return next(directory / name for name in names if not (directory / name).exists())

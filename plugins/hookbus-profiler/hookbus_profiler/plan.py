@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Plan", "fitted"]
+__all__ = ["Plan", "fit_schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +29,30 @@ class Plan:
     skip_first: int = 0
 
     @property
-    def cycle(self) -> int:
+    def cycle_length(self) -> int:
         """Number of iterations per cycle."""
         return self.wait + self.warmup + self.active
 
     @property
     def length(self) -> int:
         """Number of iterations up to the end of the last cycle, or of the first one if there is no limit."""
-        return self.skip_first + self.cycle * max(self.repeat, 1)
+        return self.skip_first + self.cycle_length * max(self.repeat, 1)
 
-    def cycle_of(self, index: int) -> int:
+    def get_cycle(self, index: int) -> int:
         """Return the number of an iteration's cycle, counted from 1; 0 outside of the cycles."""
-        number = (index - self.skip_first) // self.cycle + 1
+        number = (index - self.skip_first) // self.cycle_length + 1
         return number if number > 0 and (not self.repeat or number <= self.repeat) else 0
 
-    def begins_at(self, index: int) -> bool:
+    def is_start(self, index: int) -> bool:
         """Return whether the profiler is started for an iteration."""
-        return self.cycle_of(index) > 0 and (index - self.skip_first) % self.cycle == self.wait
+        return self.get_cycle(index) > 0 and (index - self.skip_first) % self.cycle_length == self.wait
 
-    def traces(self, index: int) -> bool:
+    def is_traced(self, index: int) -> bool:
         """Return whether the profiler is warming up or recording in an iteration."""
-        return self.cycle_of(index) > 0 and (index - self.skip_first) % self.cycle >= self.wait
+        return self.get_cycle(index) > 0 and (index - self.skip_first) % self.cycle_length >= self.wait
 
 
-def fitted(iterations: int) -> Plan:
+def fit_schedule(iterations: int) -> Plan:
     """Return a plan of one cycle of at most 22 iterations that fits in a number of iterations.
 
     Args:

@@ -21,10 +21,10 @@ def is_profiling() -> bool:
     """
     # A second profiler would take over the data of the first one; one that records while another warms up causes a
     # segmentation fault (torch 2.13). torch reports only recording profilers, so all `profile` objects are inspected.
-    return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_on, gc.get_referrers(profile)))
+    return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_active_profiler, gc.get_referrers(profile)))
 
 
-def _is_on(referrer: object) -> bool:
+def _is_active_profiler(referrer: object) -> bool:
     """Return whether an object is a started profiler with a schedule."""
     return type(referrer) is profile and referrer.step_rec_fn is not None
 
@@ -53,7 +53,7 @@ class Cycle:
         return self._done >= self._length
 
     @property
-    def recorded(self) -> int:
+    def recorded_iterations(self) -> int:
         """Number of recorded iterations."""
         return max(self._done - self._warmup, 0)
 

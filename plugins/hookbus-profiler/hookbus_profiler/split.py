@@ -16,7 +16,7 @@ from typing import Any
 
 from hookbus_profiler.clocks import Clock
 
-__all__ = ["OTHER", "PARTS", "RESUMED", "Split", "Times"]
+__all__ = ["OTHER", "PARTS", "RESUMED", "TimeBreakdown", "Times"]
 
 PARTS = ("data", "forward", "backward", "forward and backward", "optimizer", "step")
 """Parts of an iteration. Loops that emit fewer points have `forward and backward` or `step` instead of finer parts."""
@@ -27,8 +27,8 @@ OTHER = "other"
 RESUMED = "resumed"
 """Pseudo point: the interval that it ends is excluded."""
 
-_LEFT_OUT = ""
-_BETWEEN: Mapping[tuple[str, str], str] = {
+_EXCLUDED = ""
+_INTERVAL_PARTS: Mapping[tuple[str, str], str] = {
     ("after_train_iter", "before_train_iter"): "data",
     ("before_train_epoch", "before_train_iter"): "data",
     ("after_val", "before_train_iter"): "data",
@@ -41,12 +41,12 @@ _BETWEEN: Mapping[tuple[str, str], str] = {
     ("before_optimizer_step", "after_optimizer_step"): "optimizer",
     ("before_train_iter", "after_train_iter"): "step",
     ("after_forward", "after_train_iter"): "step",
-    ("before_val", "after_val"): _LEFT_OUT,
-    ("after_train_iter", RESUMED): _LEFT_OUT,
+    ("before_val", "after_val"): _EXCLUDED,
+    ("after_train_iter", RESUMED): _EXCLUDED,
 }
-TOGETHER = 32
+GROUP_ITERATIONS = 32
 """Number of iterations summed up at a time."""
-WAITING = 8
+MAX_PENDING_GROUPS = 8
 """Maximum number of pending groups of `TOGETHER` iterations; older groups are discarded."""
 
 
@@ -74,7 +74,7 @@ class Times:
 
 Mark = tuple[str, Any, int]
 """Point, mark of the clock, and total time of all hooks up to then in nanoseconds."""
-Spent = Mapping[tuple[str, str], int]
+NanosecondsByPoint = Mapping[tuple[str, str], int]
 """Total nanoseconds by hook and point."""
 
 
@@ -82,14 +82,14 @@ Spent = Mapping[tuple[str, str], int]
 class _Group:
     """Iterations whose marks the device has not reached yet."""
 
-    into: Times
+    times: Times
     iterations: int
     marks: list[Mark]
-    before: Spent
-    spent: Spent
+    spent_before: NanosecondsByPoint
+    spent: NanosecondsByPoint
 
 
-class Split:
+class TimeBreakdown:
     """Sum up the parts of iterations, separately for plain, traced and atypical iterations.
 
     Args:
@@ -104,21 +104,21 @@ class Split:
     def __init__(self, clock: Clock) -> None:
         self.plain = Times()
         self.traced = Times("slowed down by tracing")
-        self.odd = Times("including warm-up")
-        self._clock, self._now = clock, clock.mark
-        self._into: Times | None = None
+        self.atypical = Times("including warm-up")
+        self._clock, self._mark = clock, clock.mark
+        self._target: Times | None = None
         self._marks: list[Mark] = []
-        self._ended_at = 0  # number of marks that belong to completed iterations
+        self._complete_marks = 0  # number of marks that belong to completed iterations
         self._iterations = 0
-        self._before: Spent = {}
-        self._spent: Spent = {}
+        self._spent_before: NanosecondsByPoint = {}
+        self._spent: NanosecondsByPoint = {}
         # Bounded: a host far ahead of the device would otherwise allocate events without limit.
-        self._waiting: deque[_Group] = deque(maxlen=WAITING)
+        self._pending: deque[_Group] = deque(maxlen=MAX_PENDING_GROUPS)
 
     @property
     def times(self) -> Times:
         """Times of the plain iterations; of the traced or else the atypical ones if there are none."""
-        return next((times for times in (self.plain, self.traced) if times.iterations), self.odd)
+        return next((times for times in (self.plain, self.traced) if times.iterations), self.atypical)
 
     def mark(self, point: str, hooks: int) -> None:
         """End an interval and start the next one.
@@ -127,52 +127,52 @@ class Split:
             point: Current point of the loop.
             hooks: Total time of all hooks so far, in nanoseconds.
         """
-        self._marks.append((point, self._now(), hooks))
+        self._marks.append((point, self._mark(), hooks))
 
-    def end_iteration(self, spent: Spent) -> None:
+    def end_iteration(self, spent: NanosecondsByPoint) -> None:
         """End an iteration at the last mark.
 
         Args:
             spent: Time of each hook so far, in nanoseconds; copied.
         """
-        self._ended_at, self._spent = len(self._marks), dict(spent)
+        self._complete_marks, self._spent = len(self._marks), dict(spent)
         self._iterations += 1
-        if self._iterations == TOGETHER:
-            self._add_up()
+        if self._iterations == GROUP_ITERATIONS:
+            self._close_group()
 
-    def count_for(self, into: Times) -> None:
+    def set_target(self, times: Times) -> None:
         """Add the iterations after the last completed one to the given times."""
-        if into is not self._into:
-            self._add_up()
-            self._into = into
+        if times is not self._target:
+            self._close_group()
+            self._target = times
 
     def finish(self) -> None:
         """Sum up the remaining iterations. Blocks until the device has reached their marks."""
-        self._add_up()
-        while self._waiting:
-            self._clock.wait(self._waiting[0].marks[-1][1])
-            self._settle()
+        self._close_group()
+        while self._pending:
+            self._clock.wait(self._pending[0].marks[-1][1])
+            self._process_pending()
 
-    def _add_up(self) -> None:
-        if self._into is not None and self._iterations:
-            marks = self._marks[: self._ended_at]
-            self._waiting.append(_Group(self._into, self._iterations, marks, self._before, self._spent))
-        del self._marks[: max(self._ended_at - 1, 0)]  # the end of an iteration is the start of the next one
-        self._ended_at, self._iterations, self._before = min(self._ended_at, 1), 0, self._spent
-        self._settle()
+    def _close_group(self) -> None:
+        if self._target is not None and self._iterations:
+            marks = self._marks[: self._complete_marks]
+            self._pending.append(_Group(self._target, self._iterations, marks, self._spent_before, self._spent))
+        del self._marks[: max(self._complete_marks - 1, 0)]  # the end of an iteration is the start of the next one
+        self._complete_marks, self._iterations, self._spent_before = min(self._complete_marks, 1), 0, self._spent
+        self._process_pending()
 
-    def _settle(self) -> None:
+    def _process_pending(self) -> None:
         """Sum up the groups whose marks the device has reached."""
-        while self._waiting and self._clock.is_past(self._waiting[0].marks[-1][1]):
-            self._add(self._waiting.popleft())
+        while self._pending and self._clock.is_complete(self._pending[0].marks[-1][1]):
+            self._add_group(self._pending.popleft())
 
-    def _add(self, group: _Group) -> None:
+    def _add_group(self, group: _Group) -> None:
         """Add the times of a group to its sums."""
-        into, hook_seconds = group.into, 0.0
-        parts, between = into.parts, self._clock.between
+        into, hook_seconds = group.times, 0.0
+        parts, between = into.parts, self._clock.elapsed
         for (before, since, hooks_before), (point, now, hooks) in pairwise(group.marks):
-            part = _BETWEEN.get((before, point), OTHER)
-            if part is _LEFT_OUT:
+            part = _INTERVAL_PARTS.get((before, point), OTHER)
+            if part is _EXCLUDED:
                 continue
             length = between(since, now)
             # Hooks are timed on the host and intervals on the device. Hooks that run while the device is busy do not
@@ -180,7 +180,7 @@ class Split:
             in_hooks = min((hooks - hooks_before) / 1e9, length)
             parts[part] += length - in_hooks
             hook_seconds += in_hooks
-        own = {key: spent - group.before.get(key, 0) for key, spent in group.spent.items()}
+        own = {key: spent - group.spent_before.get(key, 0) for key, spent in group.spent.items()}
         total = sum(own.values())
         for (hook, _), nanoseconds in own.items():
             if nanoseconds:

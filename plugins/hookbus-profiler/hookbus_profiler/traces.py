@@ -10,12 +10,12 @@ from pathlib import Path
 
 from torch.profiler import profile
 
-__all__ = ["Traces", "operators"]
+__all__ = ["TraceWriter", "format_operators"]
 
-ROWS = 20
+MAX_TABLE_ROWS = 20
 
 
-class Traces:
+class TraceWriter:
     """Write one trace and one operator table per cycle until a size limit is reached.
 
     Args:
@@ -25,11 +25,11 @@ class Traces:
         most: Maximum total size in bytes.
     """
 
-    def __init__(self, directory: Path, owner: str, suffix: str | None, most: float) -> None:
-        self._directory, self._owner, self._suffix, self._most = directory, owner, suffix, most
+    def __init__(self, directory: Path, owner: str, suffix: str | None, max_bytes: float) -> None:
+        self._directory, self._owner, self._suffix, self._max_bytes = directory, owner, suffix, max_bytes
         self._is_full = False
 
-    def write(self, finished: profile, name: str) -> str | None:
+    def write(self, profiler: profile, name: str) -> str | None:
         """Write the operator table and the trace of a cycle. Each file is written atomically.
 
         Args:
@@ -45,22 +45,22 @@ class Traces:
         if self._is_full:
             return None
         self._directory.mkdir(parents=True, exist_ok=True)
-        message = self._put(f"{name}.operators.txt", lambda path: path.write_text(operators(finished)))
+        message = self._write_file(f"{name}.operators.txt", lambda path: path.write_text(format_operators(profiler)))
         if message is None and self._suffix is not None:
-            message = self._put(f"{name}{self._suffix}", lambda path: finished.export_chrome_trace(str(path)))
+            message = self._write_file(f"{name}{self._suffix}", lambda path: profiler.export_chrome_trace(str(path)))
         return message
 
-    def _put(self, name: str, write: Callable[[Path], object]) -> str | None:
+    def _write_file(self, name: str, write: Callable[[Path], object]) -> str | None:
         path = self._directory / f"{self._owner}-{name}"
         # The size of a trace is known only after its export; the prefix excludes the file from `_taken`.
         temporary = path.with_name(f".tmp-{path.name}")
         try:
             write(temporary)
             size = temporary.stat().st_size
-            self._is_full = self._taken(but=path) + size > self._most
+            self._is_full = self._get_total_size(but=path) + size > self._max_bytes
             if self._is_full:
                 return (
-                    f"{path.name}: the files would exceed their limit of {self._most / 1e6:.3g} MB, as this one has "
+                    f"{path.name}: the files would exceed their limit of {self._max_bytes / 1e6:.3g} MB, as this one has "
                     f"{size / 1e6:.3g} MB. This file and later ones are not written. Reduce `schedule.active` or "
                     "increase `max_megabytes`."
                 )
@@ -69,14 +69,14 @@ class Traces:
             temporary.unlink(missing_ok=True)
         return None
 
-    def _taken(self, *, but: Path) -> int:
+    def _get_total_size(self, *, but: Path) -> int:
         """Return the total size of the existing files in bytes, except the one to be replaced."""
         return sum(path.stat().st_size for path in self._directory.glob(f"{self._owner}-*") if path != but)
 
 
-def operators(finished: profile) -> str:
+def format_operators(profiler: profile) -> str:
     """Return a table of the operators with the highest self time, on the device if it was profiled."""
-    averages = finished.key_averages()
+    averages = profiler.key_averages()
     on_device = any(event.self_device_time_total for event in averages)
     sort_by = "self_device_time_total" if on_device else "self_cpu_time_total"
-    return str(averages.table(sort_by=sort_by, row_limit=ROWS))
+    return str(averages.table(sort_by=sort_by, row_limit=MAX_TABLE_ROWS))

@@ -10,18 +10,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from hookbus import Hook, Run
-from hookbus.dispatch.trace import timed
+from hookbus.dispatch.trace import time_hooks
 from hookbus.errors import HookError
-from hookbus_profiler.clocks import clock_for
-from hookbus_profiler.flops import FlopCount
+from hookbus_profiler.clocks import get_clock
+from hookbus_profiler.flops import FlopCounter
 from hookbus_profiler.plan import Plan
 from hookbus_profiler.session import Cycle, is_profiling
-from hookbus_profiler.split import RESUMED, Split, Times
+from hookbus_profiler.split import RESUMED, TimeBreakdown, Times
 
-__all__ = ["Window"]
+__all__ = ["ProfilingWindow"]
 
 
-class Window(Hook):
+class ProfilingWindow(Hook):
     """Time every iteration, count the FLOPs of one, and trace the iterations of a plan.
 
     FLOPs are counted in the second iteration, or in the first one if the second one is traced.
@@ -57,14 +57,14 @@ class Window(Hook):
         super().__init__(name=name)
         self.iterations = 0
         self.flops: int | None = None
-        self.split = Split(clock_for(device))
+        self.split = TimeBreakdown(get_clock(device))
         self._plan, self._length, self._options, self._deliver = plan, length, options, deliver
         # Not the first iteration if possible: compiled functions run eagerly while counting, so compilation would move
         # to the next iteration, which is measured.
-        self._counted = (0 if plan.traces(1) else 1) if counts_flops else None
-        self._counting: FlopCount | None = None
+        self._flops_iteration = (0 if plan.is_traced(1) else 1) if counts_flops else None
+        self._flop_counter: FlopCounter | None = None
         self._cycle: Cycle | None = None
-        self._is_odd = True  # the first iteration, the one whose FLOPs are counted, or the one after a trace
+        self._is_atypical = True  # the first iteration, the one whose FLOPs are counted, or the one after a trace
         self._exit = ExitStack()
 
     def open(self, run: Run) -> None:
@@ -76,13 +76,13 @@ class Window(Hook):
         Raises:
             HookError: If another profiler is active in the process.
         """
-        _refuse_second()
-        self._spent = self._exit.enter_context(timed(run.bus, without=(self.name,)))
+        _ensure_no_active_profiler()
+        self._spent = self._exit.enter_context(time_hooks(run.bus, without=(self.name,)))
         self._before_val = dict(self._spent)
         run.bus.register(self)
         self._exit.callback(run.bus.unregister, self)
         self._begin_cycle()
-        self.split.count_for(self._sums)
+        self.split.set_target(self._current_times)
 
     def close(self) -> None:
         """Stop measuring, unregister the hook and deliver the recorded iterations; a no-op if closed."""
@@ -101,8 +101,8 @@ class Window(Hook):
     def before_train_iter(self) -> None:
         """Mark the end of data loading; start counting FLOPs if due."""
         self.split.mark("before_train_iter", self._spent.total)
-        if self.iterations == self._counted and self._counting is None:
-            self._counting = FlopCount()
+        if self.iterations == self._flops_iteration and self._flop_counter is None:
+            self._flop_counter = FlopCounter()
 
     def after_forward(self) -> None:
         """Mark the end of the forward pass."""
@@ -127,8 +127,8 @@ class Window(Hook):
         self.iterations += 1
         if self.iterations == self._length:
             self.close()
-        elif self._is_odd or self._cycle is not None or self._plan.begins_at(self.iterations):
-            self._turn()
+        elif self._is_atypical or self._cycle is not None or self._plan.is_start(self.iterations):
+            self._switch_cycle()
 
     def before_val(self) -> None:
         """Exclude the validation from the measurement."""
@@ -148,13 +148,13 @@ class Window(Hook):
     # -- FLOPs and traces ----------------------------------------------------------------------
 
     @property
-    def _sums(self) -> Times:
+    def _current_times(self) -> Times:
         """Times to which the current iteration is added."""
         if self._cycle is not None:
             return self.split.traced
-        return self.split.odd if self._is_odd else self.split.plain
+        return self.split.atypical if self._is_atypical else self.split.plain
 
-    def _turn(self) -> None:
+    def _switch_cycle(self) -> None:
         """Start or stop a cycle; the time this takes is excluded from the measurement."""
         was_traced = self._cycle is not None
         try:
@@ -163,18 +163,18 @@ class Window(Hook):
         finally:
             # Also after an error, on a full disk for example: later iterations are measured correctly.
             self._begin_cycle()
-            self._is_odd = was_traced or self.iterations == self._counted
-            self.split.count_for(self._sums)
+            self._is_atypical = was_traced or self.iterations == self._flops_iteration
+            self.split.set_target(self._current_times)
             self.split.mark(RESUMED, self._spent.total)
 
     def _stop_counting(self) -> None:
-        counting, self._counting = self._counting, None
+        counting, self._flop_counter = self._flop_counter, None
         if counting is not None:
             self.flops = counting.stop()
 
     def _begin_cycle(self) -> None:
-        if self._cycle is None and self._plan.begins_at(self.iterations):
-            _refuse_second()
+        if self._cycle is None and self._plan.is_start(self.iterations):
+            _ensure_no_active_profiler()
             self._cycle = Cycle(self._plan.warmup, self._plan.active, **self._options)
 
     def _step_cycle(self) -> None:
@@ -188,11 +188,11 @@ class Window(Hook):
         if cycle is None:
             return
         cycle.stop()
-        if cycle.recorded:
-            self._deliver(cycle, self._plan.cycle_of(self.iterations - 1))
+        if cycle.recorded_iterations:
+            self._deliver(cycle, self._plan.get_cycle(self.iterations - 1))
 
 
-def _refuse_second() -> None:
+def _ensure_no_active_profiler() -> None:
     if is_profiling():
         raise HookError(
             "Another profiler is active in this process, and only one can be. Profiling is disabled for this run. Stop "

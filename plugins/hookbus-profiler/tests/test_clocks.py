@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from hookbus_profiler.clocks import DeviceClock, HostClock, clock_for
+from hookbus_profiler.clocks import DeviceClock, HostClock, get_clock
 
 
 def test_host_clock_returns_seconds_without_blocking():
@@ -11,14 +11,14 @@ def test_host_clock_returns_seconds_without_blocking():
     first = clock.mark()
     time.sleep(0.01)
     second = clock.mark()
-    assert clock.is_past(second)
+    assert clock.is_complete(second)
     clock.wait(second)
-    assert 0.01 <= clock.between(first, second) <= time.perf_counter() - first
+    assert 0.01 <= clock.elapsed(first, second) <= time.perf_counter() - first
 
 
 def test_cuda_device_has_a_device_clock_and_cpu_a_host_clock():
-    assert isinstance(clock_for(torch.device("cuda", 1)), DeviceClock)
-    assert isinstance(clock_for(torch.device("cpu")), HostClock)
+    assert isinstance(get_clock(torch.device("cuda", 1)), DeviceClock)
+    assert isinstance(get_clock(torch.device("cpu")), HostClock)
 
 
 class FakeEvent:
@@ -38,14 +38,14 @@ class FakeEvent:
 
 def test_device_clock_queries_an_event_without_blocking():
     clock, event = DeviceClock(torch.device("cuda")), FakeEvent()
-    assert not clock.is_past(event)
+    assert not clock.is_complete(event)
     assert not event.reached
     clock.wait(event)
-    assert clock.is_past(event)
+    assert clock.is_complete(event)
 
 
 def test_device_clock_converts_milliseconds_to_seconds():
-    assert DeviceClock(torch.device("cuda")).between(FakeEvent(), FakeEvent()) == 0.25
+    assert DeviceClock(torch.device("cuda")).elapsed(FakeEvent(), FakeEvent()) == 0.25
 
 
 @pytest.mark.gpu
@@ -55,4 +55,4 @@ def test_device_clock_measures_work_on_a_gpu():
     torch.cuda._sleep(10_000_000)
     second = clock.mark()
     torch.cuda.synchronize()
-    assert clock.between(first, second) > 0.001
+    assert clock.elapsed(first, second) > 0.001

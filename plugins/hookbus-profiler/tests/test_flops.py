@@ -4,11 +4,11 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from hookbus_profiler.flops import FlopCount, peak_of
+from hookbus_profiler.flops import FlopCounter, get_peak_flops
 
 
 def count_flops(work):
-    counting = FlopCount()
+    counting = FlopCounter()
     try:
         work()
     finally:
@@ -40,7 +40,7 @@ def test_counting_does_not_change_the_output():
     torch.manual_seed(0)
     layer, x = nn.Linear(3, 5), torch.randn(4, 3)
     expected = layer(x)
-    counting = FlopCount()
+    counting = FlopCounter()
     output = layer(x)
     counting.stop()
     assert torch.equal(output, expected)
@@ -67,7 +67,7 @@ def test_counting_does_not_change_the_output():
     ],
 )
 def test_peak_is_determined_by_the_device_name(name, peak):
-    assert peak_of(name) == peak
+    assert get_peak_flops(name) == peak
 
 
 def test_compiled_function_runs_compiled_after_counting():

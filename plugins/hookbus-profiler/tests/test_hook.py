@@ -10,7 +10,7 @@ from hookbus.errors import HookWarning
 from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus_profiler import ProfilerHook
-from hookbus_profiler.flops import peak_of
+from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.session import Cycle, is_profiling
 
 CYCLE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
@@ -154,7 +154,7 @@ class RecordListeners(Hook):
         self.measured, self.listening = [], []
 
     def after_train_iter(self, run):
-        self.measured.append(run.bus.table.around_work is not None)
+        self.measured.append(run.bus.table.work_wrapper is not None)
         self.listening.append("store_report/window" in run.bus.hooks)
 
     after_test_iter = after_train_iter
@@ -420,7 +420,7 @@ class TestGpu:
         events = json.loads(gzip.decompress((tmp_path / "profiler" / name).read_bytes()))["traceEvents"]
 
         assert any(event.get("cat") == "kernel" for event in events)
-        assert hook.stored_report.peak == peak_of(torch.cuda.get_device_name())
+        assert hook.stored_report.peak == get_peak_flops(torch.cuda.get_device_name())
         # Forward 2*8*64*64, backward as many for the weight; the input needs no gradient.
         assert hook.stored_report.flops == 2 * (2 * 8 * 64 * 64)
 

@@ -4,7 +4,7 @@ import torch
 from hookbus import Hook, HookBus
 from hookbus.testing import fake_training
 from hookbus_profiler.config import ProfilerConfig
-from hookbus_profiler.output import Output
+from hookbus_profiler.output import ProfilerOutput
 from hookbus_profiler.report import Report
 from hookbus_profiler.session import Cycle
 from hookbus_profiler.split import Times
@@ -33,7 +33,7 @@ class UseOutput(Hook):
         self.use, self.settings = use, settings
 
     def before_train(self, run):
-        self.output = Output(run, ProfilerConfig(**self.settings), "profiler")
+        self.output = ProfilerOutput(run, ProfilerConfig(**self.settings), "profiler")
 
     def after_train(self):
         self.use(self.output)
@@ -57,14 +57,14 @@ def list_files(work_dir):
     ],
 )
 def test_trace_is_written_as_configured_and_the_operators_always(tmp_path, settings, traces):
-    use_output(lambda output: output.deliver(record_cycle(), 7), tmp_path, **settings)
+    use_output(lambda output: output.write_cycle(record_cycle(), 7), tmp_path, **settings)
     assert list_files(tmp_path) == sorted([*traces, "rank0-cycle7-iteration2.operators.txt"])
 
 
 def test_operators_are_logged_without_a_work_dir(tmp_path, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     caplog.set_level("INFO", "hookbus")
-    use_output(lambda output: output.deliver(record_cycle(), 1))
+    use_output(lambda output: output.write_cycle(record_cycle(), 1))
     assert "profiler: the most expensive operators" in caplog.text
     assert "aten::mm" in caplog.text
     assert list(tmp_path.iterdir()) == []
@@ -73,7 +73,7 @@ def test_operators_are_logged_without_a_work_dir(tmp_path, caplog, monkeypatch):
 def test_handler_receives_the_profiler_after_the_trace_is_written(tmp_path):
     calls = []
     use_output(
-        lambda output: output.deliver(record_cycle(), 1),
+        lambda output: output.write_cycle(record_cycle(), 1),
         tmp_path,
         on_trace_ready=lambda profile: calls.append((len(list_files(tmp_path)), profile.key_averages()[0].count)),
     )
@@ -81,12 +81,12 @@ def test_handler_receives_the_profiler_after_the_trace_is_written(tmp_path):
 
 
 def test_report_is_written_to_a_file(tmp_path, report):
-    use_output(lambda output: output.keep(report), tmp_path)
+    use_output(lambda output: output.write_report(report), tmp_path)
     assert (tmp_path / "profiler/report.txt").read_text() == report.text()
 
 
 def test_report_of_a_continued_run_has_a_new_name(tmp_path, report):
-    use_output(lambda output: [output.keep(report) for _ in range(3)], tmp_path)
+    use_output(lambda output: [output.write_report(report) for _ in range(3)], tmp_path)
     assert sorted(path.name for path in (tmp_path / "profiler").glob("report*")) == [
         "report-2.txt",
         "report-3.txt",
@@ -105,7 +105,7 @@ def test_output_directory_is_printed(tmp_path, capsys, report):
 
 
 @pytest.mark.parametrize(
-    "use", [lambda output, report: output.keep(report), lambda output, report: output.show(report)]
+    "use", [lambda output, report: output.write_report(report), lambda output, report: output.show(report)]
 )
 def test_report_is_written_and_printed_only_on_the_main_process(tmp_path, report, capsys, monkeypatch, use):
     monkeypatch.setattr("hookbus_profiler.output.is_main", lambda: False)

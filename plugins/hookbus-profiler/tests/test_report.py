@@ -29,7 +29,7 @@ def build_times(hooks=(), **parts):
     ],
 )
 def test_sentence_reports_the_bottleneck(breakdown, text):
-    assert Report(breakdown, workers=0).sentence.startswith(text)
+    assert Report(breakdown, workers=0).recommendation.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_sentence_reports_the_bottleneck(breakdown, text):
     [(0, "Set `loader.num_workers` above 0"), (4, "`loader.num_workers`, now 4"), (None, "Speed up the loader")],
 )
 def test_advice_on_data_loading_depends_on_the_workers(workers, text):
-    assert text in Report(build_times(data=1), workers=workers).sentence
+    assert text in Report(build_times(data=1), workers=workers).recommendation
 
 
 def test_shares_sum_to_one_with_hooks_sorted_by_time():
@@ -47,7 +47,7 @@ def test_shares_sum_to_one_with_hooks_sorted_by_time():
 
 def test_text_contains_the_complete_report():
     report = Report(build_times({"[ema]": 0.004}, data=0.016, forward=0.020), flops=2_000_000_000, peak=1e12, workers=2)
-    assert report.text() == (
+    assert report.to_text() == (
         "Time breakdown: 4 iterations of 10.00 ms\n"
         "2 GFLOP per iteration, 200 GFLOP/s, 20.0 % of the device's 16-bit peak of 1 TFLOP/s\n"
         "\n"
@@ -64,4 +64,4 @@ def test_text_contains_the_complete_report():
 def test_text_starts_with_the_number_of_iterations_and_the_note():
     times = Times("including warm-up", iterations=1)
     times.parts["step"] = 0.004
-    assert Report(times).text().startswith("Time breakdown: 1 iteration of 4.00 ms, including warm-up\n")
+    assert Report(times).to_text().startswith("Time breakdown: 1 iteration of 4.00 ms, including warm-up\n")

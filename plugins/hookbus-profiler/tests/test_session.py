@@ -31,7 +31,7 @@ def test_cycle_stopped_early_has_the_recorded_iterations():
         cycle.step()
     cycle.stop()
     assert not is_profiling()
-    assert cycle.recorded == 2
+    assert cycle.recorded_iterations == 2
     assert {event.key: event.count for event in cycle.profile.key_averages()}["aten::mm"] == 2
 
 
@@ -39,4 +39,4 @@ def test_cycle_stopped_during_warm_up_has_no_recorded_iterations():
     cycle = Cycle(3, 1)
     cycle.step()
     cycle.stop()
-    assert (cycle.recorded, is_profiling()) == (0, False)
+    assert (cycle.recorded_iterations, is_profiling()) == (0, False)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_profiler.split import OTHER, RESUMED, TOGETHER, WAITING, Split
+from hookbus_profiler.split import OTHER, RESUMED, GROUP_ITERATIONS, MAX_PENDING_GROUPS, TimeBreakdown
 
 POINTS = ["before_train_iter", "after_forward", "after_backward", "before_optimizer_step", "after_optimizer_step"]
 SECOND = 10**9
@@ -34,8 +34,8 @@ class Loop:
 
     def __init__(self):
         self.clock = ManualClock()
-        self.split = Split(self.clock)
-        self.split.count_for(self.split.plain)
+        self.split = TimeBreakdown(self.clock)
+        self.split.set_target(self.split.plain)
         self.spent = {}
 
     def mark(self, point, seconds=0, **hooks):
@@ -125,8 +125,8 @@ def test_time_of_hooks_is_limited_to_the_interval_of_the_device(loop):
 
 def test_time_of_hooks_is_added_to_the_group_of_its_iteration(loop):
     split = loop.split
-    for into, hooks in ((split.odd, {"logger": 3}), (split.plain, {"ema": 1}), (split.traced, {"logger": 2})):
-        split.count_for(into)
+    for into, hooks in ((split.atypical, {"logger": 3}), (split.plain, {"ema": 1}), (split.traced, {"logger": 2})):
+        split.set_target(into)
         loop.mark("before_train_iter", 5, **hooks)
         loop.end_iteration(4)
     split.finish()
@@ -144,8 +144,8 @@ def test_time_of_hooks_after_the_last_iteration_is_excluded(loop):
 
 def test_atypical_iterations_are_summed_separately(loop):
     split = loop.split
-    for into in (split.odd, split.traced, split.odd, split.traced):
-        split.count_for(into)
+    for into in (split.atypical, split.traced, split.atypical, split.traced):
+        split.set_target(into)
         loop.iteration()
     loop.split.finish()
     assert split.plain.iterations == 0
@@ -154,17 +154,17 @@ def test_atypical_iterations_are_summed_separately(loop):
 
 
 def test_times_are_those_of_atypical_iterations_if_there_are_no_others(loop):
-    loop.split.count_for(loop.split.odd)
+    loop.split.set_target(loop.split.atypical)
     loop.iteration()
     loop.split.finish()
-    assert loop.split.times is loop.split.odd
-    assert loop.split.odd.iterations == 1
+    assert loop.split.times is loop.split.atypical
+    assert loop.split.atypical.iterations == 1
 
 
 def test_times_are_those_of_plain_iterations_if_any(loop):
-    loop.split.count_for(loop.split.traced)
+    loop.split.set_target(loop.split.traced)
     loop.iteration()
-    loop.split.count_for(loop.split.plain)
+    loop.split.set_target(loop.split.plain)
     loop.iteration()
     loop.split.finish()
     assert loop.split.times is loop.split.plain
@@ -174,32 +174,32 @@ def test_times_are_those_of_plain_iterations_if_any(loop):
 class TestLaggingDevice:
     def test_split_does_not_wait_for_the_device_before_the_end(self, loop):
         loop.clock.reached = False
-        for _ in range(2 * TOGETHER + 1):
+        for _ in range(2 * GROUP_ITERATIONS + 1):
             loop.iteration()
         assert (loop.split.plain.iterations, loop.clock.waits) == (0, 0)
-        assert loop.times.iterations == 2 * TOGETHER + 1
+        assert loop.times.iterations == 2 * GROUP_ITERATIONS + 1
         assert loop.clock.waits > 0
 
     def test_split_sums_up_iterations_when_the_device_has_reached_them(self, loop):
         loop.clock.reached = False
-        for _ in range(TOGETHER):
+        for _ in range(GROUP_ITERATIONS):
             loop.iteration()
         loop.clock.reached = True
-        for _ in range(TOGETHER):
+        for _ in range(GROUP_ITERATIONS):
             loop.iteration()
-        assert (loop.split.plain.iterations, loop.clock.waits) == (2 * TOGETHER, 0)
+        assert (loop.split.plain.iterations, loop.clock.waits) == (2 * GROUP_ITERATIONS, 0)
 
     def test_split_discards_the_oldest_iterations_of_a_lagging_device(self, loop):
         loop.clock.reached = False
-        for _ in range((WAITING + 2) * TOGETHER):
+        for _ in range((MAX_PENDING_GROUPS + 2) * GROUP_ITERATIONS):
             loop.iteration()
-        assert loop.times.iterations == WAITING * TOGETHER
+        assert loop.times.iterations == MAX_PENDING_GROUPS * GROUP_ITERATIONS
 
 
 @given(
     st.lists(st.lists(st.floats(0, 10), min_size=6, max_size=6), min_size=1, max_size=3),
     st.floats(0, 3),
-    st.integers(1, 2 * TOGETHER),
+    st.integers(1, 2 * GROUP_ITERATIONS),
 )
 def test_parts_and_hooks_sum_to_the_elapsed_time(rows, in_hooks, repeats):
     loop = Loop()

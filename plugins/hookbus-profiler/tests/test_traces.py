@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hookbus_profiler.session import Cycle
-from hookbus_profiler.traces import Traces, operators
+from hookbus_profiler.traces import TraceWriter, format_operators
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def record_cycle():
 
 
 def test_write_creates_a_valid_trace_and_an_operator_table(tmp_path, finished):
-    assert Traces(tmp_path / "p", "rank0", ".json.gz", 1e9).write(finished, "cycle1") is None
+    assert TraceWriter(tmp_path / "p", "rank0", ".json.gz", 1e9).write(finished, "cycle1") is None
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == [
         "rank0-cycle1.json.gz",
         "rank0-cycle1.operators.txt",
@@ -38,10 +38,10 @@ def get_sizes(directory):
 
 def test_size_limit_omits_files_and_is_reported_once(tmp_path):
     (tmp_path / "rank1-x.json.gz").write_bytes(bytes(10**6))  # the limit applies per process
-    Traces(tmp_path, "rank0", ".json.gz", 1e9).write(record_cycle(), "a")
+    TraceWriter(tmp_path, "rank0", ".json.gz", 1e9).write(record_cycle(), "a")
     one_cycle = sum(size for name, size in get_sizes(tmp_path).items() if name.startswith("rank0"))
     table = get_sizes(tmp_path)["rank0-a.operators.txt"]
-    traces = Traces(tmp_path, "rank0", ".json.gz", 2 * one_cycle + table * 1.5)
+    traces = TraceWriter(tmp_path, "rank0", ".json.gz", 2 * one_cycle + table * 1.5)
 
     assert traces.write(record_cycle(), "b") is None
     assert traces.write(record_cycle(), "c").startswith("rank0-c.json.gz: the files would exceed their limit of ")
@@ -53,21 +53,21 @@ def test_size_limit_omits_files_and_is_reported_once(tmp_path):
 
 
 def test_size_limit_includes_operator_tables(tmp_path):
-    traces = Traces(tmp_path, "rank0", None, 10)
+    traces = TraceWriter(tmp_path, "rank0", None, 10)
     assert traces.write(record_cycle(), "a").startswith("rank0-a.operators.txt: the files would exceed their limit")
     assert get_sizes(tmp_path) == {}
 
 
 def test_size_limit_does_not_count_a_replaced_file(tmp_path):
-    Traces(tmp_path, "rank0", None, 1e9).write(record_cycle(), "a")
-    traces = Traces(tmp_path, "rank0", None, 1.5 * get_sizes(tmp_path)["rank0-a.operators.txt"])
+    TraceWriter(tmp_path, "rank0", None, 1e9).write(record_cycle(), "a")
+    traces = TraceWriter(tmp_path, "rank0", None, 1.5 * get_sizes(tmp_path)["rank0-a.operators.txt"])
     assert traces.write(record_cycle(), "a") is None
 
 
 def test_write_creates_only_the_table_without_a_suffix(tmp_path, finished):
-    Traces(tmp_path, "rank0", None, 1e9).write(finished, "a")
+    TraceWriter(tmp_path, "rank0", None, 1e9).write(finished, "a")
     assert [path.name for path in tmp_path.iterdir()] == ["rank0-a.operators.txt"]
 
 
 def test_operator_table_contains_operators(finished):
-    assert "aten::mm" in operators(finished)
+    assert "aten::mm" in format_operators(finished)

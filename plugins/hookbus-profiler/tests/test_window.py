@@ -8,7 +8,7 @@ from hookbus import Hook, HookBus
 from hookbus.testing import fake_training
 from hookbus_profiler.plan import Plan
 from hookbus_profiler.session import is_profiling
-from hookbus_profiler.window import Window
+from hookbus_profiler.window import ProfilingWindow
 
 NO_TRACES = Plan(wait=10**6, warmup=0, active=1)
 
@@ -19,8 +19,12 @@ class OpenWindow(Hook):
     def __init__(self, plan=NO_TRACES, length=None, device="cpu", deliver=None, **options):
         super().__init__()
         self.delivered = []
-        record = (lambda cycle, number: self.delivered.append((number, cycle.recorded))) if deliver is None else deliver
-        self.window = Window(
+        record = (
+            (lambda cycle, number: self.delivered.append((number, cycle.recorded_iterations)))
+            if deliver is None
+            else deliver
+        )
+        self.window = ProfilingWindow(
             "window", plan, length, torch.device(device), counts_flops=False, options=options, deliver=record
         )
 
@@ -109,7 +113,7 @@ class TestClose:
     @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
     def test_failed_run_closes_the_window_and_delivers_the_recorded_cycle(self, at, error):
         def fail(self, run):
-            if run.clock.number("iter") == 4 or at == "before_train_epoch":
+            if run.clock.current("iter") == 4 or at == "before_train_epoch":
                 raise error
 
         hook = OpenWindow(Plan(wait=1, warmup=1, active=9))

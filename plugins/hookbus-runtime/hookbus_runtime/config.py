@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
-from hookbus_runtime.durations import seconds_of
+from hookbus_runtime.durations import parse_duration
 
 __all__ = [
     "EmptyCacheConfig",
@@ -48,7 +48,7 @@ class MeanTeacherConfig(HookConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _other_spelling(cls, data: Any) -> Any:
+    def _resolve_alias(cls, data: Any) -> Any:
         # MMEngine names the option `skip_buffers`.
         if isinstance(data, dict) and "skip_buffers" in data:
             if "skip_buffer" in data:
@@ -68,8 +68,8 @@ class TimeLimitConfig(HookConfig):
 
     @field_validator("max_time")
     @classmethod
-    def _positive(cls, value: str | int | float) -> str | int | float:
-        seconds_of(value)
+    def _validate_max_time(cls, value: str | int | float) -> str | int | float:
+        parse_duration(value)
         return value
 
 

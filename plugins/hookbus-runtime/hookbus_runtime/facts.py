@@ -15,31 +15,31 @@ import torch
 
 import hookbus
 
-__all__ = ["device_name", "facts", "git_revision"]
+__all__ = ["get_device_name", "collect_environment", "get_git_revision"]
 
-WAIT = 5
+GIT_TIMEOUT_S = 5
 """Timeout of a git command, in seconds."""
 
 
-def facts(device: Any = None) -> dict[str, Any]:
+def collect_environment(device: Any = None) -> dict[str, Any]:
     """Return the environment of the process as JSON-serializable values; unknown values are None.
 
     Args:
         device: Device of the model, default None.
     """
     return {
-        "versions": _versions(),
-        "git": git_revision(),
+        "versions": _get_versions(),
+        "git": get_git_revision(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "device": device_name(device),
+        "device": get_device_name(device),
         "command": sys.argv,
     }
 
 
-def git_revision(directory: Path | None = None) -> str | None:
+def get_git_revision(directory: Path | None = None) -> str | None:
     """Return the hash of the checked-out commit, with the suffix "-dirty" if tracked files are modified.
 
     Args:
@@ -48,14 +48,14 @@ def git_revision(directory: Path | None = None) -> str | None:
     Returns:
         Hash, or None outside a repository or without git.
     """
-    commit = _git(directory, "rev-parse", "HEAD")
+    commit = _run_git(directory, "rev-parse", "HEAD")
     if not commit:
         return None
     # Listing untracked files is slow in a directory of checkpoints and does not affect the tracked code.
-    return f"{commit}-dirty" if _git(directory, "status", "--porcelain", "--untracked-files=no") else commit
+    return f"{commit}-dirty" if _run_git(directory, "status", "--porcelain", "--untracked-files=no") else commit
 
 
-def device_name(device: Any) -> str | None:
+def get_device_name(device: Any) -> str | None:
     """Return the device with its product name, such as "cuda:0 (NVIDIA H100)"; None for None."""
     if device is None:
         return None
@@ -63,7 +63,7 @@ def device_name(device: Any) -> str | None:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
-def _versions() -> Mapping[str, str | None]:
+def _get_versions() -> Mapping[str, str | None]:
     return {
         "python": platform.python_version(),
         "hookbus": hookbus.__version__,
@@ -72,11 +72,11 @@ def _versions() -> Mapping[str, str | None]:
     }
 
 
-def _git(directory: Path | None, *arguments: str) -> str | None:
+def _run_git(directory: Path | None, *arguments: str) -> str | None:
     # The timeout: git can block on a network file system, and a run must not depend on its commit hash.
     try:
         process = subprocess.run(
-            ["git", *arguments], cwd=directory, capture_output=True, text=True, check=True, timeout=WAIT
+            ["git", *arguments], cwd=directory, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["follow", "pairs"]
+__all__ = ["update_teacher", "match_tensors"]
 
 
-def pairs(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:
+def match_tensors(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:
     """Return the pairs (teacher tensor, student tensor) of equal names.
 
     Args:
@@ -19,7 +19,7 @@ def pairs(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tupl
     Raises:
         ValueError: If names or shapes differ.
     """
-    teachers, students = _tensors(teacher, buffers), _tensors(student, buffers)
+    teachers, students = _get_tensors(teacher, buffers), _get_tensors(student, buffers)
     different = sorted(teachers.keys() ^ students.keys())
     different += [name for name in teachers.keys() & students.keys() if teachers[name].shape != students[name].shape]
     if different:
@@ -28,7 +28,7 @@ def pairs(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tupl
 
 
 @torch.no_grad()
-def follow(tensor_pairs: list[tuple[Tensor, Tensor]], share: float) -> None:
+def update_teacher(tensor_pairs: list[tuple[Tensor, Tensor]], share: float) -> None:
     """Update the teacher in place: `teacher = (1 - share) * teacher + share * student`.
 
     Args:
@@ -42,5 +42,5 @@ def follow(tensor_pairs: list[tuple[Tensor, Tensor]], share: float) -> None:
             teacher.copy_(student)
 
 
-def _tensors(module: nn.Module, buffers: bool) -> dict[str, Tensor]:
+def _get_tensors(module: nn.Module, buffers: bool) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **(dict(module.named_buffers()) if buffers else {})}

@@ -24,12 +24,12 @@ class GarbageCollectionHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._was_on = False
+        self._was_enabled = False
 
     def before_train(self) -> None:
         """Run a full collection and disable automatic collection."""
         # `or`: a second training may start before `cleanup` of the first, with collection disabled by this hook.
-        self._was_on = self._was_on or gc.isenabled()
+        self._was_enabled = self._was_enabled or gc.isenabled()
         gc.collect()
         gc.disable()
 
@@ -40,6 +40,6 @@ class GarbageCollectionHook(Hook):
 
     def cleanup(self) -> None:
         """Enable automatic collection again, if it was enabled before the training."""
-        if self._was_on:
+        if self._was_enabled:
             gc.enable()
-        self._was_on = False
+        self._was_enabled = False

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from hookbus import Hook, Run, hookimpl
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 from hookbus_runtime.config import MeanTeacherConfig
-from hookbus_runtime.follow import follow, pairs
+from hookbus_runtime.follow import update_teacher, match_tensors
 
 __all__ = ["MeanTeacherHook"]
 
@@ -30,7 +30,7 @@ class MeanTeacherHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._wrapped = -1  # index of the last iteration whose step was wrapped
+        self._wrapped_iteration = -1  # index of the last iteration whose step was wrapped
 
     def check(self, run: Run) -> None:
         """Check that the model contains a teacher and a student of the same architecture.
@@ -39,7 +39,7 @@ class MeanTeacherHook(Hook):
             HookError: If it does not.
         """
         try:
-            pairs(*self._both(run), buffers=True)
+            match_tensors(*self._get_modules(run), buffers=True)
         except (AttributeError, ValueError) as error:
             raise HookError(
                 f"updates {self.config.teacher!r} of the model from {self.config.student!r}: {error}. Add both modules "
@@ -48,23 +48,23 @@ class MeanTeacherHook(Hook):
 
     def before_train(self, run: Run) -> None:
         """Find both modules, and initialize the teacher if the training starts from scratch."""
-        self._wrapped = -1
-        self._pairs = pairs(*self._both(run), buffers=not self.config.skip_buffer)
+        self._wrapped_iteration = -1
+        self._pairs = match_tensors(*self._get_modules(run), buffers=not self.config.skip_buffer)
         if run.iters_done == 0:
             # Buffers included, whatever `skip_buffer` is: statistics of other weights would be invalid.
-            follow(pairs(*self._both(run), buffers=True), 1)
+            update_teacher(match_tensors(*self._get_modules(run), buffers=True), 1)
 
     @hookimpl(wrapper=True)
     def train_step(self, run: Run) -> Generator[None, Any, Any]:
         """Update the teacher after the training step."""
         before = run.steps_done
         outputs = yield
-        self._wrapped = run.iter
+        self._wrapped_iteration = run.iter
         # Without a known optimizer every iteration counts as a step, but only after `after_train_iter`.
         counts = run.steps_done > before or run.clock.counts_iterations
         number = run.steps_done + run.clock.counts_iterations
         if counts and number % self.config.interval == 0:
-            follow(self._pairs, self.config.momentum)
+            update_teacher(self._pairs, self.config.momentum)
         return outputs
 
     def after_train_iter(self, run: Run) -> None:
@@ -73,14 +73,14 @@ class MeanTeacherHook(Hook):
         Raises:
             HookError: If a custom loop calls its step directly instead of through the bus.
         """
-        if self._wrapped != run.iter and not run.should_skip_iter:
+        if self._wrapped_iteration != run.iter and not run.should_skip_iter:
             raise HookError(
                 f"hook {self.name!r} wraps the training step, but the loop calls its step directly. Create "
                 'step = bus.action("train_step", my_step), and call step(batch) in the loop.'
             )
 
-    def _both(self, run: Run) -> tuple[nn.Module, nn.Module]:
+    def _get_modules(self, run: Run) -> tuple[nn.Module, nn.Module]:
         if run.model is None:
             raise ValueError("the run has no model")
-        model = unwrapped(run.model)
+        model = unwrap_model(run.model)
         return model.get_submodule(self.config.teacher), model.get_submodule(self.config.student)

@@ -10,11 +10,11 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError
 from hookbus_runtime.config import OutOfMemoryConfig
 from hookbus_runtime.empty_cache import empty_cache
-from hookbus_runtime.parts import joined, shapes_of, size_of, split
+from hookbus_runtime.parts import merge_outputs, format_shapes, get_batch_size, split_batch
 
 __all__ = ["OutOfMemoryHook"]
 
-GIB = 2**30
+BYTES_PER_GIB = 2**30
 
 
 class OutOfMemoryHook(Hook):
@@ -34,7 +34,7 @@ class OutOfMemoryHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self.parts = 1
-        self._has_gradients = self._updates = False
+        self._has_gradients = self._optimizer_step_started = False
 
     def before_run(self, run: Run) -> None:
         """Reset the number of parts if the training starts from scratch.
@@ -64,19 +64,19 @@ class OutOfMemoryHook(Hook):
         if not self.config.retry:
             return None
         while True:
-            self._has_gradients = self._updates = False
+            self._has_gradients = self._optimizer_step_started = False
             in_group = run.accumulated > 0
             try:
-                return self._step(run, batch)
+                return self._train_step(run, batch)
             except torch.OutOfMemoryError as error:
-                reason = self._why_not_again(in_group, batch)
+                reason = self._retry_blocker(in_group, batch)
                 if reason:
-                    error.add_note(f"{self.report(run, batch)} {reason}")
+                    error.add_note(f"{self.format_report(run, batch)} {reason}")
                     raise
             # Outside the except clause: the traceback of the error references the tensors of the failed step.
-            self.parts = min(2 * self.parts, size_of(batch))
+            self.parts = min(2 * self.parts, get_batch_size(batch))
             empty_cache()
-            run.logger.warning("%s The step is repeated in %s parts.", self.report(run, batch), self.parts)
+            run.logger.warning("%s The step is repeated in %s parts.", self.format_report(run, batch), self.parts)
 
     def after_backward(self) -> None:
         """Record that the step has computed gradients."""
@@ -84,19 +84,21 @@ class OutOfMemoryHook(Hook):
 
     def before_optimizer_step(self) -> None:
         """Record that the optimizer step has started, after which the training step cannot be repeated."""
-        self._updates = True
+        self._optimizer_step_started = True
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
         """Log the report if the run failed with an out-of-memory error."""
         if isinstance(exception, torch.OutOfMemoryError):
-            run.logger.error("%s", self.report(run))
+            run.logger.error("%s", self.format_report(run))
 
-    def report(self, run: Run, batch: Any = None) -> str:
+    def format_report(self, run: Run, batch: Any = None) -> str:
         """Return a message with the memory statistics of the device and possible fixes."""
-        text = f"The device is out of memory at iteration {run.clock.number('iter')}, epoch {run.clock.number('epoch')}"
-        text += "" if batch is None else f", with a batch of {shapes_of(batch)}"
+        text = (
+            f"The device is out of memory at iteration {run.clock.current('iter')}, epoch {run.clock.current('epoch')}"
+        )
+        text += "" if batch is None else f", with a batch of {format_shapes(batch)}"
         advice = "Use smaller batches with accumulation or a lower precision, or set `retry: true` of out_of_memory."
-        return f"{text}. {_memory()}{advice}"
+        return f"{text}. {_format_memory()}{advice}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of parts per batch."""
@@ -108,20 +110,20 @@ class OutOfMemoryHook(Hook):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _step(self, run: Run, batch: Any) -> Any:
-        steps, count = run.trainer.steps, size_of(batch)
+    def _train_step(self, run: Run, batch: Any) -> Any:
+        steps, count = run.trainer.steps, get_batch_size(batch)
         number = min(self.parts, count)
         if number <= 1:
             return steps.train_step(run, batch)
         sizes = [count // number + (i < count % number) for i in range(number)]
         weights = [size / count if self.config.reduction == "mean" else 1.0 for size in sizes]
-        return joined(steps.train_parts(run, split(batch, sizes), weights), weights, sizes)
+        return merge_outputs(steps.train_micro_batches(run, split_batch(batch, sizes), weights), weights, sizes)
 
-    def _why_not_again(self, in_group: bool, batch: Any) -> str:
+    def _retry_blocker(self, in_group: bool, batch: Any) -> str:
         """Return why the step cannot be repeated; "" if it can."""
-        if self._updates:
+        if self._optimizer_step_started:
             return "The optimizer step itself exceeded the memory, so smaller batches do not help."
-        if self.parts >= size_of(batch):
+        if self.parts >= get_batch_size(batch):
             return "The batch cannot be split further."
         # The failed step has added to gradients of earlier micro-batches; otherwise the repeated step clears them.
         if in_group and self._has_gradients:
@@ -129,11 +131,11 @@ class OutOfMemoryHook(Hook):
         return ""
 
 
-def _memory() -> str:
+def _format_memory() -> str:
     """Return the allocator statistics of the accelerator as text; "" without an accelerator."""
     if not torch.accelerator.is_available():
         return ""
     stats = torch.accelerator.memory.memory_stats()
     parts = {"allocated": "allocated_bytes.all.current", "peak": "allocated_bytes.all.peak"}
     parts["reserved"] = "reserved_bytes.all.current"
-    return f"{', '.join(f'{name} {stats.get(key, 0) / GIB:.2f} GiB' for name, key in parts.items())}. "
+    return f"{', '.join(f'{name} {stats.get(key, 0) / BYTES_PER_GIB:.2f} GiB' for name, key in parts.items())}. "

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["joined", "shapes_of", "size_of", "split"]
+__all__ = ["merge_outputs", "format_shapes", "get_batch_size", "split_batch"]
 
 
-def size_of(batch: Any) -> int:
+def get_batch_size(batch: Any) -> int:
     """Return the number of samples: the length of the first tensor that is not a scalar, 0 if there is none."""
-    return next((len(tensor) for tensor in _tensors(batch) if tensor.dim()), 0)
+    return next((len(tensor) for tensor in _find_tensors(batch) if tensor.dim()), 0)
 
 
-def split(batch: Any, sizes: Sequence[int]) -> list[Any]:
+def split_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
     """Split a batch into parts.
 
     Tensors and lists with one element per sample are split; all other values are repeated in each part.
@@ -29,20 +29,22 @@ def split(batch: Any, sizes: Sequence[int]) -> list[Any]:
     if isinstance(batch, Tensor):
         return list(batch.split(list(sizes))) if batch.dim() and len(batch) == count else [batch] * len(sizes)
     if isinstance(batch, Mapping):
-        columns = {key: split(value, sizes) for key, value in batch.items()}
+        columns = {key: split_batch(value, sizes) for key, value in batch.items()}
         return [{key: values[i] for key, values in columns.items()} for i in range(len(sizes))]
     # A list of N items is per sample, unless an item is itself a batch of N: then the list is a tuple of N fields.
-    if isinstance(batch, list) and len(batch) == count and not any(size_of(item) == count for item in batch):
+    if isinstance(batch, list) and len(batch) == count and not any(get_batch_size(item) == count for item in batch):
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         return [batch[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     if isinstance(batch, (tuple, list)):
-        rows = list(zip(*(split(item, sizes) for item in batch), strict=True))
+        rows = list(zip(*(split_batch(item, sizes) for item in batch), strict=True))
         # The constructor of a named tuple has a parameter per field.
         return [type(batch)(*row) if hasattr(batch, "_fields") else type(batch)(row) for row in rows]
     return [batch] * len(sizes)
 
 
-def joined(outputs: Sequence[Mapping[str, Any]], weights: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
+def merge_outputs(
+    outputs: Sequence[Mapping[str, Any]], weights: Sequence[float], sizes: Sequence[int]
+) -> dict[str, Any]:
     """Merge the outputs of the parts into the outputs of the whole batch.
 
     Scalars are summed by weight, tensors with one element per sample are concatenated. Of all other values, the value
@@ -53,15 +55,17 @@ def joined(outputs: Sequence[Mapping[str, Any]], weights: Sequence[float], sizes
         weights: Weight of each part.
         sizes: Number of samples of each part.
     """
-    return {name: _joined([output[name] for output in outputs], weights, sizes) for name in outputs[-1]}
+    return {name: _merge_values([output[name] for output in outputs], weights, sizes) for name in outputs[-1]}
 
 
-def shapes_of(batch: Any) -> str:
+def format_shapes(batch: Any) -> str:
     """Return the shapes and dtypes of the tensors of a batch as text."""
-    return ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in _tensors(batch))
+    return ", ".join(
+        f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in _find_tensors(batch)
+    )
 
 
-def _joined(values: list[Any], weights: Sequence[float], sizes: Sequence[int]) -> Any:
+def _merge_values(values: list[Any], weights: Sequence[float], sizes: Sequence[int]) -> Any:
     tensors = [value for value in values if isinstance(value, Tensor)]
     if len(tensors) < len(values):
         numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
@@ -74,8 +78,8 @@ def _joined(values: list[Any], weights: Sequence[float], sizes: Sequence[int]) -
     return tensors[-1]
 
 
-def _tensors(batch: Any) -> list[Tensor]:
+def _find_tensors(batch: Any) -> list[Tensor]:
     if isinstance(batch, Tensor):
         return [batch]
     items = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [tensor for item in items for tensor in _find_tensors(item)]

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from hookbus import Hook, Priority, Run
-from hookbus.records.secrets import flattened, recordable
+from hookbus.records.secrets import flatten, redact_config
 from hookbus.runs.ending import write_status
-from hookbus_runtime.facts import facts
+from hookbus_runtime.facts import collect_environment
 
 __all__ = ["RuntimeInfoHook"]
 
@@ -22,19 +22,19 @@ class RuntimeInfoHook(Hook):
 
     def before_run(self, run: Run) -> None:
         """Collect and log the environment, and write it to the status file."""
-        run.about.update(facts(run.device), seed=run.seed)
-        for name, value in {**run.about, **flattened({"config": recordable(run.config)})}.items():
-            run.logger.info("%s: %s", name, _as_text(value))
+        run.metadata.update(collect_environment(run.device), seed=run.seed)
+        for name, value in {**run.metadata, **flatten({"config": redact_config(run.config)})}.items():
+            run.logger.info("%s: %s", name, _format_value(value))
         # Written now, so that the file describes the run even if the process is killed later.
         write_status(run)
 
     def before_train(self, run: Run) -> None:
         """Log the environment to the writers."""
         # A resumed run restores the seed of the checkpoint after `before_run`.
-        run.about["seed"] = run.seed
-        lines = [f"{name}: {_as_text(value)}" for name, value in run.about.items()]
+        run.metadata["seed"] = run.seed
+        lines = [f"{name}: {_format_value(value)}" for name, value in run.metadata.items()]
         run.bus.emit("log_text", tag="runtime_info", text="\n".join(lines))
 
 
-def _as_text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)

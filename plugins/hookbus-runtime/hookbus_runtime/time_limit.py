@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus_runtime.config import TimeLimitConfig
-from hookbus_runtime.durations import seconds_of
+from hookbus_runtime.durations import parse_duration
 
 __all__ = ["TimeLimitHook"]
 
@@ -30,22 +30,22 @@ class TimeLimitHook(Hook):
         super().__init__(config, **settings)
         # Not time.time: a clock adjustment would change the measured duration.
         self.timer: Callable[[], float] = time.monotonic
-        self._limit = seconds_of(self.config.max_time)
-        self._began = 0.0
+        self._limit = parse_duration(self.config.max_time)
+        self._start_time = 0.0
 
     def before_run(self) -> None:
         """Record the start time of the run."""
-        self._began = self.timer()
+        self._start_time = self.timer()
 
     def before_train(self, run: Run) -> None:
         """Request to stop if the time before a resume exceeds the limit."""
-        self._ask(run)
+        self._check_limit(run)
 
     def after_train_iter(self, run: Run) -> None:
         """Request to stop if the limit is exceeded."""
-        self._ask(run)
+        self._check_limit(run)
 
-    def _ask(self, run: Run) -> None:
-        elapsed = self.timer() - self._began if self.config.per_run else run.clock.seconds
+    def _check_limit(self, run: Run) -> None:
+        elapsed = self.timer() - self._start_time if self.config.per_run else run.clock.seconds
         if elapsed >= self._limit and not run.stops:
             run.request_stop(f"the time limit of {self.config.max_time} is reached")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hookbus_runtime.durations import seconds_of
+from hookbus_runtime.durations import parse_duration
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ from hookbus_runtime.durations import seconds_of
     ],
 )
 def test_duration_is_parsed(duration: Any, seconds: float) -> None:
-    assert seconds_of(duration) == seconds
+    assert parse_duration(duration) == seconds
 
 
 @pytest.mark.parametrize("duration", ["", "4", "h", "4x", "1h2h", "0s", "-1h", 0, -5, float("nan"), float("inf"), True])
 def test_invalid_duration_is_an_error(duration: Any) -> None:
     with pytest.raises(ValueError, match="must be a positive duration, got"):
-        seconds_of(duration)
+        parse_duration(duration)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hookbus_runtime.facts import device_name, facts, git_revision
+from hookbus_runtime.facts import get_device_name, collect_environment, get_git_revision
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -27,22 +27,22 @@ class TestRevision:
         commit = git(tmp_path, "rev-parse", "HEAD")
         (tmp_path / "new").write_text("untracked")
 
-        assert git_revision(tmp_path) == commit
+        assert get_git_revision(tmp_path) == commit
         (tmp_path / "file").write_text("2")
-        assert git_revision(tmp_path) == f"{commit}-dirty"
+        assert get_git_revision(tmp_path) == f"{commit}-dirty"
 
     def test_revision_is_none_outside_a_repository_and_without_git(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-        assert git_revision(tmp_path) is None
+        assert get_git_revision(tmp_path) is None
         monkeypatch.setenv("PATH", "")
-        assert git_revision(tmp_path) is None
+        assert get_git_revision(tmp_path) is None
 
 
 class TestFacts:
     def test_environment_is_json_serializable(self) -> None:
-        environment = facts("cpu")
+        environment = collect_environment("cpu")
 
         assert json.loads(json.dumps(environment)) == environment
         assert environment["versions"]["torch"] == str(torch.__version__)
@@ -52,5 +52,5 @@ class TestFacts:
     def test_device_name_contains_the_product_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
 
-        assert device_name(torch.device("cuda", 1)) == "cuda:1 (name of cuda:1)"
-        assert device_name(None) is None
+        assert get_device_name(torch.device("cuda", 1)) == "cuda:1 (name of cuda:1)"
+        assert get_device_name(None) is None

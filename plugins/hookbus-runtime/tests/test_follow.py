@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_runtime.follow import follow, pairs
+from hookbus_runtime.follow import update_teacher, match_tensors
 
 
 def constant(value: float) -> nn.BatchNorm1d:
@@ -16,9 +16,9 @@ def constant(value: float) -> nn.BatchNorm1d:
 
 def test_weights_are_averaged() -> None:
     teacher, student = constant(0.0), constant(4.0)
-    matched = pairs(teacher, student, buffers=False)
-    follow(matched, 0.25)
-    follow(matched, 0.25)
+    matched = match_tensors(teacher, student, buffers=False)
+    update_teacher(matched, 0.25)
+    update_teacher(matched, 0.25)
 
     assert teacher.weight.item() == 1.75  # 0.75 * 1 + 0.25 * 4
     assert teacher.running_mean.item() == 0.0  # type: ignore[union-attr]
@@ -26,7 +26,7 @@ def test_weights_are_averaged() -> None:
 
 def test_buffers_are_averaged_and_integer_buffers_copied() -> None:
     teacher, student = constant(0.0), constant(4.0)
-    follow(pairs(teacher, student, buffers=True), 0.25)
+    update_teacher(match_tensors(teacher, student, buffers=True), 0.25)
 
     assert teacher.running_mean.item() == 1.0  # type: ignore[union-attr]
     assert teacher.num_batches_tracked.item() == 4  # type: ignore[union-attr]
@@ -34,7 +34,7 @@ def test_buffers_are_averaged_and_integer_buffers_copied() -> None:
 
 def test_share_of_one_copies_the_student() -> None:
     teacher, student = nn.Linear(2, 2), nn.Linear(2, 2)
-    follow(pairs(teacher, student, buffers=True), 1)
+    update_teacher(match_tensors(teacher, student, buffers=True), 1)
 
     assert torch.equal(teacher.weight, student.weight)
 
@@ -42,4 +42,4 @@ def test_share_of_one_copies_the_student() -> None:
 @pytest.mark.parametrize("student", [nn.Linear(3, 2), nn.Linear(2, 2, bias=False)])
 def test_modules_of_different_architectures_are_an_error(student: nn.Module) -> None:
     with pytest.raises(ValueError, match="must have the same architecture, but (weight|bias) differ"):
-        pairs(nn.Linear(2, 2), student, buffers=False)
+        match_tensors(nn.Linear(2, 2), student, buffers=False)

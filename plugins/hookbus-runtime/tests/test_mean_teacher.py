@@ -9,7 +9,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import HookError
-from hookbus.state import collect, write_checkpoint
+from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus_runtime import MeanTeacherHook
 
 
@@ -36,7 +36,7 @@ class TeacherRecorder(Hook):
     def after_train_iter(self, run: Run, model: Pair) -> None:
         self.teachers.append(model.teacher.weight.item())
         if self.path is not None and run.iters_done == self.at:
-            write_checkpoint(self.path, collect(run), 1)
+            write_checkpoint(self.path, build_checkpoint(run), 1)
 
 
 def train(

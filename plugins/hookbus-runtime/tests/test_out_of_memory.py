@@ -13,7 +13,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError
-from hookbus.state import collect, write_checkpoint
+from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus.testing import check_hook, fake_training
 from hookbus_runtime import OutOfMemoryHook
 
@@ -57,7 +57,7 @@ class GradientRecorder(Hook):
         self.gradients.append(torch.cat([p.grad.reshape(-1).clone() for p in run.model.parameters()]))  # type: ignore[union-attr]
         self.outputs.append(outputs)
         if self.path is not None and run.iters_done == 2:
-            write_checkpoint(self.path, collect(run), 1)
+            write_checkpoint(self.path, build_checkpoint(run), 1)
 
 
 def loss(reduction: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookbus_runtime.parts import joined, shapes_of, size_of, split
+from hookbus_runtime.parts import merge_outputs, format_shapes, get_batch_size, split_batch
 
 Item = namedtuple("Item", ["image", "scale"])
 NUMBERS = torch.arange(5.0)
@@ -36,16 +36,18 @@ class TestSplit:
         ],
     )
     def test_values_with_an_element_per_sample_are_split(self, batch: Any, parts: list[Any]) -> None:
-        assert [to_lists(part) for part in split(batch, [2, 3])] == parts
+        assert [to_lists(part) for part in split_batch(batch, [2, 3])] == parts
 
 
 class TestSize:
     def test_size_is_the_length_of_the_first_tensor_that_is_no_scalar(self) -> None:
-        assert size_of((torch.tensor(1.0), {"x": NUMBERS})) == 5
-        assert size_of("text") == 0
+        assert get_batch_size((torch.tensor(1.0), {"x": NUMBERS})) == 5
+        assert get_batch_size("text") == 0
 
     def test_shapes_are_formatted_as_text(self) -> None:
-        assert shapes_of((torch.ones(2, 3), {"y": torch.zeros(2, dtype=torch.long)})) == "(2, 3) float32, (2,) int64"
+        assert (
+            format_shapes((torch.ones(2, 3), {"y": torch.zeros(2, dtype=torch.long)})) == "(2, 3) float32, (2,) int64"
+        )
 
 
 class TestJoined:
@@ -54,7 +56,7 @@ class TestJoined:
             {"loss": torch.tensor(1.0), "output": torch.ones(1, 2), "acc": 1.0, "count": torch.tensor(3), "tag": "a"},
             {"loss": torch.tensor(4.0), "output": torch.zeros(2, 2), "acc": 0.25, "count": torch.tensor(5), "tag": "b"},
         ]
-        merged = joined(outputs, [1 / 3, 2 / 3], [1, 2])
+        merged = merge_outputs(outputs, [1 / 3, 2 / 3], [1, 2])
 
         assert merged["loss"].item() == pytest.approx(3.0)
         assert merged["acc"] == pytest.approx(0.5)

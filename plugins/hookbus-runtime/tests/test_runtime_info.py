@@ -66,7 +66,7 @@ def test_environment_is_in_the_status_file_during_and_after_the_run(tmp_path: Pa
 def test_environment_is_logged_to_the_writers_once() -> None:
     bus = RecordingBus([RuntimeInfoHook()])
     fake_training(bus=bus, seed=7)
-    (text,) = bus.arguments("log_text")
+    (text,) = bus.get_arguments("log_text")
 
     assert text["tag"] == "runtime_info"
     assert "seed: 7" in text["text"].splitlines()

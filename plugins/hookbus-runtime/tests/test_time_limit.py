@@ -9,7 +9,7 @@ from torch import nn
 
 from hookbus import HookBus
 from hookbus.run import Run
-from hookbus.state import collect, write_checkpoint
+from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus.testing import check_hook
 from hookbus_runtime import TimeLimitHook
 
@@ -87,7 +87,7 @@ class TestResume:
         for done in train(run, clock):
             if done == 2:
                 break
-        write_checkpoint(path, collect(run), 1)
+        write_checkpoint(path, build_checkpoint(run), 1)
         context.__exit__(None, None, None)
         clock.now += 86400
         context, run = start_run(clock, make_hook(clock, max_time="4h", per_run=per_run), model=model, resume=path)

@@ -37,8 +37,8 @@ class AccumulationHook(Hook):
 
     def before_train_iter(self, run: Run) -> None:
         """Apply the number of the schedule, unless an accumulation is in progress."""
-        scheduled = self._wanted(run)
-        if scheduled is not None and scheduled != self.accumulate and not run.mid_accumulation:
+        scheduled = self._get_scheduled(run)
+        if scheduled is not None and scheduled != self.accumulate and not run.accumulating:
             self._apply(run, scheduled)
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,8 +49,8 @@ class AccumulationHook(Hook):
         """Restore the state returned by `state_dict()`."""
         self.accumulate = state["accumulate"]
 
-    def _wanted(self, run: Run) -> int | None:
-        number = run.clock.number(self.config.unit)
+    def _get_scheduled(self, run: Run) -> int | None:
+        number = run.clock.current(self.config.unit)
         return next((count for begin, count in reversed(self.config.schedule.items()) if begin <= number), None)
 
     def _apply(self, run: Run, count: int) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hookbus import Run
 from hookbus.errors import ConfigError
 
-__all__ = ["Border", "epoch_length", "last_part"]
+__all__ = ["Milestone", "get_epoch_length", "final_phase_start"]
 
 
 @dataclass(frozen=True)
-class Border:
+class Milestone:
     """First epoch or iteration of a phase of the training. Without either, the phase never begins.
 
     Attributes:
@@ -22,14 +22,14 @@ class Border:
     epoch: int | None = None
     iteration: int | None = None
 
-    def reached(self, epoch: int, iteration: int) -> bool:
+    def is_reached(self, epoch: int, iteration: int) -> bool:
         """Return whether the phase has begun at the given indices of epoch and iteration."""
         if self.epoch is not None:
             return epoch >= self.epoch
         return self.iteration is not None and iteration >= self.iteration
 
 
-def last_part(run: Run, epochs: int, iterations: int | None) -> Border:
+def final_phase_start(run: Run, epochs: int, iterations: int | None) -> Milestone:
     """Return the start of the final phase of a run.
 
     Args:
@@ -41,19 +41,19 @@ def last_part(run: Run, epochs: int, iterations: int | None) -> Border:
         ConfigError: If the run has no limit, or the epoch length is required to convert units and unknown.
     """
     if (epochs if iterations is None else iterations) == 0:
-        return Border()
+        return Milestone()
     # In epochs if possible: the iterations of the phase then need not be known.
     if iterations is None and run.max_epochs is not None:
-        return Border(epoch=run.max_epochs - epochs)
+        return Milestone(epoch=run.max_epochs - epochs)
     total = run.max_iters
     if total is None:
         if run.max_epochs is None:
             raise ConfigError(["The final phase requires a limit of the run, got none. Set `epochs` or `iterations`."])
-        total = run.max_epochs * epoch_length(run)
-    return Border(iteration=total - (epochs * epoch_length(run) if iterations is None else iterations))
+        total = run.max_epochs * get_epoch_length(run)
+    return Milestone(iteration=total - (epochs * get_epoch_length(run) if iterations is None else iterations))
 
 
-def epoch_length(run: Run) -> int:
+def get_epoch_length(run: Run) -> int:
     """Return the number of iterations of an epoch.
 
     Raises:

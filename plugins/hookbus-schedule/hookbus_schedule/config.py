@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator, model_validator
 
 from hookbus import HookConfig
-from hookbus_schedule.pipelines import pipeline_from
+from hookbus_schedule.pipelines import build_pipeline
 
 __all__ = [
     "AccumulationConfig",
@@ -40,7 +40,7 @@ class SchedulerConfig(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _validate_source(self) -> Self:
         if (self.type is None) == (self.scheduler is None):
             number = "neither" if self.type is None else "both"
             raise ValueError(f"a scheduler requires either type or scheduler, got {number}. Set one of them.")
@@ -64,19 +64,19 @@ class ParamSchedulerConfig(HookConfig):
 
     @field_validator("schedulers", mode="before")
     @classmethod
-    def _listed(cls, value: Any) -> Any:
+    def _to_list(cls, value: Any) -> Any:
         # A single scheduler needs no list, and a bare object is shorthand for {"scheduler": object}.
         items = list(value) if isinstance(value, (list, tuple)) else [value]
         return [item if isinstance(item, (dict, SchedulerConfig)) else {"scheduler": item} for item in items]
 
 
-def off(value: object) -> object:
+def replace_null(value: object) -> object:
     """Return 0 for False and None, and any other value unchanged."""
     # An explicit null differs from an omitted key: it disables the phase instead of selecting the default.
     return 0 if value is False or value is None else value
 
 
-class LastPartConfig(HookConfig):
+class FinalPhaseConfig(HookConfig):
     """Length of the final phase of a training."""
 
     num_last_epochs: int = Field(default=15, ge=0, description="Length of the final phase in epochs; 0: none.")
@@ -86,17 +86,17 @@ class LastPartConfig(HookConfig):
 
     @field_validator("num_last_epochs", "num_last_iters", mode="before")
     @classmethod
-    def _none(cls, value: object) -> object:
-        return off(value)
+    def _replace_null_length(cls, value: object) -> object:
+        return replace_null(value)
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
+    def _validate_length(self) -> Self:
         if self.num_last_iters is not None and "num_last_epochs" in self.model_fields_set:
             raise ValueError("num_last_iters: cannot be combined with num_last_epochs. Remove one of them.")
         return self
 
 
-class YOLOXLrUpdaterConfig(LastPartConfig):
+class YOLOXLrUpdaterConfig(FinalPhaseConfig):
     """Quadratic warm-up, cosine decay, and a constant learning rate in the final phase."""
 
     warmup_epochs: int = Field(default=5, ge=0, description="Length of the warm-up in epochs; 0: no warm-up.")
@@ -113,11 +113,11 @@ class YOLOXLrUpdaterConfig(LastPartConfig):
 
     @field_validator("warmup_epochs", "warmup_iters", mode="before")
     @classmethod
-    def _off(cls, value: object) -> object:
-        return off(value)
+    def _replace_null_warmup(cls, value: object) -> object:
+        return replace_null(value)
 
     @model_validator(mode="after")
-    def _one_unit(self) -> Self:
+    def _validate_units(self) -> Self:
         for key, other in (("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio")):
             if {key, other} <= self.model_fields_set:
                 raise ValueError(f"{key}: cannot be combined with {other}. Remove one of them.")
@@ -129,7 +129,7 @@ class YOLOXLrUpdaterConfig(LastPartConfig):
         return self
 
 
-class YOLOXModeSwitchConfig(LastPartConfig):
+class YOLOXModeSwitchConfig(FinalPhaseConfig):
     """Length of the final phase and the transforms that it skips."""
 
     skip_type_keys: list[str] = Field(
@@ -154,11 +154,11 @@ class PipelineSwitchConfig(HookConfig):
 
     @field_validator("switch_pipeline", mode="after")
     @classmethod
-    def _callable(cls, value: Any) -> Any:
-        return pipeline_from(value)
+    def _build_pipeline(cls, value: Any) -> Any:
+        return build_pipeline(value)
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _validate_required(self) -> Self:
         if (self.switch_epoch is None) == (self.switch_iter is None):
             number = "neither" if self.switch_epoch is None else "both"
             raise ValueError(f"switch_epoch: set either switch_epoch or switch_iter, got {number}.")
@@ -180,7 +180,7 @@ class FreezeConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
+    def _validate_length(self) -> Self:
         if self.until_epoch is not None and self.until_iter is not None:
             raise ValueError("until_iter: cannot be combined with until_epoch. Remove one of them.")
         return self
@@ -199,7 +199,7 @@ class AccumulationConfig(HookConfig):
 
     @field_validator("schedule")
     @classmethod
-    def _counts(cls, value: dict[int, int]) -> dict[int, int]:
+    def _validate_schedule(cls, value: dict[int, int]) -> dict[int, int]:
         if not value:
             raise ValueError("must not be empty. Set it to a mapping such as {1: 1, 5: 4}.")
         if any(number < 1 for pair in value.items() for number in pair):

@@ -8,7 +8,7 @@ from torch import nn
 
 from hookbus import Hook, Run
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 
 __all__ = ["SetEpochInfoHook"]
 
@@ -24,7 +24,7 @@ class SetEpochInfoHook(Hook):
         Raises:
             HookError: If it has none.
         """
-        model = None if run.model is None else unwrapped(run.model)
+        model = None if run.model is None else unwrap_model(run.model)
         if not callable(getattr(model, "set_epoch", None)):
             raise HookError(
                 f"requires a model with a method set_epoch(epoch), but {type(model).__name__} has no method "
@@ -33,5 +33,5 @@ class SetEpochInfoHook(Hook):
 
     def before_train_epoch(self, epoch: int, model: nn.Module) -> None:
         """Set the epoch of the model."""
-        target: Any = unwrapped(model)
+        target: Any = unwrap_model(model)
         target.set_epoch(epoch)

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run
-from hookbus.errors import ConfigError, HookError, did_you_mean
-from hookbus.model.wrappers import unwrapped
+from hookbus.errors import ConfigError, HookError, suggest_names
+from hookbus.model.wrappers import unwrap_model
 from hookbus_schedule.config import FreezeConfig
 
 __all__ = ["FreezeHook"]
@@ -30,7 +30,7 @@ class FreezeHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._frozen: list[nn.Parameter] = []
-        self._layers: list[nn.Module] = []
+        self._norm_layers: list[nn.Module] = []
 
     def check(self, run: Run) -> None:
         """Check that the run has a model, and that each pattern matches a module or parameter.
@@ -41,70 +41,70 @@ class FreezeHook(Hook):
         """
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
-        _check_names(self.config.modules, unwrapped(run.model))
+        _check_names(self.config.modules, unwrap_model(run.model))
 
     def before_train(self, run: Run, model: nn.Module) -> None:
         """Freeze the modules, unless they are unfrozen at the position of a resumed run."""
-        model = unwrapped(model)
-        if self._is_over(run.epochs_done, run.iters_done):
+        model = unwrap_model(model)
+        if self._is_unfrozen_at(run.epochs_done, run.iters_done):
             return
         trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._frozen = [parameter for name, parameter in trainable.items() if _is_meant(name, self.config.modules)]
+        self._frozen = [parameter for name, parameter in trainable.items() if _matches(name, self.config.modules)]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
             # An optimizer skips parameters only if the gradient is None: it applies weight decay to a zero gradient.
             parameter.grad = None
         if self.config.keep_statistics:
-            self._layers = _normalising(model, self.config.modules)
+            self._norm_layers = _find_norm_layers(model, self.config.modules)
 
     def before_train_iter(self, run: Run) -> None:
         """Unfreeze the modules if it is time; otherwise keep frozen normalization layers in evaluation mode."""
-        if self._frozen and self._is_over(run.epoch, run.iter):
-            self._thaw()
-            numbers = run.clock.number("epoch"), run.clock.number("iter")
+        if self._frozen and self._is_unfrozen_at(run.epoch, run.iter):
+            self._unfreeze()
+            numbers = run.clock.current("epoch"), run.clock.current("iter")
             run.logger.info("%s: unfroze the modules at epoch %s, iteration %s.", self.name, *numbers)
         # At every iteration, because custom loops call model.train() at each epoch or after each validation.
-        for layer in self._layers:
+        for layer in self._norm_layers:
             if layer.training:
                 layer.eval()
 
     def cleanup(self) -> None:
         """Restore `requires_grad` and the training modes."""
-        self._thaw()
+        self._unfreeze()
 
-    def _is_over(self, epoch: int, iteration: int) -> bool:
+    def _is_unfrozen_at(self, epoch: int, iteration: int) -> bool:
         if self.config.until_iter is not None:
             return iteration >= self.config.until_iter
         return self.config.until_epoch is not None and epoch >= self.config.until_epoch
 
-    def _thaw(self) -> None:
+    def _unfreeze(self) -> None:
         for parameter in self._frozen:
             parameter.requires_grad_(True)
-        for layer in self._layers:
+        for layer in self._norm_layers:
             layer.train()
-        self._frozen, self._layers = [], []
+        self._frozen, self._norm_layers = [], []
 
 
-def _is_meant(name: str, patterns: Iterable[str]) -> bool:
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a pattern matches a module or parameter, or a module that contains it."""
     parts = name.split(".")
     ancestors = [".".join(parts[: i + 1]) for i in range(len(parts))]
     return any(fnmatchcase(ancestor, pattern) for ancestor in ancestors for pattern in patterns)
 
 
-def _normalising(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
+def _find_norm_layers(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
     """Return the matching layers with running statistics that are in training mode."""
     return [
         module
         for name, module in model.named_modules()
-        if getattr(module, "track_running_stats", False) and module.training and _is_meant(name, patterns)
+        if getattr(module, "track_running_stats", False) and module.training and _matches(name, patterns)
     ]
 
 
 def _check_names(patterns: Iterable[str], model: nn.Module) -> None:
     names = [name for name, _ in (*model.named_modules(), *model.named_parameters()) if name]
     problems = [
-        f"modules: {pattern!r} matches no module or parameter of the model.{did_you_mean(pattern, names)}"
+        f"modules: {pattern!r} matches no module or parameter of the model.{suggest_names(pattern, names)}"
         for pattern in patterns
         if not any(fnmatchcase(name, pattern) for name in names)
     ]

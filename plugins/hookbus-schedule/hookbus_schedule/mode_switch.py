@@ -8,10 +8,10 @@ from weakref import WeakSet
 from torch import nn
 
 from hookbus import Hook, Run
-from hookbus.model.wrappers import unwrapped
-from hookbus_schedule.border import Border, last_part
+from hookbus.model.wrappers import unwrap_model
+from hookbus_schedule.border import Milestone, final_phase_start
 from hookbus_schedule.config import YOLOXModeSwitchConfig
-from hookbus_schedule.pipelines import SkipTypes, say_who_reads_along
+from hookbus_schedule.pipelines import SkipTypes, warn_shared_dataset
 
 __all__ = ["YOLOXModeSwitchHook"]
 
@@ -29,7 +29,7 @@ class YOLOXModeSwitchHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._border = Border()
+        self._milestone = Milestone()
         self._switched = False
 
     def check(self, run: Run) -> None:
@@ -38,20 +38,20 @@ class YOLOXModeSwitchHook(Hook):
         Raises:
             ConfigError: If the start of the final phase is unknown, or the dataset has no `update_skip_type_keys`.
         """
-        border = self._border_of(run)
-        if run.train_loader is not None and border != Border():
+        border = self._get_milestone(run)
+        if run.train_loader is not None and border != Milestone():
             switch = SkipTypes(border, self.config.skip_type_keys)
-            switch.check(run.train_loader)
-            say_who_reads_along(run, self.name, switch)
+            switch.find_attributes(run.train_loader)
+            warn_shared_dataset(run, self.name, switch)
 
     def before_train(self, run: Run, model: Any) -> None:
         """Determine the start of the final phase, and register the switch of the dataset."""
-        self._border, self._switched = self._border_of(run), False
-        if self._border != Border():
-            run.training_data.before_reading(SkipTypes(self._border, self.config.skip_type_keys))
+        self._milestone, self._switched = self._get_milestone(run), False
+        if self._milestone != Milestone():
+            run.training_data.register_dataset_hook(SkipTypes(self._milestone, self.config.skip_type_keys))
         # An earlier training of the same model may have ended in its final phase.
-        if model is not None and not self._border.reached(run.epoch, run.iter):
-            _take_back(unwrapped(model))
+        if model is not None and not self._milestone.is_reached(run.epoch, run.iter):
+            _disable_l1(unwrap_model(model))
 
     def before_train_iter(self, run: Run, model: Any) -> None:
         """Enable the L1 loss at the start of the final phase.
@@ -59,25 +59,25 @@ class YOLOXModeSwitchHook(Hook):
         Raises:
             LoopError: If the loop does not read the training data through the run.
         """
-        if self._switched or not self._border.reached(run.epoch, run.iter):
+        if self._switched or not self._milestone.is_reached(run.epoch, run.iter):
             return
         self._switched = True
-        run.training_data.see_that_it_reads(self.name)
-        switched = _use_l1(unwrapped(model)) if model is not None else 0
+        run.training_data.require_managed_loader(self.name)
+        switched = _enable_l1(unwrap_model(model)) if model is not None else 0
         run.logger.info(
             "%s: final phase from epoch %s, iteration %s: transforms %s are skipped, %s modules use the L1 loss.",
             self.name,
-            run.clock.number("epoch"),
-            run.clock.number("iter"),
+            run.clock.current("epoch"),
+            run.clock.current("iter"),
             ", ".join(self.config.skip_type_keys),
             switched,
         )
 
-    def _border_of(self, run: Run) -> Border:
-        return last_part(run, self.config.num_last_epochs, self.config.num_last_iters)
+    def _get_milestone(self, run: Run) -> Milestone:
+        return final_phase_start(run, self.config.num_last_epochs, self.config.num_last_iters)
 
 
-def _use_l1(model: nn.Module) -> int:
+def _enable_l1(model: nn.Module) -> int:
     """Set `use_l1` of all modules that have this flag.
 
     Returns:
@@ -88,16 +88,16 @@ def _use_l1(model: nn.Module) -> int:
     for module in modules:
         if not module.use_l1:
             module.use_l1 = True  # type: ignore[assignment]
-            _switched_on.add(module)
+            _l1_modules.add(module)
     return len(modules)
 
 
-def _take_back(model: nn.Module) -> None:
+def _disable_l1(model: nn.Module) -> None:
     """Reset `use_l1` of the modules for which an earlier training has set it."""
-    for module in _switched_on.intersection(model.modules()):
+    for module in _l1_modules.intersection(model.modules()):
         module.use_l1 = False
-        _switched_on.discard(module)
+        _l1_modules.discard(module)
 
 
-_switched_on: WeakSet[Any] = WeakSet()
+_l1_modules: WeakSet[Any] = WeakSet()
 """Modules whose L1 loss this process has enabled."""

@@ -26,13 +26,13 @@ class MomentumSchedule:
 
     def __init__(self, optimizer: Any, make: Callable[[torch.optim.Optimizer], Any]) -> None:
         self._optimizer = optimizer  # not its groups, which Optimizer.load_state_dict replaces
-        momenta = [_momentum_of(group) for group in optimizer.param_groups]
-        self._stand_in = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": value} for value in momenta])
-        self._scheduler = make(self._stand_in)
+        momenta = [_get_momentum(group) for group in optimizer.param_groups]
+        self._proxy = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": value} for value in momenta])
+        self._scheduler = make(self._proxy)
         # Without gradients this is a no-op. It prevents the warning of torch that the scheduler is stepped before the
         # optimizer.
-        self._stand_in.step()
-        self._copy()
+        self._proxy.step()
+        self._copy_momenta()
 
     def step(self, *arguments: Any) -> None:
         """Step the scheduler and set the momenta of the optimizer.
@@ -42,7 +42,7 @@ class MomentumSchedule:
         """
         self._add_groups()
         self._scheduler.step(*arguments)
-        self._copy()
+        self._copy_momenta()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the scheduler."""
@@ -52,24 +52,24 @@ class MomentumSchedule:
         """Restore the state returned by `state_dict()`. The state of the optimizer must be restored before."""
         self._add_groups()
         self._scheduler.load_state_dict(state)
-        for stand_in, group in zip(self._stand_in.param_groups, self._optimizer.param_groups, strict=True):
-            stand_in["lr"] = _momentum_of(group)
+        for stand_in, group in zip(self._proxy.param_groups, self._optimizer.param_groups, strict=True):
+            stand_in["lr"] = _get_momentum(group)
 
     def _add_groups(self) -> None:
         # Groups may be added to the optimizer during the training, for instance for unfrozen layers.
-        for group in self._optimizer.param_groups[len(self._stand_in.param_groups) :]:
-            first = _momentum_of(group)
-            self._stand_in.add_param_group({"params": [torch.zeros(1)], "lr": first, "initial_lr": first})
+        for group in self._optimizer.param_groups[len(self._proxy.param_groups) :]:
+            first = _get_momentum(group)
+            self._proxy.add_param_group({"params": [torch.zeros(1)], "lr": first, "initial_lr": first})
 
-    def _copy(self) -> None:
-        for stand_in, group in zip(self._stand_in.param_groups, self._optimizer.param_groups, strict=True):
+    def _copy_momenta(self) -> None:
+        for stand_in, group in zip(self._proxy.param_groups, self._optimizer.param_groups, strict=True):
             if "betas" in group:
                 group["betas"] = (stand_in["lr"], *group["betas"][1:])
             else:
                 group["momentum"] = stand_in["lr"]
 
 
-def _momentum_of(group: dict[str, Any]) -> float:
+def _get_momentum(group: dict[str, Any]) -> float:
     if "betas" in group:
         return float(group["betas"][0])
     if "momentum" not in group:

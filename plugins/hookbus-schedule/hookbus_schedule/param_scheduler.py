@@ -8,7 +8,7 @@ from typing import Any
 from hookbus import Hook, Metrics, Run
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
-from hookbus_schedule.stepping import Stepped, see_that_it_fits, stepped
+from hookbus_schedule.stepping import SchedulerEntry, check_scheduler_config, build_scheduler_entries
 
 __all__ = ["ParamSchedulerHook"]
 
@@ -26,9 +26,9 @@ class ParamSchedulerHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._schedulers: list[Stepped] | None = None
-        self._loaded: list[dict[str, Any]] | None = None  # state that is loaded before the schedulers exist
-        self._missed: set[str] = set()
+        self._schedulers: list[SchedulerEntry] | None = None
+        self._pending_states: list[dict[str, Any]] | None = None  # state that is loaded before the schedulers exist
+        self._missing_metrics: set[str] = set()
 
     def check(self, run: Run) -> None:
         """Check that there is a scheduler to step, that only the hook steps it, and that its arguments are valid.
@@ -39,7 +39,7 @@ class ParamSchedulerHook(Hook):
         if run.mode == "train":
             _check_owner(run, self.config)
             for scheduler in self.config.schedulers:
-                see_that_it_fits(scheduler)
+                check_scheduler_config(scheduler)
 
     def before_run(self, run: Run) -> None:
         """Build the schedulers.
@@ -49,13 +49,13 @@ class ParamSchedulerHook(Hook):
         """
         if run.mode != "train":
             return
-        self._missed = set()
+        self._missing_metrics = set()
         # Before a checkpoint is loaded: schedulers change the learning rate when they are built, and the restored
         # optimizer state overwrites it. A second training of the same run continues with the existing schedulers.
         if self._schedulers is None or run.iters_done == 0:
-            self._schedulers = self._made(run)
-        if self._loaded is not None:
-            self.load_state_dict({"schedulers": self._loaded})
+            self._schedulers = self._build_schedulers(run)
+        if self._pending_states is not None:
+            self.load_state_dict({"schedulers": self._pending_states})
 
     def before_train(self, run: Run) -> None:
         """Check that the run has validations if a scheduler requires a metric.
@@ -64,7 +64,7 @@ class ParamSchedulerHook(Hook):
             ConfigError: If it has none.
         """
         monitors = sorted({entry.monitor for entry in self._schedulers or () if entry.monitor is not None})
-        if monitors and not run.validations.can_make("val"):
+        if monitors and not run.validations.is_available("val"):
             raise ConfigError(
                 [
                     f"hook {self.name!r}: a scheduler requires {', '.join(monitors)} after each validation, but the "
@@ -74,18 +74,18 @@ class ParamSchedulerHook(Hook):
 
     def after_optimizer_step(self) -> None:
         """Step the schedulers with the interval "step"."""
-        self._step("step")
+        self._step_schedulers("step")
 
     def after_train_iter(self, run: Run) -> None:
         """Step the schedulers with the interval "step", if the run has no optimizer."""
         # Without a known optimizer no optimizer event is emitted, and each iteration counts as an optimizer step.
         if run.clock.counts_iterations:
-            self._step("step")
+            self._step_schedulers("step")
 
     def after_train_epoch(self, run: Run) -> None:
         """Step the schedulers with the interval "epoch", unless the epoch was truncated."""
         if run.epoch_complete:
-            self._step("epoch")
+            self._step_schedulers("epoch")
 
     def after_val(self, run: Run, metrics: Metrics) -> None:
         """Step the schedulers that monitor a metric; a missing metric is a warning once per run."""
@@ -96,12 +96,12 @@ class ParamSchedulerHook(Hook):
                 try:
                     entry.scheduler.step(metrics[entry.monitor])
                 except MetricError as error:
-                    self._miss(entry.monitor, str(error))
+                    self._warn_missing_metric(entry.monitor, str(error))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the configured schedulers."""
         if self._schedulers is None:
-            return {"schedulers": self._loaded or []}
+            return {"schedulers": self._pending_states or []}
         # The scheduler of a custom loop is saved by the run.
         return {
             "schedulers": [entry.scheduler.state_dict() for entry in self._schedulers] if self.config.schedulers else []
@@ -115,9 +115,9 @@ class ParamSchedulerHook(Hook):
         """
         states = state["schedulers"]
         if self._schedulers is None:
-            self._loaded = states
+            self._pending_states = states
             return
-        self._loaded, entries = None, self._schedulers if self.config.schedulers else []
+        self._pending_states, entries = None, self._schedulers if self.config.schedulers else []
         if len(states) != len(entries):
             raise CheckpointError(
                 f"hook {self.name!r}: the number of schedulers must be that of the checkpoint ({len(states)}), got "
@@ -128,18 +128,20 @@ class ParamSchedulerHook(Hook):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _made(self, run: Run) -> list[Stepped]:
+    def _build_schedulers(self, run: Run) -> list[SchedulerEntry]:
         configs = self.config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
-        return [stepped(config, self.config.interval, _optimizer_of(run, config)) for config in configs]
+        return [
+            build_scheduler_entries(config, self.config.interval, _get_optimizer(run, config)) for config in configs
+        ]
 
-    def _step(self, interval: str) -> None:
+    def _step_schedulers(self, interval: str) -> None:
         for entry in self._schedulers or ():
             if entry.monitor is None and entry.interval == interval:
                 entry.scheduler.step()
 
-    def _miss(self, monitor: str, problem: str) -> None:
-        if monitor not in self._missed:
-            self._missed.add(monitor)
+    def _warn_missing_metric(self, monitor: str, problem: str) -> None:
+        if monitor not in self._missing_metrics:
+            self._missing_metrics.add(monitor)
             warnings.warn(
                 f"hook {self.name!r}: a scheduler is not stepped without its metric. {problem} Set `monitor`.",
                 HookWarning,
@@ -161,7 +163,7 @@ def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
         raise ConfigError(["there is no scheduler to step. Set `schedulers`, or pass `scheduler` to `bus.run()`."])
 
 
-def _optimizer_of(run: Run, config: SchedulerConfig) -> Any:
+def _get_optimizer(run: Run, config: SchedulerConfig) -> Any:
     """Return the optimizer for a scheduler to build; None for an existing scheduler."""
     if config.type is None:
         return None

@@ -6,9 +6,9 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError
-from hookbus_schedule.border import Border
+from hookbus_schedule.border import Milestone
 from hookbus_schedule.config import PipelineSwitchConfig
-from hookbus_schedule.pipelines import SwitchPipeline, say_who_reads_along
+from hookbus_schedule.pipelines import SwitchPipeline, warn_shared_dataset
 
 __all__ = ["PipelineSwitchHook"]
 
@@ -29,7 +29,7 @@ class PipelineSwitchHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self.border = Border(self.config.switch_epoch, self.config.switch_iter)
+        self.milestone = Milestone(self.config.switch_epoch, self.config.switch_iter)
         self._switched = False
 
     def check(self, run: Run) -> None:
@@ -38,17 +38,17 @@ class PipelineSwitchHook(Hook):
         Raises:
             ConfigError: If one of these conditions is not met.
         """
-        switch = SwitchPipeline(_stages(run))
+        switch = SwitchPipeline(_get_stages(run))
         if run.train_loader is not None:
-            switch.check(run.train_loader)
-            say_who_reads_along(run, self.name, switch)
+            switch.find_attributes(run.train_loader)
+            warn_shared_dataset(run, self.name, switch)
 
     def before_train(self, run: Run) -> None:
         """Register the switch of the dataset."""
         self._switched = False
         # One switch for all instances: separate switches would overwrite the pipelines of each other.
-        if _all_of(run)[0] is self:
-            run.training_data.before_reading(SwitchPipeline(_stages(run)))
+        if _get_hooks(run)[0] is self:
+            run.training_data.register_dataset_hook(SwitchPipeline(_get_stages(run)))
 
     def before_train_iter(self, run: Run) -> None:
         """Log the switch.
@@ -56,26 +56,26 @@ class PipelineSwitchHook(Hook):
         Raises:
             LoopError: If the loop does not read the training data through the run.
         """
-        if self._switched or not self.border.reached(run.epoch, run.iter):
+        if self._switched or not self.milestone.is_reached(run.epoch, run.iter):
             return
         self._switched = True
-        run.training_data.see_that_it_reads(self.name)
-        numbers = run.clock.number("epoch"), run.clock.number("iter")
+        run.training_data.require_managed_loader(self.name)
+        numbers = run.clock.current("epoch"), run.clock.current("iter")
         run.logger.info("%s: the pipeline is switched from epoch %s, iteration %s.", self.name, *numbers)
 
 
-def _all_of(run: Run) -> list[PipelineSwitchHook]:
+def _get_hooks(run: Run) -> list[PipelineSwitchHook]:
     return [hook for hook in run.bus.hooks.values() if isinstance(hook, PipelineSwitchHook)]
 
 
-def _stages(run: Run) -> list[tuple[Border, Any]]:
+def _get_stages(run: Run) -> list[tuple[Milestone, Any]]:
     """Return the pairs (milestone, pipeline) of all hooks in chronological order.
 
     Raises:
         ConfigError: If the milestones have no order: different units, or the same milestone twice.
     """
-    hooks = _all_of(run)
-    borders = {hook.border for hook in hooks}
+    hooks = _get_hooks(run)
+    borders = {hook.milestone for hook in hooks}
     if len({border.epoch is None for border in borders}) > 1 or len(borders) < len(hooks):
         names = " and ".join(repr(hook.name) for hook in hooks)
         raise ConfigError(
@@ -84,5 +84,5 @@ def _stages(run: Run) -> list[tuple[Border, Any]]:
                 "hooks or `switch_iter` of all hooks, to different values."
             ]
         )
-    hooks.sort(key=lambda hook: (hook.border.epoch or 0, hook.border.iteration or 0))
-    return [(hook.border, hook.config.switch_pipeline) for hook in hooks]
+    hooks.sort(key=lambda hook: (hook.milestone.epoch or 0, hook.milestone.iteration or 0))
+    return [(hook.milestone, hook.config.switch_pipeline) for hook in hooks]

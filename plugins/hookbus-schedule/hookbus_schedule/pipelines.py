@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from hookbus import Run, imported
+from hookbus import Run, resolve_import
 from hookbus.errors import ConfigError
-from hookbus.training.loaders import datasets_in
-from hookbus_schedule.border import Border
+from hookbus.training.loaders import iter_datasets
+from hookbus_schedule.border import Milestone
 
-__all__ = ["Compose", "SkipTypes", "Switch", "SwitchPipeline", "pipeline_from", "say_who_reads_along"]
+__all__ = ["Compose", "SkipTypes", "DatasetSwitch", "SwitchPipeline", "build_pipeline", "warn_shared_dataset"]
 
 
 class Compose:
@@ -32,7 +32,7 @@ class Compose:
         return sample
 
 
-def pipeline_from(setting: Any) -> Any:
+def build_pipeline(setting: Any) -> Any:
     """Build a pipeline from a setting.
 
     Args:
@@ -46,11 +46,11 @@ def pipeline_from(setting: Any) -> Any:
         ValueError: If the result is not callable.
     """
     if isinstance(setting, (list, tuple)):
-        return Compose([pipeline_from(item) for item in setting])
+        return Compose([build_pipeline(item) for item in setting])
     if isinstance(setting, Mapping) and isinstance(setting.get("type"), str):
-        pipeline = imported(setting["type"])(**{key: value for key, value in setting.items() if key != "type"})
+        pipeline = resolve_import(setting["type"])(**{key: value for key, value in setting.items() if key != "type"})
     else:
-        pipeline = imported(setting)
+        pipeline = resolve_import(setting)
     if pipeline is None or callable(pipeline):
         return pipeline
     raise ValueError(
@@ -58,7 +58,7 @@ def pipeline_from(setting: Any) -> Any:
     )
 
 
-class Switch(ABC):
+class DatasetSwitch(ABC):
     """Change of a dataset at milestones; called in each process that reads the dataset.
 
     The state of the dataset is a function of epoch and iteration. A dataset that an earlier run of the same process has
@@ -68,25 +68,25 @@ class Switch(ABC):
         borders: Milestones in chronological order.
     """
 
-    names: ClassVar[tuple[str, ...]]
+    attribute_names: ClassVar[tuple[str, ...]]
     """Supported attributes of a dataset, of which one is required."""
-    wanted: ClassVar[str]
+    error_message: ClassVar[str]
     """Error message for a dataset without any of the attributes, with the fields `dataset` and `names`."""
 
-    def __init__(self, borders: Sequence[Border]) -> None:
-        self._borders = borders
+    def __init__(self, milestones: Sequence[Milestone]) -> None:
+        self._milestones = milestones
         self._dataset: Any = None  # dataset of the last call
         self._stage = 0  # number of milestones that the dataset has passed
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Apply the change for the given position, if it is not yet applied to the dataset."""
-        stage = sum(border.reached(epoch, iteration) for border in self._borders)
+        stage = sum(border.is_reached(epoch, iteration) for border in self._milestones)
         if dataset is not self._dataset or stage != self._stage:
             self._dataset, self._stage = dataset, stage
-            for holder, name in self.check(dataset):
-                self.change(holder, name, stage)
+            for holder, name in self.find_attributes(dataset):
+                self.apply(holder, name, stage)
 
-    def check(self, dataset: Any) -> list[tuple[Any, str]]:
+    def find_attributes(self, dataset: Any) -> list[tuple[Any, str]]:
         """Return the pairs (object, attribute name) to change.
 
         Args:
@@ -95,25 +95,25 @@ class Switch(ABC):
         Raises:
             ConfigError: If there is none.
         """
-        datasets = datasets_in(dataset)
-        holders = [candidate for candidate in datasets if self.is_held_by(candidate)]
+        datasets = iter_datasets(dataset)
+        holders = [candidate for candidate in datasets if self.is_supported(candidate)]
         if not holders:
-            kind, names = type(datasets[-1]).__name__, " or ".join(self.names)
-            raise ConfigError([self.wanted.format(dataset=kind, names=names)])
+            kind, names = type(datasets[-1]).__name__, " or ".join(self.attribute_names)
+            raise ConfigError([self.error_message.format(dataset=kind, names=names)])
         # Only the outermost holder: the outer pipeline transforms the samples of the inner one.
-        inner = {id(candidate) for outer in holders for candidate in datasets_in(outer)[1:]}
-        return [place for holder in holders if id(holder) not in inner for place in self.places(holder)]
+        inner = {id(candidate) for outer in holders for candidate in iter_datasets(outer)[1:]}
+        return [place for holder in holders if id(holder) not in inner for place in self.get_attributes(holder)]
 
-    def is_held_by(self, dataset: Any) -> bool:
+    def is_supported(self, dataset: Any) -> bool:
         """Return whether the dataset has one of the attributes."""
-        return any(hasattr(dataset, name) for name in self.names)
+        return any(hasattr(dataset, name) for name in self.attribute_names)
 
-    def places(self, dataset: Any) -> list[tuple[Any, str]]:
+    def get_attributes(self, dataset: Any) -> list[tuple[Any, str]]:
         """Return the pairs (object, attribute name) to change in a dataset that has one of the attributes."""
-        return [(dataset, next(name for name in self.names if hasattr(dataset, name)))]
+        return [(dataset, next(name for name in self.attribute_names if hasattr(dataset, name)))]
 
     @abstractmethod
-    def change(self, holder: Any, name: str, stage: int) -> None:
+    def apply(self, holder: Any, name: str, stage: int) -> None:
         """Apply the change of a stage.
 
         Args:
@@ -123,7 +123,7 @@ class Switch(ABC):
         """
 
 
-def say_who_reads_along(run: Run, hook: str, switch: Switch) -> None:
+def warn_shared_dataset(run: Run, hook: str, switch: DatasetSwitch) -> None:
     """Log a warning for validation and test loaders that share a changed dataset with training.
 
     Without worker processes the change applies to these loaders as well.
@@ -133,11 +133,11 @@ def say_who_reads_along(run: Run, hook: str, switch: Switch) -> None:
         hook: Name of the hook for the message.
         switch: Change of the training dataset.
     """
-    switched = {id(dataset) for dataset in datasets_in(run.train_loader)} - {id(run.train_loader)}
+    switched = {id(dataset) for dataset in iter_datasets(run.train_loader)} - {id(run.train_loader)}
     for mode in ("val", "test"):
         loaders = run.get(f"{mode}_loader")
         for loader in loaders.values() if isinstance(loaders, Mapping) else [] if loaders is None else [loaders]:
-            shared = [item for item in datasets_in(loader) if id(item) in switched and switch.is_held_by(item)]
+            shared = [item for item in iter_datasets(loader) if id(item) in switched and switch.is_supported(item)]
             if shared:
                 run.logger.warning(
                     "%s: the %s loader shares the dataset %s with training, so the change applies to it as well. Pass "
@@ -148,30 +148,30 @@ def say_who_reads_along(run: Run, hook: str, switch: Switch) -> None:
                 )
 
 
-class SwitchPipeline(Switch):
+class SwitchPipeline(DatasetSwitch):
     """Replacement of the pipeline of a dataset at milestones.
 
     Args:
         stages: Pairs (milestone, pipeline) in chronological order.
     """
 
-    names = ("pipeline", "transform", "transforms")
-    wanted = (
+    attribute_names = ("pipeline", "transform", "transforms")
+    error_message = (
         "The pipeline of {dataset} cannot be switched: neither the dataset nor a wrapper has an attribute {names}. "
         "Store the transforms in such an attribute."
     )
 
-    def __init__(self, stages: Sequence[tuple[Border, Any]]) -> None:
+    def __init__(self, stages: Sequence[tuple[Milestone, Any]]) -> None:
         super().__init__([border for border, _ in stages])
         self._pipelines = [pipeline for _, pipeline in stages]
 
-    def places(self, dataset: Any) -> list[tuple[Any, str]]:
+    def get_attributes(self, dataset: Any) -> list[tuple[Any, str]]:
         """Return the pairs (object, attribute name) to change in a dataset that has one of the attributes.
 
         Raises:
             ConfigError: If the attribute is a property without a setter.
         """
-        (_, name), *_ = attributes = super().places(dataset)
+        (_, name), *_ = attributes = super().get_attributes(dataset)
         # torchvision's VisionDataset has `transform` and `transforms`; samples are read with `transforms`, which has a
         # reference to `transform` or replaces it.
         both = getattr(dataset, "transforms", None) if name == "transform" else None
@@ -180,12 +180,12 @@ class SwitchPipeline(Switch):
         elif both is not None and dataset.transform is None:
             attributes = [(dataset, "transforms")]
         for holder, attribute in attributes:
-            _see_that_it_can_be_set(holder, attribute)
+            _check_settable(holder, attribute)
         return attributes
 
-    def change(self, holder: Any, name: str, stage: int) -> None:
+    def apply(self, holder: Any, name: str, stage: int) -> None:
         """Set the pipeline of the stage; the original pipeline for stage 0."""
-        current, known = getattr(holder, name), _switched.setdefault(holder, {})
+        current, known = getattr(holder, name), _switched_pipelines.setdefault(holder, {})
         original, assigned = known.get(name, (current, current))
         # A pipeline that was not assigned here was set by the user in the meantime and is the new original.
         original = original if current is assigned else current
@@ -195,7 +195,7 @@ class SwitchPipeline(Switch):
         known[name] = original, pipeline
 
 
-class SkipTypes(Switch):
+class SkipTypes(DatasetSwitch):
     """Omission of transforms of a dataset from a milestone.
 
     Args:
@@ -203,33 +203,33 @@ class SkipTypes(Switch):
         keys: Types of the transforms to skip.
     """
 
-    names = ("update_skip_type_keys",)
-    wanted = (
+    attribute_names = ("update_skip_type_keys",)
+    error_message = (
         "{dataset} cannot skip transforms: neither the dataset nor a wrapper has a method {names}(keys). Add the "
         "method, or switch the whole pipeline with PipelineSwitchHook."
     )
 
-    def __init__(self, border: Border, keys: Sequence[str]) -> None:
-        super().__init__([border])
+    def __init__(self, milestone: Milestone, keys: Sequence[str]) -> None:
+        super().__init__([milestone])
         self._keys = list(keys)
 
-    def change(self, holder: Any, name: str, stage: int) -> None:
+    def apply(self, holder: Any, name: str, stage: int) -> None:
         """Set the types to skip; clear them in stage 0 if an earlier run has set them."""
         # Without an earlier change, stage 0 is a no-op: types that the dataset itself skips are kept.
-        if stage or holder in _told:
+        if stage or holder in _skipping_datasets:
             getattr(holder, name)(self._keys if stage else [])
-            _told.add(holder) if stage else _told.discard(holder)
+            _skipping_datasets.add(holder) if stage else _skipping_datasets.discard(holder)
 
 
 # Per process and not per switch, because a later run uses new switches for the same datasets. Weak references, so that
 # datasets of earlier runs are freed.
-_told: WeakSet[Any] = WeakSet()
+_skipping_datasets: WeakSet[Any] = WeakSet()
 """Datasets with types to skip."""
-_switched: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+_switched_pipelines: WeakKeyDictionary[Any, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
 """Pairs (original pipeline, assigned pipeline) by object and attribute name."""
 
 
-def _see_that_it_can_be_set(holder: Any, name: str) -> None:
+def _check_settable(holder: Any, name: str) -> None:
     attribute = getattr(type(holder), name, None)
     if isinstance(attribute, property) and attribute.fset is None:
         kind = type(holder).__name__

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from torch.optim import lr_scheduler
 
-from hookbus import import_path
-from hookbus.errors import ConfigError, did_you_mean
+from hookbus import import_string
+from hookbus.errors import ConfigError, suggest_names
 from hookbus_schedule.config import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
 
-__all__ = ["Stepped", "see_that_it_fits", "stepped"]
+__all__ = ["SchedulerEntry", "check_scheduler_config", "build_scheduler_entries"]
 
 
 @dataclass(frozen=True)
-class Stepped:
+class SchedulerEntry:
     """A scheduler and the interval of its steps.
 
     Attributes:
@@ -31,7 +31,9 @@ class Stepped:
     monitor: str | None
 
 
-def stepped(config: SchedulerConfig, interval: Literal["step", "epoch"], optimizer: Any) -> Stepped:
+def build_scheduler_entries(
+    config: SchedulerConfig, interval: Literal["step", "epoch"], optimizer: Any
+) -> SchedulerEntry:
     """Build a scheduler, or use the configured object.
 
     Args:
@@ -42,13 +44,15 @@ def stepped(config: SchedulerConfig, interval: Literal["step", "epoch"], optimiz
     Raises:
         ConfigError: If the scheduler does not exist or cannot be built.
     """
-    scheduler = config.scheduler if config.type is None else _built(config, optimizer)
+    scheduler = config.scheduler if config.type is None else _build(config, optimizer)
     # By name as well: for momentum, the scheduler is wrapped in a MomentumSchedule.
     needs_metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or config.type == "ReduceLROnPlateau"
-    return Stepped(scheduler, config.interval or interval, config.monitor or ("val/loss" if needs_metric else None))
+    return SchedulerEntry(
+        scheduler, config.interval or interval, config.monitor or ("val/loss" if needs_metric else None)
+    )
 
 
-def see_that_it_fits(config: SchedulerConfig) -> None:
+def check_scheduler_config(config: SchedulerConfig) -> None:
     """Check the type and the arguments of a scheduler without building it.
 
     Args:
@@ -59,7 +63,7 @@ def see_that_it_fits(config: SchedulerConfig) -> None:
     """
     if config.type is None:
         return
-    factory, settings = _factory(config.type), config.model_extra or {}
+    factory, settings = _get_factory(config.type), config.model_extra or {}
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
@@ -68,12 +72,12 @@ def see_that_it_fits(config: SchedulerConfig) -> None:
         signature.bind(None, **settings)
     except TypeError as error:
         unknown = next((key for key in settings if key not in signature.parameters), None)
-        near = did_you_mean(unknown, list(signature.parameters)[1:]) if unknown is not None else ""
+        near = suggest_names(unknown, list(signature.parameters)[1:]) if unknown is not None else ""
         raise ConfigError([f"schedulers: {config.type}: {error}.{near}"]) from None
 
 
-def _built(config: SchedulerConfig, optimizer: Any) -> Any:
-    factory, settings = _factory(str(config.type)), config.model_extra or {}
+def _build(config: SchedulerConfig, optimizer: Any) -> Any:
+    factory, settings = _get_factory(str(config.type)), config.model_extra or {}
     try:
         if config.parameter == "momentum":
             return MomentumSchedule(optimizer, lambda stand_in: factory(stand_in, **settings))
@@ -82,15 +86,15 @@ def _built(config: SchedulerConfig, optimizer: Any) -> Any:
         raise ConfigError([f"schedulers: {config.type} cannot be built: {error}"]) from None
 
 
-def _factory(name: str) -> Any:
+def _get_factory(name: str) -> Any:
     if ":" in name or "." in name:
         try:
-            return import_path(name)
+            return import_string(name)
         except ImportError as error:
             raise ConfigError([f"schedulers: {error}"]) from None
     factory = getattr(lr_scheduler, name, None)
     if factory is None:
         # LRScheduler is the abstract base class.
-        near = did_you_mean(name, [known for known in lr_scheduler.__all__ if known != "LRScheduler"])
+        near = suggest_names(name, [known for known in lr_scheduler.__all__ if known != "LRScheduler"])
         raise ConfigError([f"schedulers: {name!r} is not in torch.optim.lr_scheduler.{near}"])
     return factory

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError, HookError
-from hookbus_schedule.border import epoch_length
+from hookbus_schedule.border import get_epoch_length
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
 from hookbus_schedule.curve import yolox_lr
 
@@ -46,7 +46,7 @@ class YOLOXLrUpdaterHook(Hook):
         # Before a checkpoint is loaded, so that its values replace these.
         if run.mode == "train" and run.optimizer is not None:
             for group in run.optimizer.param_groups:
-                _first_rate(group)
+                _get_initial_lr(group)
 
     def before_train_iter(self, run: Run) -> None:
         """Set the learning rates of the iteration.
@@ -55,10 +55,10 @@ class YOLOXLrUpdaterHook(Hook):
             ConfigError: If the limit of the run or a required epoch length is unknown, or warm-up and final phase
                 exceed the training.
         """
-        place = self._by_epoch(run) if self.config.by_epoch else self._by_iteration(run)
+        place = self._get_epoch_position(run) if self.config.by_epoch else self._get_iteration_position(run)
         assert run.optimizer is not None
         for group in run.optimizer.param_groups:
-            base, floor = _first_rate(group), self.config.min_lr
+            base, floor = _get_initial_lr(group), self.config.min_lr
             rate = yolox_lr(**place, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
             # In place: compiled and capturable optimizers reference the tensor.
             if isinstance(group["lr"], Tensor):
@@ -66,14 +66,14 @@ class YOLOXLrUpdaterHook(Hook):
             else:
                 group["lr"] = rate
 
-    def _by_epoch(self, run: Run) -> dict[str, int]:
+    def _get_epoch_position(self, run: Run) -> dict[str, int]:
         total = run.max_epochs
         if total is None:
             raise ConfigError([f"hook {self.name!r}: by_epoch requires a limit in epochs, got none. Set `epochs`."])
         lengths = {"warmup": self.config.warmup_epochs, "last": self.config.num_last_epochs}
-        return self._fitting({"number": run.epoch + 1, "total": total, **lengths, "offset": 1})
+        return self._check_lengths({"number": run.epoch + 1, "total": total, **lengths, "offset": 1})
 
-    def _by_iteration(self, run: Run) -> dict[str, int]:
+    def _get_iteration_position(self, run: Run) -> dict[str, int]:
         config, number, total = self.config, run.iter + 1, run.max_iters
         if total is None:
             if run.max_epochs is None:
@@ -81,13 +81,13 @@ class YOLOXLrUpdaterHook(Hook):
                     [f"hook {self.name!r}: requires a limit of the run, got none. Set `epochs` or `iterations`."]
                 )
             # Derived from the epoch and not from `run.iter`: truncated epochs have fewer iterations.
-            length = epoch_length(run)
+            length = get_epoch_length(run)
             number, total = run.epoch * length + run.clock.epoch_iter + 1, run.max_epochs * length
-        warmup = _in_iterations(run, config.warmup_epochs, config.warmup_iters)
-        last = _in_iterations(run, config.num_last_epochs, config.num_last_iters)
-        return self._fitting({"number": number, "total": total, "warmup": warmup, "last": last})
+        warmup = _to_iterations(run, config.warmup_epochs, config.warmup_iters)
+        last = _to_iterations(run, config.num_last_epochs, config.num_last_iters)
+        return self._check_lengths({"number": number, "total": total, "warmup": warmup, "last": last})
 
-    def _fitting(self, place: dict[str, int]) -> dict[str, int]:
+    def _check_lengths(self, place: dict[str, int]) -> dict[str, int]:
         if place["warmup"] + place["last"] > place["total"]:
             unit = "epochs" if self.config.by_epoch else "iterations"
             raise ConfigError(
@@ -99,14 +99,14 @@ class YOLOXLrUpdaterHook(Hook):
         return place
 
 
-def _in_iterations(run: Run, epochs: int, iterations: int | None) -> int:
+def _to_iterations(run: Run, epochs: int, iterations: int | None) -> int:
     if iterations is not None:
         return iterations
     # The epoch length is required only if there is something to convert.
-    return epochs * epoch_length(run) if epochs else 0
+    return epochs * get_epoch_length(run) if epochs else 0
 
 
-def _first_rate(group: dict[str, Any]) -> float:
+def _get_initial_lr(group: dict[str, Any]) -> float:
     """Return the initial learning rate of a group, and store it in the group if it is new."""
     if "initial_lr" not in group:
         group["initial_lr"] = float(group["lr"])

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hookbus import Hook, HookBus, Run, Trainer
-from hookbus.state import collect, write_checkpoint
+from hookbus.state import build_checkpoint, write_checkpoint
 
 
 class DetectionDataset(Dataset[Any]):
@@ -132,7 +132,7 @@ class SaveAt(Hook):
         return self.path
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
-        write_checkpoint(self.path, collect(run), 1)
+        write_checkpoint(self.path, build_checkpoint(run), 1)
         return False
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus_schedule.border import Border
-from hookbus_schedule.pipelines import SkipTypes, SwitchPipeline, pipeline_from
+from hookbus_schedule.border import Milestone
+from hookbus_schedule.pipelines import SkipTypes, SwitchPipeline, build_pipeline
 
 
 class TestPipelineFrom:
     def test_pipeline_is_built_from_callable_import_string_and_mapping(self) -> None:
-        assert pipeline_from(abs) is abs
-        assert pipeline_from("math:sqrt") is math.sqrt
-        assert pipeline_from({"type": "hookbus_schedule.pipelines:Compose", "steps": [abs]})(-2) == 2
-        assert pipeline_from(None) is None
+        assert build_pipeline(abs) is abs
+        assert build_pipeline("math:sqrt") is math.sqrt
+        assert build_pipeline({"type": "hookbus_schedule.pipelines:Compose", "steps": [abs]})(-2) == 2
+        assert build_pipeline(None) is None
 
     def test_pipeline_of_a_list_applies_its_steps_in_order(self) -> None:
-        assert pipeline_from([abs, "math:sqrt", math.floor])(-17) == 4
+        assert build_pipeline([abs, "math:sqrt", math.floor])(-17) == 4
 
     def test_import_string_is_resolved_in_the_current_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -31,16 +31,16 @@ class TestPipelineFrom:
         (tmp_path / "pipelines_of_this_test.py").write_text("def plus_one(x):\n    return x + 1\n")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-        assert pipeline_from("pipelines_of_this_test:plus_one")(1) == 2
+        assert build_pipeline("pipelines_of_this_test:plus_one")(1) == 2
 
     @pytest.mark.parametrize("setting", ["math:missing", 5, [5], "no.such.module:x", {"type": "fractions:Fraction"}])
     def test_setting_that_is_not_callable_is_an_error(self, setting: object) -> None:
         with pytest.raises(ValueError, match="must be a pipeline|cannot be imported"):
-            pipeline_from(setting)
+            build_pipeline(setting)
 
     def test_similar_name_is_suggested(self) -> None:
         with pytest.raises(ValueError, match=r"'math:sqr' cannot be imported: math has no 'sqr'\. Did you mean 'sqrt'"):
-            pipeline_from("math:sqr")
+            build_pipeline("math:sqr")
 
 
 class FakeDataset:
@@ -54,14 +54,14 @@ class FakeDataset:
 
 class TestSwitches:
     def test_switch_is_applied_once_at_its_milestone(self) -> None:
-        data, switch = FakeDataset(), SkipTypes(Border(epoch=2), ["MixUp"])
+        data, switch = FakeDataset(), SkipTypes(Milestone(epoch=2), ["MixUp"])
         for epoch, iteration in ((0, 0), (1, 9), (2, 10), (2, 11), (3, 12)):
             switch(data, epoch, iteration)
 
         assert data.calls == [["MixUp"]]
 
     def test_switch_is_picklable_for_spawned_workers(self) -> None:
-        data, switch = FakeDataset(), pickle.loads(pickle.dumps(SwitchPipeline([(Border(iteration=3), math.sqrt)])))
+        data, switch = FakeDataset(), pickle.loads(pickle.dumps(SwitchPipeline([(Milestone(iteration=3), math.sqrt)])))
         switch(data, 0, 2)
         assert data.pipeline == "first"
         switch(data, 0, 3)
@@ -70,7 +70,7 @@ class TestSwitches:
 
 class TestSwitchedDatasets:
     def test_all_datasets_that_are_read_are_switched(self) -> None:
-        switch, datasets = SwitchPipeline([(Border(epoch=1), math.sqrt)]), [FakeDataset() for _ in range(4)]
+        switch, datasets = SwitchPipeline([(Milestone(epoch=1), math.sqrt)]), [FakeDataset() for _ in range(4)]
         for epoch, dataset in enumerate(datasets):
             switch(dataset, epoch, epoch)
 
@@ -79,7 +79,10 @@ class TestSwitchedDatasets:
     def test_datasets_are_restored_before_the_milestone_of_a_new_run(self) -> None:
         data = FakeDataset()
         for _ in range(2):
-            pipelines, types = SwitchPipeline([(Border(epoch=1), math.sqrt)]), SkipTypes(Border(epoch=1), ["MixUp"])
+            pipelines, types = (
+                SwitchPipeline([(Milestone(epoch=1), math.sqrt)]),
+                SkipTypes(Milestone(epoch=1), ["MixUp"]),
+            )
             for epoch in range(2):
                 for switch in (pipelines, types):
                     switch(data, epoch, epoch)
@@ -89,9 +92,9 @@ class TestSwitchedDatasets:
 
     def test_pipeline_that_the_user_set_in_the_meantime_is_kept(self) -> None:
         data = FakeDataset()
-        SwitchPipeline([(Border(epoch=0), math.sqrt)])(data, 0, 0)
+        SwitchPipeline([(Milestone(epoch=0), math.sqrt)])(data, 0, 0)
         data.pipeline = "user"
-        switch = SwitchPipeline([(Border(epoch=1), math.sqrt)])
+        switch = SwitchPipeline([(Milestone(epoch=1), math.sqrt)])
         switch(data, 0, 0)
         assert data.pipeline == "user"
         switch(data, 1, 1)
@@ -107,13 +110,13 @@ class StandardTransform:
 class TestTorchvisionDatasets:
     def test_transform_inside_transforms_is_switched(self) -> None:
         data = SimpleNamespace(transform=abs, transforms=StandardTransform())
-        places = SwitchPipeline([(Border(epoch=0), math.sqrt)]).check(data)
+        places = SwitchPipeline([(Milestone(epoch=0), math.sqrt)]).find_attributes(data)
 
         assert places == [(data, "transform"), (data.transforms, "transform")]
 
     def test_transforms_without_transform_are_switched(self) -> None:
         for data in (SimpleNamespace(transform=None, transforms=abs), SimpleNamespace(transforms=abs)):
-            assert SwitchPipeline([(Border(epoch=0), math.sqrt)]).check(data) == [(data, "transforms")]
+            assert SwitchPipeline([(Milestone(epoch=0), math.sqrt)]).find_attributes(data) == [(data, "transforms")]
 
 
 def test_property_without_a_setter_is_an_error() -> None:
@@ -125,4 +128,4 @@ def test_property_without_a_setter_is_an_error() -> None:
     with pytest.raises(
         ConfigError, match="of ReadOnlyDataset cannot be switched: 'pipeline' is a property without a setter"
     ):
-        SwitchPipeline([(Border(epoch=0), math.sqrt)]).check(ReadOnlyDataset())
+        SwitchPipeline([(Milestone(epoch=0), math.sqrt)]).find_attributes(ReadOnlyDataset())

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from hookbus.errors import ConfigError
 from hookbus_schedule import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
-from hookbus_schedule.stepping import see_that_it_fits, stepped
+from hookbus_schedule.stepping import check_scheduler_config, build_scheduler_entries
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def optimizer() -> torch.optim.Optimizer:
 
 
 def test_type_is_built_with_its_arguments(optimizer: torch.optim.Optimizer) -> None:
-    built = stepped(SchedulerConfig(type="StepLR", step_size=3, gamma=0.5), "epoch", optimizer)
+    built = build_scheduler_entries(SchedulerConfig(type="StepLR", step_size=3, gamma=0.5), "epoch", optimizer)
 
     assert isinstance(built.scheduler, StepLR)
     assert (built.scheduler.step_size, built.interval, built.monitor) == (3, "epoch", None)
@@ -29,19 +29,19 @@ def test_type_is_built_with_its_arguments(optimizer: torch.optim.Optimizer) -> N
 def test_import_string_is_resolved(optimizer: torch.optim.Optimizer) -> None:
     config = SchedulerConfig(type="torch.optim.lr_scheduler:StepLR", step_size=3, interval="step")
 
-    assert stepped(config, "epoch", optimizer).interval == "step"
+    assert build_scheduler_entries(config, "epoch", optimizer).interval == "step"
 
 
 def test_momentum_is_scheduled_with_a_momentum_schedule(optimizer: torch.optim.Optimizer) -> None:
     config = SchedulerConfig(type="StepLR", step_size=3, parameter="momentum")
 
-    assert isinstance(stepped(config, "step", optimizer).scheduler, MomentumSchedule)
+    assert isinstance(build_scheduler_entries(config, "step", optimizer).scheduler, MomentumSchedule)
 
 
 @pytest.mark.parametrize("monitor", [None, "val/accuracy"])
 def test_plateau_scheduler_monitors_a_metric(optimizer: torch.optim.Optimizer, monitor: str | None) -> None:
     for config in ({"type": "ReduceLROnPlateau"}, {"scheduler": ReduceLROnPlateau(optimizer)}):
-        built = stepped(SchedulerConfig(**config, monitor=monitor), "step", optimizer)
+        built = build_scheduler_entries(SchedulerConfig(**config, monitor=monitor), "step", optimizer)
         assert built.monitor == (monitor or "val/loss")
 
 
@@ -54,7 +54,9 @@ def test_custom_scheduler_is_imported_from_the_current_directory(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    built = stepped(SchedulerConfig(type="schedulers_of_this_test:CustomLR", step_size=2), "step", optimizer)
+    built = build_scheduler_entries(
+        SchedulerConfig(type="schedulers_of_this_test:CustomLR", step_size=2), "step", optimizer
+    )
     assert (type(built.scheduler).__name__, built.scheduler.step_size) == ("CustomLR", 2)
 
 
@@ -73,7 +75,7 @@ def test_scheduler_that_cannot_be_built_is_an_error(
     optimizer: torch.optim.Optimizer, settings: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        stepped(SchedulerConfig(**settings), "step", optimizer)
+        build_scheduler_entries(SchedulerConfig(**settings), "step", optimizer)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,6 @@ def test_scheduler_that_cannot_be_built_is_an_error(
     ],
 )
 def test_arguments_are_checked_before_the_scheduler_is_built(settings: dict[str, Any], problem: str) -> None:
-    see_that_it_fits(SchedulerConfig(type="StepLR", step_size=3))
+    check_scheduler_config(SchedulerConfig(type="StepLR", step_size=3))
     with pytest.raises(ConfigError, match=problem):
-        see_that_it_fits(SchedulerConfig(**settings))
+        check_scheduler_config(SchedulerConfig(**settings))

@@ -10,23 +10,23 @@ from hookbus import HookConfig
 
 __all__ = ["SyncMetricsConfig", "SyncRandomSizeConfig"]
 
-Positive = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class SyncRandomSizeConfig(HookConfig):
     """Range of image sizes, aspect ratio and interval."""
 
-    ratio_range: tuple[Positive, Positive] = Field(
+    ratio_range: tuple[PositiveInt, PositiveInt] = Field(
         default=(14, 26), description="Range of the random factor k, both ends included; the height is 32 k pixels."
     )
-    img_scale: tuple[Positive, Positive] = Field(
+    img_scale: tuple[PositiveInt, PositiveInt] = Field(
         default=(640, 640), description="Height and width that define the aspect ratio."
     )
     interval: int = Field(default=10, ge=1, description="Change the size every N iterations.")
 
     @field_validator("ratio_range")
     @classmethod
-    def _ascending(cls, value: tuple[int, int]) -> tuple[int, int]:
+    def _validate_ratio_range(cls, value: tuple[int, int]) -> tuple[int, int]:
         if value[0] > value[1]:
             raise ValueError(f"must be (minimum, maximum), got {value!r}. Set the smaller value first.")
         return value

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookbus import Hook, Run
 from hookbus.errors import MetricError
-from hookbus.windows import wide
+from hookbus.windows import to_widest_float
 from hookbus_sync.config import SyncMetricsConfig
 
 __all__ = ["SyncMetricsHook"]
@@ -33,19 +33,19 @@ class SyncMetricsHook(Hook):
         Raises:
             MetricError: If the iteration returned no value of a configured name.
         """
-        # A skipped iteration has neither outputs nor loss. Skips are synchronized, so no rank calls `reduce`.
+        # A skipped iteration has neither outputs nor loss. Skips are synchronized, so no rank calls `all_reduce`.
         if run.ranks.world_size == 1 or (outputs is None and loss is None):
             return
         named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         values = named if loss is None else {**named, "loss": loss}
-        stacked = torch.stack([self._number(values, name) for name in self.config.metrics])
-        means = run.ranks.reduce("sync: metrics of the iteration", stacked) / run.ranks.world_size
+        stacked = torch.stack([self._get_scalar(values, name) for name in self.config.metrics])
+        means = run.ranks.all_reduce("sync: metrics of the iteration", stacked) / run.ranks.world_size
         run.log(dict(zip(self.config.metrics, means, strict=True)))
 
-    def _number(self, values: Mapping[str, Any], name: str) -> Tensor:
+    def _get_scalar(self, values: Mapping[str, Any], name: str) -> Tensor:
         if name not in values:
             raise MetricError(
                 f"hook {self.name!r}: the iteration returned no {name!r}, got {', '.join(map(str, values))}. Set "
                 "`metrics` to names that the step returns."
             )
-        return wide(torch.as_tensor(values[name]).detach().reshape(()))
+        return to_widest_float(torch.as_tensor(values[name]).detach().reshape(()))

@@ -6,13 +6,13 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError
-from hookbus.training.loaders import datasets_in
+from hookbus.training.loaders import iter_datasets
 from hookbus_sync.config import SyncRandomSizeConfig
 from hookbus_sync.sizes import Sizes
 
 __all__ = ["Resize", "SyncRandomSizeHook"]
 
-METHOD = "update_dynamic_scale"
+RESIZE_METHOD = "update_dynamic_scale"
 
 
 class SyncRandomSizeHook(Hook):
@@ -27,12 +27,12 @@ class SyncRandomSizeHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._reads = False
+        self._loader_checked = False
 
     @property
     def size(self) -> tuple[int, int]:
         """Image size (height, width) of the current iteration, in pixels."""
-        return self._sizes(self.run).at(self.run.iter)
+        return self._build_sizes(self.run).size_for_iteration(self.run.iter)
 
     def check(self, run: Run) -> None:
         """Check that the training dataset supports a change of the size.
@@ -41,12 +41,12 @@ class SyncRandomSizeHook(Hook):
             ConfigError: If no dataset has a method `update_dynamic_scale`.
         """
         if run.train_loader is not None:
-            targets_in(run.train_loader)
+            find_resizable_datasets(run.train_loader)
 
     def before_train(self, run: Run) -> None:
         """Register the change of the size in all processes that read the training data."""
-        self._reads = False
-        run.training_data.before_reading(Resize(self._sizes(run)))
+        self._loader_checked = False
+        run.training_data.register_dataset_hook(Resize(self._build_sizes(run)))
 
     def before_train_iter(self, run: Run) -> None:
         """Check once per training that the loop reads the training data through the run.
@@ -55,11 +55,11 @@ class SyncRandomSizeHook(Hook):
             LoopError: If it does not.
         """
         # Not in before_train: a custom loop passes its loader to `run.batches` only when the epoch starts.
-        if not self._reads:
-            run.training_data.see_that_it_reads(self.name)
-            self._reads = True
+        if not self._loader_checked:
+            run.training_data.require_managed_loader(self.name)
+            self._loader_checked = True
 
-    def _sizes(self, run: Run) -> Sizes:
+    def _build_sizes(self, run: Run) -> Sizes:
         config = self.config
         return Sizes(run.seed, config.ratio_range, config.img_scale, config.interval)
 
@@ -74,19 +74,19 @@ class Resize:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._size: tuple[int, int] | None = None
-        self._told: Any = None
+        self._dataset: Any = None
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Set the size of the iteration, if the size or the dataset has changed."""
-        size = self._sizes.at(iteration)
+        size = self._sizes.size_for_iteration(iteration)
         # The search for datasets inside wrappers is repeated only after a change, because this runs for every batch.
-        if size != self._size or dataset is not self._told:
-            self._size, self._told = size, dataset
-            for target in targets_in(dataset):
+        if size != self._size or dataset is not self._dataset:
+            self._size, self._dataset = size, dataset
+            for target in find_resizable_datasets(dataset):
                 target.update_dynamic_scale(size)
 
 
-def targets_in(dataset: Any) -> list[Any]:
+def find_resizable_datasets(dataset: Any) -> list[Any]:
     """Return the datasets, including those inside wrappers, that have a method `update_dynamic_scale`.
 
     Args:
@@ -95,13 +95,13 @@ def targets_in(dataset: Any) -> list[Any]:
     Raises:
         ConfigError: If there is none.
     """
-    candidates = datasets_in(dataset)
-    targets = [candidate for candidate in candidates if hasattr(candidate, METHOD)]
+    candidates = iter_datasets(dataset)
+    targets = [candidate for candidate in candidates if hasattr(candidate, RESIZE_METHOD)]
     if not targets:
         raise ConfigError(
             [
                 f"{type(candidates[-1]).__name__} does not support a change of the image size: neither the dataset nor "
-                f"a wrapper has a method {METHOD}(size). Add the method; it receives (height, width) in pixels."
+                f"a wrapper has a method {RESIZE_METHOD}(size). Add the method; it receives (height, width) in pixels."
             ]
         )
     return targets

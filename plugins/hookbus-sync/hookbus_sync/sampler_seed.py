@@ -39,7 +39,7 @@ class DistSamplerSeedHook(Hook):
                     "`bus.run()`."
                 ]
             )
-        self._sampler = _sampler_of(run.train_loader)
+        self._sampler = _get_sampler(run.train_loader)
         if self._sampler is None:
             run.logger.info("%s: no-op, because the training loader has no sampler with `set_epoch`.", self.name)
 
@@ -49,7 +49,7 @@ class DistSamplerSeedHook(Hook):
             self._sampler.set_epoch(epoch)
 
 
-def _sampler_of(loader: Any) -> Any:
+def _get_sampler(loader: Any) -> Any:
     """Return the object with `set_epoch`: the sampler, the sampler of the batch sampler, or the batch sampler."""
     batches = getattr(loader, "batch_sampler", None)
     # With a custom batch sampler, DataLoader.sampler is an unused default without `set_epoch`.

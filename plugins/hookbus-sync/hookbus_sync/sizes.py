@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookbus.training.rng import mix
+from hookbus.training.rng import derive_seed
 
 __all__ = ["Sizes"]
 
-UNIT = 32
+SIZE_DIVISOR = 32
 """Divisor of all sizes, in pixels: the largest stride of common detectors."""
 
 
@@ -28,7 +28,7 @@ class Sizes:
     img_scale: tuple[int, int] = (640, 640)
     interval: int = 10
 
-    def at(self, iteration: int) -> tuple[int, int]:
+    def size_for_iteration(self, iteration: int) -> tuple[int, int]:
         """Return (height, width) in pixels for an iteration: (32 k, 32 floor(k * width / height)).
 
         Args:
@@ -36,6 +36,6 @@ class Sizes:
         """
         least, greatest = self.ratio_range
         # Derived instead of drawn from an RNG: ranks and workers compute the same size without communication.
-        k = least + mix(self.seed, iteration // self.interval, UNIT) % (greatest - least + 1)
+        k = least + derive_seed(self.seed, iteration // self.interval, SIZE_DIVISOR) % (greatest - least + 1)
         height, width = self.img_scale
-        return UNIT * k, UNIT * max(k * width // height, 1)
+        return SIZE_DIVISOR * k, SIZE_DIVISOR * max(k * width // height, 1)

@@ -7,9 +7,9 @@ from abc import abstractmethod
 from torch import Tensor, nn
 
 from hookbus import Hook, Run
-from hookbus.model.wrappers import unwrapped
-from hookbus_sync.agreeing import agree
-from hookbus_sync.norms import norm_states
+from hookbus.model.wrappers import unwrap_model
+from hookbus_sync.agreeing import sync_tensors
+from hookbus_sync.norms import get_norm_states
 
 __all__ = ["SyncBuffersHook", "SyncNormHook"]
 
@@ -22,28 +22,28 @@ class SyncHook(Hook):
     def before_run(self, run: Run) -> None:
         """Log that the hook is a no-op with a single process."""
         if run.ranks.world_size == 1:
-            tensors = {} if run.model is None else self.tensors(unwrapped(run.model))
+            tensors = {} if run.model is None else self.get_tensors(unwrap_model(run.model))
             run.logger.info("%s: no-op with a single process (%s tensors).", self.name, len(tensors))
 
     def after_train_epoch(self, run: Run) -> None:
         """Synchronize the tensors, so that a checkpoint of the epoch contains the synchronized values."""
-        self._synchronise(run)
+        self._sync(run)
 
     def before_val(self, run: Run) -> None:
         """Synchronize the tensors before they are evaluated."""
-        self._synchronise(run)
+        self._sync(run)
 
     def before_test(self, run: Run) -> None:
         """Synchronize the tensors before they are evaluated."""
-        self._synchronise(run)
+        self._sync(run)
 
     @abstractmethod
-    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+    def get_tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the tensors to synchronize, by name."""
 
-    def _synchronise(self, run: Run) -> None:
+    def _sync(self, run: Run) -> None:
         if run.ranks.world_size > 1 and run.model is not None:
-            agree(self.tensors(unwrapped(run.model)), run.ranks)
+            sync_tensors(self.get_tensors(unwrap_model(run.model)), run.ranks)
 
 
 class SyncNormHook(SyncHook):
@@ -52,14 +52,14 @@ class SyncNormHook(SyncHook):
     Means over the ranks; variances by the law of total variance.
     """
 
-    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+    def get_tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the state of all normalization layers, by name."""
-        return norm_states(model)
+        return get_norm_states(model)
 
 
 class SyncBuffersHook(SyncHook):
     """Synchronize all buffers of the model: means over the ranks; running variances by the law of total variance."""
 
-    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+    def get_tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """Return all buffers, by name."""
         return dict(model.named_buffers())

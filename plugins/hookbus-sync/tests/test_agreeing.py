@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hookbus.ranks import Ranks
-from hookbus_sync.agreeing import agree, spread
+from hookbus.ranks import Collectives
+from hookbus_sync.agreeing import sync_tensors, variance_across_ranks
 
 values = st.floats(-1e3, 1e3)
 
@@ -22,7 +22,7 @@ def test_mean_of_contributions_is_the_variance_of_all_samples(parts: list[list[f
     samples = torch.tensor(parts, dtype=torch.float64)
     within, own = samples.var(1, correction=0), samples.mean(1)
 
-    variance = spread(within, own, samples.mean()).mean()
+    variance = variance_across_ranks(within, own, samples.mean()).mean()
 
     assert torch.allclose(variance, samples.var(correction=0), rtol=1e-9, atol=1e-9)
 
@@ -31,7 +31,7 @@ def test_variance_includes_differences_between_means_of_ranks() -> None:
     within, own = tensor(1.0, 1.2), tensor(-5.0, 4.0)
 
     # 1.1 within ranks, and (4.5^2 + 4.5^2) / 2 = 20.25 between ranks
-    assert torch.allclose(spread(within, own, own.mean()).mean(), tensor(21.35))
+    assert torch.allclose(variance_across_ranks(within, own, own.mean()).mean(), tensor(21.35))
 
 
 def test_single_process_does_not_modify_the_tensors() -> None:
@@ -39,10 +39,10 @@ def test_single_process_does_not_modify_the_tensors() -> None:
     model(torch.randn(8, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    agree(model.state_dict(), Ranks())
+    sync_tensors(model.state_dict(), Collectives())
 
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_empty_mapping_is_valid() -> None:
-    agree({}, Ranks())
+    sync_tensors({}, Collectives())

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from hookbus_sync.norms import norm_states
+from hookbus_sync.norms import get_norm_states
 
 
 def test_state_of_normalization_layers_has_names_of_the_state_dict() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Sequential(nn.GroupNorm(1, 2)))
 
-    assert list(norm_states(model)) == [
+    assert list(get_norm_states(model)) == [
         "1.weight",
         "1.bias",
         "1.running_mean",
@@ -17,9 +17,9 @@ def test_state_of_normalization_layers_has_names_of_the_state_dict() -> None:
         "2.0.weight",
         "2.0.bias",
     ]
-    assert norm_states(model).keys() <= model.state_dict().keys()
-    assert list(norm_states(nn.LayerNorm(2))) == ["weight", "bias"]
+    assert get_norm_states(model).keys() <= model.state_dict().keys()
+    assert list(get_norm_states(nn.LayerNorm(2))) == ["weight", "bias"]
 
 
 def test_model_without_normalization_layers_has_an_empty_state() -> None:
-    assert norm_states(nn.Linear(1, 1)) == {}
+    assert get_norm_states(nn.Linear(1, 1)) == {}

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError, LoopError
-from hookbus.state import collect, write_checkpoint
+from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus_sync import SyncRandomSizeHook
 from hookbus_sync.random_size import Resize
 from hookbus_sync.sizes import Sizes
@@ -56,7 +56,7 @@ class SizeRecorder(Hook):
 
     def after_train_iter(self, run: Run) -> None:
         if self.path is not None and run.iters_done == self.at:
-            write_checkpoint(self.path, collect(run), 1)
+            write_checkpoint(self.path, build_checkpoint(run), 1)
 
 
 class Scale(nn.Module):
@@ -149,4 +149,4 @@ def test_size_is_set_on_a_second_dataset_of_the_same_iteration() -> None:
     for dataset in datasets:
         resize(dataset, 0, 0)
 
-    assert datasets[0].size == datasets[1].size == Sizes(0, (14, 26), (640, 640), 10).at(0)
+    assert datasets[0].size == datasets[1].size == Sizes(0, (14, 26), (640, 640), 10).size_for_iteration(0)

@@ -17,7 +17,7 @@ def test_size_is_a_multiple_of_32_in_the_range_for_a_whole_interval(
 ) -> None:
     least, greatest = sorted((first, second))
     sizes = Sizes(seed, (least, greatest), (640, 640), interval)
-    distinct = {sizes.at(period * interval + i) for i in (0, interval // 2, interval - 1)}
+    distinct = {sizes.size_for_iteration(period * interval + i) for i in (0, interval // 2, interval - 1)}
 
     ((height, width),) = distinct
     assert height == width
@@ -28,20 +28,20 @@ def test_size_is_a_multiple_of_32_in_the_range_for_a_whole_interval(
 def test_all_sizes_of_the_range_occur() -> None:
     sizes = Sizes(3, (14, 16), interval=1)
 
-    assert {sizes.at(i) for i in range(100)} == {(448, 448), (480, 480), (512, 512)}
+    assert {sizes.size_for_iteration(i) for i in range(100)} == {(448, 448), (480, 480), (512, 512)}
 
 
 def test_aspect_ratio_is_rounded_to_multiples_of_32() -> None:
     # 15 * 800 / 480 = 25
-    assert Sizes(0, (15, 15), (480, 800)).at(0) == (480, 800)
+    assert Sizes(0, (15, 15), (480, 800)).size_for_iteration(0) == (480, 800)
     # 3 * 100 / 640 is less than 1
-    assert Sizes(0, (3, 3), (640, 100)).at(0) == (96, 32)
+    assert Sizes(0, (3, 3), (640, 100)).size_for_iteration(0) == (96, 32)
 
 
 def test_sizes_depend_on_the_seed_and_not_on_the_process() -> None:
-    first = [Sizes(1, interval=2).at(i) for i in range(20)]
+    first = [Sizes(1, interval=2).size_for_iteration(i) for i in range(20)]
     script = "from hookbus_sync.sizes import Sizes; print([Sizes(1, interval=2).at(i) for i in range(20)])"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 
     assert done.stdout.strip() == repr(first)
-    assert first != [Sizes(2, interval=2).at(i) for i in range(20)]
+    assert first != [Sizes(2, interval=2).size_for_iteration(i) for i in range(20)]

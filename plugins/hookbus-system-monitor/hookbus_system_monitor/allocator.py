@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Allocation", "allocation", "allocation_of"]
+__all__ = ["Allocation", "get_allocation", "parse_allocation"]
 
 
 class Allocation(NamedTuple):
@@ -30,17 +30,17 @@ class Allocation(NamedTuple):
     fragmentation: float
 
 
-def allocation() -> Allocation | None:
+def get_allocation() -> Allocation | None:
     """Return the allocation on the current device; None without a device or statistics."""
     if not torch.accelerator.is_available():
         return None
     try:
-        return allocation_of(torch.accelerator.memory_stats())
+        return parse_allocation(torch.accelerator.memory_stats())
     except RuntimeError:  # the MPS allocator of older torch versions has no statistics
         return None
 
 
-def allocation_of(stats: Mapping[str, int]) -> Allocation | None:
+def parse_allocation(stats: Mapping[str, int]) -> Allocation | None:
     """Convert the result of `torch.accelerator.memory_stats()`.
 
     Args:

@@ -16,10 +16,10 @@ __all__ = ["Cgroup", "Usage"]
 
 T = TypeVar("T", "Usage", float)
 
-MICROSECONDS = 1_000_000
-NANOSECONDS = 1_000_000_000
+MICROSECONDS_PER_SECOND = 1_000_000
+NANOSECONDS_PER_SECOND = 1_000_000_000
 
-NO_LIMIT = 2**62
+NO_LIMIT_BYTES = 2**62
 """Limits in bytes from this value on mean "no limit" in v1."""
 
 
@@ -41,42 +41,42 @@ class Cgroup:
     """
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> None:
-        self._root, self._paths = root, _paths(own)
-        self._memory_of = _memory_v1 if "memory" in self._paths else _memory_v2
-        self._swap_of = _swap_v1 if "memory" in self._paths else _swap_v2
-        self._cpus_of = _cpus_v1 if "cpu" in self._paths else _cpus_v2
+        self._root, self._paths = root, _parse_paths(own)
+        self._read_memory = _read_memory_v1 if "memory" in self._paths else _read_memory_v2
+        self._read_swap = _read_swap_v1 if "memory" in self._paths else _read_swap_v2
+        self._read_cpus = _read_cpus_v1 if "cpu" in self._paths else _read_cpus_v2
         # Groups without a limit are not opened again: opening a file takes longer than reading it.
-        self._memory = _those_with(self._memory_of, self._groups("memory"))
-        self._swap = _those_with(self._swap_of, self._groups("memory"))
-        self._cpus = _those_with(self._cpus_of, self._groups("cpu"))
-        self._accounts = self._groups("cpuacct" if "cpuacct" in self._paths else "cpu")
+        self._memory_groups = _select_limited(self._read_memory, self._find_groups("memory"))
+        self._swap_groups = _select_limited(self._read_swap, self._find_groups("memory"))
+        self._cpu_groups = _select_limited(self._read_cpus, self._find_groups("cpu"))
+        self._cpu_time_groups = self._find_groups("cpuacct" if "cpuacct" in self._paths else "cpu")
 
-    def memory(self) -> Usage | None:
+    def get_memory(self) -> Usage | None:
         """Return the lowest memory limit of the group and its ancestors, with the usage excluding inactive page cache.
 
         None if there is no limit.
         """
-        return _tightest(self._memory_of, self._memory)
+        return _min_limit(self._read_memory, self._memory_groups)
 
-    def swap(self) -> Usage | None:
+    def get_swap(self) -> Usage | None:
         """Return the lowest swap limit of the group and its ancestors; None if there is no limit."""
-        return _tightest(self._swap_of, self._swap)
+        return _min_limit(self._read_swap, self._swap_groups)
 
-    def cpus(self) -> float | None:
+    def get_cpus(self) -> float | None:
         """Return the lowest CPU limit as a (fractional) number of CPUs; None if there is no limit."""
-        return _tightest(self._cpus_of, self._cpus)
+        return _min_limit(self._read_cpus, self._cpu_groups)
 
-    def cpu_seconds(self) -> float | None:
+    def get_cpu_seconds(self) -> float | None:
         """Return the CPU time of the group in seconds, from an arbitrary start; None if it cannot be read."""
-        if not self._accounts:
+        if not self._cpu_time_groups:
             return None
         if "cpuacct" in self._paths:
-            used, unit = _number(self._accounts[0] / "cpuacct.usage"), NANOSECONDS
+            used, unit = _read_int(self._cpu_time_groups[0] / "cpuacct.usage"), NANOSECONDS_PER_SECOND
         else:
-            used, unit = _field(self._accounts[0] / "cpu.stat", "usage_usec"), MICROSECONDS
+            used, unit = _read_field(self._cpu_time_groups[0] / "cpu.stat", "usage_usec"), MICROSECONDS_PER_SECOND
         return None if used is None else used / unit
 
-    def _groups(self, controller: str) -> list[Path]:
+    def _find_groups(self, controller: str) -> list[Path]:
         """Return the existing directories of the group and its ancestors."""
         if controller in self._paths:
             top, path = self._root / controller, self._paths[controller]
@@ -88,7 +88,7 @@ class Cgroup:
         return [group for group in groups if group.is_relative_to(top) and group.is_dir()]
 
 
-def _paths(own: Path) -> dict[str, str]:
+def _parse_paths(own: Path) -> dict[str, str]:
     """Return the group path of this process by v1 controller; the v2 group has the key ""."""
     try:
         lines = own.read_text().splitlines()
@@ -98,71 +98,71 @@ def _paths(own: Path) -> dict[str, str]:
     return {name: path for _, names, path in entries for name in names.split(",")}
 
 
-def _those_with(limit_of: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
+def _select_limited(limit_of: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
     return [group for group in groups if limit_of(group) is not None]
 
 
-def _tightest(limit_of: Callable[[Path], T | None], groups: list[Path]) -> T | None:
+def _min_limit(limit_of: Callable[[Path], T | None], groups: list[Path]) -> T | None:
     return min((limit for group in groups if (limit := limit_of(group)) is not None), default=None)
 
 
-def _memory_v1(group: Path) -> Usage | None:
-    return _usage(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+def _read_memory_v1(group: Path) -> Usage | None:
+    return _read_usage(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def _memory_v2(group: Path) -> Usage | None:
-    return _usage(group, "memory.max", "memory.current", "inactive_file")
+def _read_memory_v2(group: Path) -> Usage | None:
+    return _read_usage(group, "memory.max", "memory.current", "inactive_file")
 
 
-def _usage(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
-    max_bytes = _number(group / limit)
+def _read_usage(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
+    max_bytes = _read_int(group / limit)
     # The usage is read only for groups with a limit, because the read is slow.
-    used = _number(group / usage) if max_bytes is not None and max_bytes < NO_LIMIT else None
+    used = _read_int(group / usage) if max_bytes is not None and max_bytes < NO_LIMIT_BYTES else None
     if max_bytes is None or used is None:
         return None
-    return Usage(max_bytes, max(used - (_field(group / "memory.stat", droppable) or 0), 0))
+    return Usage(max_bytes, max(used - (_read_field(group / "memory.stat", droppable) or 0), 0))
 
 
-def _swap_v1(group: Path) -> Usage | None:
+def _read_swap_v1(group: Path) -> Usage | None:
     # v1 limits and counts only the sum of memory and swap (memsw).
-    both_limit = _number(group / "memory.memsw.limit_in_bytes")
-    if both_limit is None or both_limit >= NO_LIMIT:
+    both_limit = _read_int(group / "memory.memsw.limit_in_bytes")
+    if both_limit is None or both_limit >= NO_LIMIT_BYTES:
         return None
     names = ("memory.limit_in_bytes", "memory.memsw.usage_in_bytes", "memory.usage_in_bytes")
-    limit, both_used, used = (_number(group / name) for name in names)
+    limit, both_used, used = (_read_int(group / name) for name in names)
     if limit is None or both_used is None or used is None:
         return None
     return Usage(max(both_limit - limit, 0), max(both_used - used, 0))
 
 
-def _swap_v2(group: Path) -> Usage | None:
-    max_bytes, used = _number(group / "memory.swap.max"), _number(group / "memory.swap.current")
+def _read_swap_v2(group: Path) -> Usage | None:
+    max_bytes, used = _read_int(group / "memory.swap.max"), _read_int(group / "memory.swap.current")
     return None if max_bytes is None or used is None else Usage(max_bytes, used)
 
 
-def _cpus_v1(group: Path) -> float | None:
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+def _read_cpus_v1(group: Path) -> float | None:
+    quota, period = _read_int(group / "cpu.cfs_quota_us"), _read_int(group / "cpu.cfs_period_us")
     return quota / period if quota is not None and quota > 0 and period else None
 
 
-def _cpus_v2(group: Path) -> float | None:
-    words = _text(group / "cpu.max").split()
+def _read_cpus_v2(group: Path) -> float | None:
+    words = _read_text(group / "cpu.max").split()
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
 
-def _number(path: Path) -> int | None:
+def _read_int(path: Path) -> int | None:
     """Return the integer in a file; None for `max` or a missing file."""
-    text = _text(path).strip()
+    text = _read_text(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def _field(path: Path, name: str) -> int | None:
+def _read_field(path: Path, name: str) -> int | None:
     """Return the integer of a `name value` line in a file; None if it is missing."""
-    pairs = (line.split() for line in _text(path).splitlines())
+    pairs = (line.split() for line in _read_text(path).splitlines())
     return next((int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == name), None)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:

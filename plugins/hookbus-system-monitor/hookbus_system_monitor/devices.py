@@ -8,7 +8,7 @@ import torch
 
 from hookbus_system_monitor.readings import GB, Values
 
-__all__ = ["AcceleratorProvider", "NullProvider", "Provider", "cuda_uuids"]
+__all__ = ["AcceleratorProvider", "NullProvider", "Provider", "get_cuda_uuids"]
 
 
 class Provider(Protocol):
@@ -50,7 +50,7 @@ class AcceleratorProvider:
         """Do nothing."""
 
 
-def cuda_uuids() -> list[str] | None:
+def get_cuda_uuids() -> list[str] | None:
     """Return the UUIDs of torch's CUDA devices by index, without the prefix; None before CUDA is initialized."""
     # The query would initialize CUDA, after which forked worker processes cannot use it.
     if not torch.cuda.is_initialized():

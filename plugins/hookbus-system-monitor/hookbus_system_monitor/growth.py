@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["Growth", "Line", "line_through"]
+__all__ = ["LeakDetector", "LinearFit", "fit_line"]
 
-LEAST_SHARE_EXPLAINED = 0.95
-LEAST_GROWTH = 0.02
+MIN_R_SQUARED = 0.95
+MIN_RELATIVE_GROWTH = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearFit:
     """Linear fit.
 
     Attributes:
@@ -24,10 +24,10 @@ class Line:
     """
 
     slope: float
-    explained: float
+    r_squared: float
 
 
-def line_through(points: list[tuple[float, float]]) -> Line:
+def fit_line(points: list[tuple[float, float]]) -> LinearFit:
     """Fit a line by least squares: slope = sum((x - mx)(y - my)) / sum((x - mx)^2).
 
     Args:
@@ -41,10 +41,10 @@ def line_through(points: list[tuple[float, float]]) -> Line:
     xx = sum((x - mean_x) ** 2 for x, _ in points)
     yy = sum((y - mean_y) ** 2 for _, y in points)
     xy = sum((x - mean_x) * (y - mean_y) for x, y in points)
-    return Line(xy / xx, xy * xy / (xx * yy) if yy else 0.0)
+    return LinearFit(xy / xx, xy * xy / (xx * yy) if yy else 0.0)
 
 
-class Growth:
+class LeakDetector:
     """Detect steady growth of a value once.
 
     A value grows steadily if the linear fit of a full window has an R^2 of at least 0.95 and rises over the window by
@@ -56,7 +56,7 @@ class Growth:
 
     def __init__(self, size: int = 20) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=size)
-        self._told = False
+        self._is_reported = False
 
     def add(self, x: float, y: float) -> float | None:
         """Add a point.
@@ -69,9 +69,9 @@ class Growth:
             Increase per unit of x when steady growth is detected for the first time, otherwise None.
         """
         self._points.append((x, y))
-        if self._told or len(self._points) < (self._points.maxlen or 0):
+        if self._is_reported or len(self._points) < (self._points.maxlen or 0):
             return None
-        line = line_through(list(self._points))
+        line = fit_line(list(self._points))
         rise = line.slope * (x - self._points[0][0])
-        self._told = line.explained >= LEAST_SHARE_EXPLAINED and rise >= LEAST_GROWTH * y
-        return line.slope if self._told else None
+        self._is_reported = line.r_squared >= MIN_R_SQUARED and rise >= MIN_RELATIVE_GROWTH * y
+        return line.slope if self._is_reported else None

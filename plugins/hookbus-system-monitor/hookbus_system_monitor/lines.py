@@ -8,10 +8,10 @@ from __future__ import annotations
 from hookbus_system_monitor.memory import Memory
 from hookbus_system_monitor.readings import GB, MB
 
-__all__ = ["memory_fields", "memory_sentence"]
+__all__ = ["format_memory_fields", "format_memory_sentence"]
 
 
-def memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
+def format_memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
     """Format the memory usage in sentences.
 
     Args:
@@ -20,14 +20,14 @@ def memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
         process: Resident memory of this process in bytes.
     """
     return (
-        f"The system has {memory.total / GB:.0f} GB ({_mb(memory.available)} + {_mb(memory.used)}) of memory and "
-        f"{swap.total / GB:.0f} GB ({_mb(swap.available)} + {_mb(swap.used)}) of swap memory in total. Currently "
-        f"{_mb(memory.used)} ({memory.percent:.1f}%) of memory and {_mb(swap.used)} ({swap.percent:.1f}%) of swap "
-        f"memory were consumed. And the current training process consumed {_mb(process)} of memory."
+        f"The system has {memory.total / GB:.0f} GB ({_format_mb(memory.available)} + {_format_mb(memory.used)}) of memory and "
+        f"{swap.total / GB:.0f} GB ({_format_mb(swap.available)} + {_format_mb(swap.used)}) of swap memory in total. Currently "
+        f"{_format_mb(memory.used)} ({memory.percent:.1f}%) of memory and {_format_mb(swap.used)} ({swap.percent:.1f}%) of swap "
+        f"memory were consumed. And the current training process consumed {_format_mb(process)} of memory."
     )
 
 
-def memory_fields(memory: Memory, swap: Memory, process: int) -> str:
+def format_memory_fields(memory: Memory, swap: Memory, process: int) -> str:
     """Format the memory usage as named fields.
 
     Args:
@@ -36,12 +36,12 @@ def memory_fields(memory: Memory, swap: Memory, process: int) -> str:
         process: Resident memory of this process in bytes.
     """
     return (
-        f"Memory information available_memory: {_mb(memory.available)}, used_memory: {_mb(memory.used)}, "
-        f"memory_utilization: {memory.percent:.1f} %, available_swap_memory: {_mb(swap.available)}, "
-        f"used_swap_memory: {_mb(swap.used)}, swap_memory_utilization: {swap.percent:.1f} %, "
-        f"current_process_memory: {_mb(process)}"
+        f"Memory information available_memory: {_format_mb(memory.available)}, used_memory: {_format_mb(memory.used)}, "
+        f"memory_utilization: {memory.percent:.1f} %, available_swap_memory: {_format_mb(swap.available)}, "
+        f"used_swap_memory: {_format_mb(swap.used)}, swap_memory_utilization: {swap.percent:.1f} %, "
+        f"current_process_memory: {_format_mb(process)}"
     )
 
 
-def _mb(size: int) -> str:
+def _format_mb(size: int) -> str:
     return f"{round(size / MB)} MB"

@@ -15,7 +15,7 @@ import psutil
 
 from hookbus_system_monitor.cgroup import Cgroup, Usage
 
-__all__ = ["Memory", "process_memory", "process_peak", "swap_memory", "system_memory"]
+__all__ = ["Memory", "get_process_memory", "get_process_peak", "get_swap_memory", "get_system_memory"]
 
 
 class Memory(NamedTuple):
@@ -34,24 +34,24 @@ class Memory(NamedTuple):
     percent: float
 
 
-def system_memory(cgroup: Cgroup) -> Memory:
+def get_system_memory(cgroup: Cgroup) -> Memory:
     """Return the memory of the system, or of the container if its limit is lower."""
     host = psutil.virtual_memory()
-    return _within(Memory(host.total, host.available, host.used, host.percent), cgroup.memory())
+    return _apply_limit(Memory(host.total, host.available, host.used, host.percent), cgroup.get_memory())
 
 
-def swap_memory(cgroup: Cgroup) -> Memory:
+def get_swap_memory(cgroup: Cgroup) -> Memory:
     """Return the swap space of the system, or of the container if its limit is lower."""
-    host = psutil.swap_memory()
-    return _within(Memory(host.total, host.free, host.used, host.percent), cgroup.swap())
+    host = psutil.get_swap_memory()
+    return _apply_limit(Memory(host.total, host.free, host.used, host.percent), cgroup.get_swap())
 
 
-def process_memory() -> int:
+def get_process_memory() -> int:
     """Return the resident set size of this process in bytes."""
-    return int(_process(os.getpid()).memory_info().rss)
+    return int(_get_process(os.getpid()).memory_info().rss)
 
 
-def process_peak(now: int) -> int:
+def get_process_peak(current: int) -> int:
     """Return the peak resident set size of this process in bytes.
 
     Args:
@@ -60,17 +60,17 @@ def process_peak(now: int) -> int:
     # The kernel updates ru_maxrss with a delay, so it may be below the current size. Its unit is kilobytes, or bytes
     # on macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(peak if sys.platform == "darwin" else peak * 1024, now)
+    return max(peak if sys.platform == "darwin" else peak * 1024, current)
 
 
 @lru_cache(maxsize=1)
-def _process(pid: int) -> psutil.Process:
+def _get_process(pid: int) -> psutil.Process:
     # Cached: constructing a psutil.Process takes longer than reading its memory. The PID is the key, so a forked
     # process does not reuse the object of its parent.
     return psutil.Process(pid)
 
 
-def _within(host: Memory, limit: Usage | None) -> Memory:
+def _apply_limit(host: Memory, limit: Usage | None) -> Memory:
     if limit is None or limit.limit >= host.total:
         return host
     total, used = limit.limit, min(limit.used, limit.limit)

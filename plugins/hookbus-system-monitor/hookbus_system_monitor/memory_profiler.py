@@ -7,24 +7,24 @@ from typing import Any
 
 from hookbus import Priority, Run, every, hookimpl
 from hookbus.distributed import rank
-from hookbus.errors import in_one_line
-from hookbus_system_monitor.allocator import allocation
+from hookbus.errors import format_error
+from hookbus_system_monitor.allocator import get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
-from hookbus_system_monitor.lines import memory_fields, memory_sentence
-from hookbus_system_monitor.memory import process_memory, process_peak, swap_memory, system_memory
+from hookbus_system_monitor.lines import format_memory_fields, format_memory_sentence
+from hookbus_system_monitor.memory import get_process_memory, get_process_peak, get_swap_memory, get_system_memory
 from hookbus_system_monitor.readings import GB
-from hookbus_system_monitor.records import RecordingHook
+from hookbus_system_monitor.records import MonitorHook
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
-from hookbus_system_monitor.watch import Watch
+from hookbus_system_monitor.watch import ThresholdWatch
 
 __all__ = ["MemoryProfilerHook"]
 
-PROCESS = "process memory"
-DEVICE = "tensor memory on the device"
+PROCESS_LABEL = "process memory"
+DEVICE_LABEL = "tensor memory on the device"
 
 
-class MemoryProfilerHook(RecordingHook):
+class MemoryProfilerHook(MonitorHook):
     """Log memory under `memory/...`, and warn if it exceeds a threshold or grows steadily.
 
     Runs on every rank, because each rank has its own memory; the values of rank 0 are logged.
@@ -38,14 +38,14 @@ class MemoryProfilerHook(RecordingHook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._cgroup = Cgroup()
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, ThresholdWatch] = {}
 
     # -- events --------------------------------------------------------------------------------
 
     def before_train(self) -> None:
         """Reset the leak detection."""
         self._watches = {}
-        self._forget_records()
+        self._reset_records()
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
@@ -54,33 +54,33 @@ class MemoryProfilerHook(RecordingHook):
 
     def after_train(self, run: Run) -> None:
         """Log the peak memory, also for a short training without records."""
-        device = allocation() if self.config.log_gpu else None
-        peaks = {PROCESS: process_peak(process_memory())} if self.config.log_cpu else {}
-        peaks |= {DEVICE: device.peak} if device is not None else {}
+        device = get_allocation() if self.config.log_gpu else None
+        peaks = {PROCESS_LABEL: get_process_peak(get_process_memory())} if self.config.log_cpu else {}
+        peaks |= {DEVICE_LABEL: device.peak} if device is not None else {}
         for label, size in peaks.items():
             run.logger.info("%s: %s peaked at %.2f GB.", self.name, label, size / GB)
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
         """Save a snapshot after an out-of-memory error."""
         if is_out_of_memory(exception):
-            self._dump(run, exception)
+            self._save_snapshot(run, exception)
 
     # -- values --------------------------------------------------------------------------------
 
-    def values(self, run: Run) -> dict[str, float]:
+    def collect_values(self, run: Run) -> dict[str, float]:
         """Return the memory of host and device, and log that of the host as text."""
-        return {**self._of_host(run), **self._of_device(run)}
+        return {**self._read_host(run), **self._read_device(run)}
 
-    def _of_host(self, run: Run) -> dict[str, float]:
+    def _read_host(self, run: Run) -> dict[str, float]:
         if not self.config.log_cpu:
             return {}
-        memory, swap, process = system_memory(self._cgroup), swap_memory(self._cgroup), process_memory()
-        run.logger.info("%s", memory_sentence(memory, swap, process))
-        run.logger.info("%s", memory_fields(memory, swap, process))
-        self._look_at(run, PROCESS, process)
+        memory, swap, process = get_system_memory(self._cgroup), get_swap_memory(self._cgroup), get_process_memory()
+        run.logger.info("%s", format_memory_sentence(memory, swap, process))
+        run.logger.info("%s", format_memory_fields(memory, swap, process))
+        self._check_size(run, PROCESS_LABEL, process)
         return {
             "memory/process_gb": process / GB,
-            "memory/process_peak_gb": process_peak(process) / GB,
+            "memory/process_peak_gb": get_process_peak(process) / GB,
             "memory/system_used_gb": memory.used / GB,
             "memory/system_available_gb": memory.available / GB,
             "memory/system_percent": memory.percent,
@@ -88,11 +88,11 @@ class MemoryProfilerHook(RecordingHook):
             "memory/swap_percent": swap.percent,
         }
 
-    def _of_device(self, run: Run) -> dict[str, float]:
-        device = allocation() if self.config.log_gpu else None
+    def _read_device(self, run: Run) -> dict[str, float]:
+        device = get_allocation() if self.config.log_gpu else None
         if device is None:
             return {}
-        self._look_at(run, DEVICE, device.current)
+        self._check_size(run, DEVICE_LABEL, device.current)
         return {
             "memory/gpu_allocated_gb": device.current / GB,
             "memory/gpu_peak_gb": device.peak / GB,
@@ -100,33 +100,33 @@ class MemoryProfilerHook(RecordingHook):
             "memory/gpu_fragmentation_percent": device.fragmentation,
         }
 
-    def _look_at(self, run: Run, label: str, size: int) -> None:
-        watch = self._watches.setdefault(label, Watch(label, self.config.warn_threshold))
-        for text in watch.see(run.iters_done, size):
+    def _check_size(self, run: Run, label: str, size: int) -> None:
+        watch = self._watches.setdefault(label, ThresholdWatch(label, self.config.warn_threshold))
+        for text in watch.update(run.iters_done, size):
             run.logger.warning("%s: %s", self.name, text)
 
     # -- out of memory -------------------------------------------------------------------------
 
-    def _dump(self, run: Run, error: BaseException) -> None:
+    def _save_snapshot(self, run: Run, error: BaseException) -> None:
         directory = run.get("logs_dir")
         if directory is None:
             run.logger.warning(
                 "%s: out of memory, and the run has no work directory for a snapshot. Set `work_dir`.", self.name
             )
             return
-        files = save_snapshot(Path(directory), rank(), self._facts(run, error))
+        files = save_snapshot(Path(directory), rank(), self._collect_facts(run, error))
         run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
 
-    def _facts(self, run: Run, error: BaseException) -> dict[str, Any]:
-        device, process = allocation(), process_memory()
+    def _collect_facts(self, run: Run, error: BaseException) -> dict[str, Any]:
+        device, process = get_allocation(), get_process_memory()
         return {
-            "error": in_one_line(error),
+            "error": format_error(error),
             "epoch": run.epoch,
             "iteration": run.iters_done,
             "step": run.steps_done,
             "process": process,
-            "process_peak": process_peak(process),
-            "system": system_memory(self._cgroup)._asdict(),
-            "swap": swap_memory(self._cgroup)._asdict(),
+            "process_peak": get_process_peak(process),
+            "system": get_system_memory(self._cgroup)._asdict(),
+            "swap": get_swap_memory(self._cgroup)._asdict(),
             "device": None if device is None else device._asdict(),
         }

@@ -11,20 +11,20 @@ from typing import Any
 from hookbus import Priority, Run
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
-from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, cuda_uuids
-from hookbus_system_monitor.host import cpu_probes, disk_probes, memory_probes, network_probes
+from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, get_cuda_uuids
+from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.nvml import NvmlProvider
-from hookbus_system_monitor.plots import save_plots, why_no_plots
+from hookbus_system_monitor.plots import save_plots, plot_error
 from hookbus_system_monitor.readings import Probe, Reader, Values
-from hookbus_system_monitor.records import RecordingHook
+from hookbus_system_monitor.records import MonitorHook
 from hookbus_system_monitor.sampler import Sampler
 from hookbus_system_monitor.samples import Samples
-from hookbus_system_monitor.visible import entries_of
+from hookbus_system_monitor.visible import get_process_devices
 
 __all__ = ["SystemMonitorHook"]
 
 
-class SystemMonitorHook(RecordingHook):
+class SystemMonitorHook(MonitorHook):
     """Sample the machine in a separate thread, and log the means under `system/...`.
 
     The thread runs from the start to the end of the run, also if the run fails. It emits no events: the training thread
@@ -41,31 +41,31 @@ class SystemMonitorHook(RecordingHook):
         super().__init__(config, **settings)
         self._samples = Samples()
         self._sampler: Sampler | None = None
-        self._reader = Reader(self._warn)
+        self._reader = Reader(self._log_warning)
         self._probes: list[Probe] = []
         self._providers: Sequence[Provider] = ()
-        self._began = 0.0
+        self._start_time = 0.0
 
     # -- the thread ----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
         """Start sampling."""
         self.cleanup()
-        self._samples, self._reader = Samples(), Reader(self._warn)
-        self._forget_records()
-        self._probes, self._providers = self._host_probes(run), self.providers()
-        self._began = time.monotonic()
-        self._sampler = Sampler(self._sample, self.config.interval, name=self.name, warn=self._warn)
+        self._samples, self._reader = Samples(), Reader(self._log_warning)
+        self._reset_records()
+        self._probes, self._providers = self._build_host_probes(run), self.build_providers()
+        self._start_time = time.monotonic()
+        self._sampler = Sampler(self._sample, self.config.interval, name=self.name, warn=self._log_warning)
         self._sampler.start()
         # Before training, so that the user can fix it before the run ends without plots.
-        if self.config.show_plots and (problem := why_no_plots(run.get("visualization_dir"))):
-            self._warn(problem)
+        if self.config.show_plots and (problem := plot_error(run.get("visualization_dir"))):
+            self._log_warning(problem)
 
     def after_run(self, run: Run) -> None:
         """Stop the thread and save the plots."""
         self.cleanup()
         if self.config.show_plots:
-            self._draw(run)
+            self._save_plots(run)
 
     def cleanup(self) -> None:
         """Stop the thread and release the devices."""
@@ -75,13 +75,15 @@ class SystemMonitorHook(RecordingHook):
             for provider in self._providers:
                 provider.close()
 
-    def providers(self) -> Sequence[Provider]:
+    def build_providers(self) -> Sequence[Provider]:
         """Return the providers of device metrics. Override for devices of other vendors."""
         use, memory = self.config.track_gpu, self.config.track_gpu_memory
         if not use and not memory:
             return [NullProvider()]
-        entries = entries_of(os.environ.get("CUDA_VISIBLE_DEVICES"), cuda_uuids())
-        nvml = NvmlProvider(entries, use=use, memory=memory, reader=self._reader, info=self._tell, warn=self._warn)
+        entries = get_process_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), get_cuda_uuids())
+        nvml = NvmlProvider(
+            entries, use=use, memory=memory, reader=self._reader, info=self._log_info, warn=self._log_warning
+        )
         return [nvml, AcceleratorProvider()] if memory else [nvml]
 
     def _sample(self) -> None:
@@ -89,22 +91,22 @@ class SystemMonitorHook(RecordingHook):
         for probe in self._probes:
             values |= self._reader.read(probe)
         for provider in self._providers:
-            values |= self._reader.attempt(f"provider {type(provider).__name__}", provider.read, {})
+            values |= self._reader.call(f"provider {type(provider).__name__}", provider.read, {})
         named = {f"system/{name}": value for name, value in values.items()}
-        self._samples.add(time.monotonic() - self._began, named)
+        self._samples.add(time.monotonic() - self._start_time, named)
 
-    def _host_probes(self, run: Run) -> list[Probe]:
+    def _build_host_probes(self, run: Run) -> list[Probe]:
         config, cgroup, path = self.config, Cgroup(), Path(run.get("experiment_dir") or Path.cwd())
         return [
-            *(cpu_probes(cgroup) if config.track_cpu else ()),
-            *(memory_probes(cgroup) if config.track_memory else ()),
-            *(disk_probes(path) if config.track_disk else ()),
-            *(network_probes() if config.track_network else ()),
+            *(build_cpu_probes(cgroup) if config.track_cpu else ()),
+            *(build_memory_probes(cgroup) if config.track_memory else ()),
+            *(build_disk_probes(path) if config.track_disk else ()),
+            *(build_network_probes() if config.track_network else ()),
         ]
 
     # -- records -------------------------------------------------------------------------------
 
-    def values(self, run: Run) -> dict[str, float]:
+    def collect_values(self, run: Run) -> dict[str, float]:
         """Return the means of the samples since the last record."""
         return self._samples.take()
 
@@ -116,19 +118,19 @@ class SystemMonitorHook(RecordingHook):
 
     # -- plots ---------------------------------------------------------------------------------
 
-    def _draw(self, run: Run) -> None:
+    def _save_plots(self, run: Run) -> None:
         directory = run.get("visualization_dir")
-        seconds, values = self._samples.course()
-        if values and why_no_plots(directory) is None:
+        seconds, values = self._samples.history()
+        if values and plot_error(directory) is None:
             path = Path(directory) / f"system_{run.mode}.png"
-            run.own(path)
+            run.register_output(path)
             save_plots(path, seconds, values)
-            self._tell(f"plots saved to {path}.")
+            self._log_info(f"plots saved to {path}.")
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _warn(self, text: str) -> None:
+    def _log_warning(self, text: str) -> None:
         self.run.logger.warning("%s: %s", self.name, text)
 
-    def _tell(self, text: str) -> None:
+    def _log_info(self, text: str) -> None:
         self.run.logger.info("%s: %s", self.name, text)

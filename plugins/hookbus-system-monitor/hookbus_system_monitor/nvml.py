@@ -17,13 +17,13 @@ from typing import Any
 import pynvml
 
 from hookbus_system_monitor.readings import GB, Probe, Reader, Total, Values
-from hookbus_system_monitor.visible import Entry, Gpu, pick
+from hookbus_system_monitor.visible import Entry, Gpu, select_gpus
 
 __all__ = ["NvmlProvider"]
 
-MOST_READINGS_APART = 16
+MAX_PAUSE_READINGS = 16
 
-GONE = tuple(
+UNAVAILABLE_ERRORS = tuple(
     pynvml.nvmlExceptionClass(code)
     for code in (
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -41,7 +41,7 @@ class NvmlProvider:
     """Utilization, memory, temperature, power, clocks and energy of the GPUs of this process.
 
     Args:
-        entries: Devices of this process, see `visible_entries`; None for all.
+        entries: Devices of this process, see `parse_visible_devices`; None for all.
         use: Whether all metrics except memory are read.
         memory: Whether memory is read.
         reader: Reader that reports each unavailable value once.
@@ -60,24 +60,24 @@ class NvmlProvider:
         warn: Callable[[str], None],
     ) -> None:
         self._entries, self._use, self._memory = entries, use, memory
-        self._reader, self._tell, self._warn = reader, info, warn
+        self._reader, self._log_info, self._log_warning = reader, info, warn
         self._probes: dict[int, list[Probe]] = {}
         self._energy: dict[int, Total] = {}
         self._names: Values = {}
         self._is_open = False
-        self._trouble = ""
-        self._pause = _Pause()
+        self._problem = ""
+        self._pause = _Backoff()
 
     def read(self) -> Values:
         """Return the values of all devices by `gpu<index>/...`; None for an unavailable one."""
-        problem, is_attempt = self._trouble, True
+        problem, is_attempt = self._problem, True
         if problem or not self._is_open:
-            is_attempt = self._pause.is_over()
+            is_attempt = self._pause.is_attempt_due()
             problem = self._open() if is_attempt else problem
         values, lost = self._read_devices()
         self._names |= dict.fromkeys(values)
         if is_attempt:
-            self._settle(problem or lost)
+            self._update_availability(problem or lost)
         return self._names | values
 
     def close(self) -> None:
@@ -95,25 +95,25 @@ class NvmlProvider:
         try:
             pynvml.nvmlInit()
             self._is_open = True
-            gpus, problem = _gpus()
+            gpus, problem = _find_gpus()
         except pynvml.NVMLError as error:
             return f"the NVIDIA driver is unavailable: {error}"
-        chosen = pick(self._entries, gpus)
-        self._probes = {index: self._probes_of(index, gpu) for index, gpu in chosen.items()}
+        chosen = select_gpus(self._entries, gpus)
+        self._probes = {index: self._build_probes(index, gpu) for index, gpu in chosen.items()}
         # An unavailable GPU of the machine does not matter if all devices of this process were found.
         return problem if self._entries is None or len(chosen) < len(self._entries) else ""
 
-    def _settle(self, problem: str) -> None:
+    def _update_availability(self, problem: str) -> None:
         """Schedule the next attempt, and log a change of the availability."""
-        self._pause.note(failed=bool(problem))
-        if problem and not self._trouble:
+        self._pause.record_attempt(failed=bool(problem))
+        if problem and not self._problem:
             # A machine without a GPU is not worth a warning; losing one during a run is.
-            log = self._warn if self._names else self._tell
+            log = self._log_warning if self._names else self._log_info
             log(f"{problem}. Its values are omitted until it is available.")
-        elif self._trouble and not problem:
+        elif self._problem and not problem:
             number = len(self._probes)
-            self._tell(f"the NVIDIA driver is available again, with {number} GPU{'' if number == 1 else 's'}.")
-        self._trouble = problem
+            self._log_info(f"the NVIDIA driver is available again, with {number} GPU{'' if number == 1 else 's'}.")
+        self._problem = problem
 
     # -- values --------------------------------------------------------------------------------
 
@@ -124,16 +124,18 @@ class NvmlProvider:
         for index, probes in self._probes.items():
             try:
                 for probe in probes:
-                    values |= self._reader.read(probe, reraise=GONE)
-            except GONE as error:
+                    values |= self._reader.read(probe, reraise=UNAVAILABLE_ERRORS)
+            except UNAVAILABLE_ERRORS as error:
                 values |= {name: None for probe in probes for name in probe.names}
                 lost = f"GPU {index} is unavailable: {error}"
         return values, lost
 
-    def _probes_of(self, index: int, gpu: Gpu) -> list[Probe]:
+    def _build_probes(self, index: int, gpu: Gpu) -> list[Probe]:
         # Kept over reinitializations, so that the energy continues after the driver was reloaded.
         total = self._energy.setdefault(index, Total())
-        probes = (_use_of(gpu.handle, total) if self._use else []) + (_memory_of(gpu.handle) if self._memory else [])
+        probes = (_build_use_probes(gpu.handle, total) if self._use else []) + (
+            _build_memory_probes(gpu.handle) if self._memory else []
+        )
         return [
             Probe(
                 f"{probe.label} of GPU {index} ({gpu.uuid})", tuple(f"gpu{index}/{n}" for n in probe.names), probe.read
@@ -142,91 +144,91 @@ class NvmlProvider:
         ]
 
 
-class _Pause:
+class _Backoff:
     """Exponential backoff: number of readings between two attempts, doubled after each failure."""
 
     def __init__(self) -> None:
-        self._left, self._length = 0, 1
+        self._remaining, self._length = 0, 1
 
-    def is_over(self) -> bool:
+    def is_attempt_due(self) -> bool:
         """Count a reading and return whether it makes an attempt."""
-        if self._left:
-            self._left -= 1
+        if self._remaining:
+            self._remaining -= 1
             return False
         return True
 
-    def note(self, *, failed: bool) -> None:
+    def record_attempt(self, *, failed: bool) -> None:
         """Record the outcome of an attempt."""
-        self._left = self._length if failed else 0
-        self._length = min(2 * self._length, MOST_READINGS_APART) if failed else 1
+        self._remaining = self._length if failed else 0
+        self._length = min(2 * self._length, MAX_PAUSE_READINGS) if failed else 1
 
 
-def _use_of(handle: Any, energy: Total) -> list[Probe]:
+def _build_use_probes(handle: Any, energy: Total) -> list[Probe]:
     clock = partial(pynvml.nvmlDeviceGetClockInfo, handle)
     return [
         Probe("utilization", ("percent",), lambda: (pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
-        Probe("temperature", ("celsius",), lambda: (_celsius(handle),)),
+        Probe("temperature", ("celsius",), lambda: (_read_celsius(handle),)),
         Probe("power", ("watts",), lambda: (pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,)),
         Probe("clock", ("sm_mhz",), lambda: (clock(pynvml.NVML_CLOCK_SM),)),
         Probe("memory clock", ("memory_mhz",), lambda: (clock(pynvml.NVML_CLOCK_MEM),)),
-        Probe("energy", ("joules",), lambda: (energy.since_start(_joules(handle)),)),
+        Probe("energy", ("joules",), lambda: (energy.update(_read_joules(handle)),)),
     ]
 
 
-def _memory_of(handle: Any) -> list[Probe]:
+def _build_memory_probes(handle: Any) -> list[Probe]:
     def read() -> Sequence[float]:
-        memory = _memory_info(handle)
+        memory = _read_memory_info(handle)
         return memory.used / GB, 100 * memory.used / memory.total
 
     return [Probe("memory", ("memory_used_gb", "memory_percent"), read)]
 
 
-def _memory_info(handle: Any) -> Any:
+def _read_memory_info(handle: Any) -> Any:
     # Version 2 separates used memory from memory reserved by the driver; older drivers return only the sum.
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except GONE:
+    except UNAVAILABLE_ERRORS:
         raise
     except pynvml.NVMLError:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
-def _celsius(handle: Any) -> float:
+def _read_celsius(handle: Any) -> float:
     return float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
-def _joules(handle: Any) -> float:
+def _read_joules(handle: Any) -> float:
     return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # millijoules
 
 
-def _gpus() -> tuple[list[Gpu | None], str]:
+def _find_gpus() -> tuple[list[Gpu | None], str]:
     """Return the GPUs of the machine, None for an unavailable one, and a message if there is one, otherwise ""."""
     gpus: list[Gpu | None] = []
     problem = ""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append(Gpu(pynvml.nvmlDeviceGetUUID(handle), handle, _parts(handle)))
+            gpus.append(Gpu(pynvml.nvmlDeviceGetUUID(handle), handle, _find_instances(handle)))
         except pynvml.NVMLError as error:
             gpus.append(None)
             problem = f"GPU {index} of this machine is unavailable: {error}"
     return gpus, problem
 
 
-def _parts(handle: Any) -> tuple[Gpu, ...]:
+def _find_instances(handle: Any) -> tuple[Gpu, ...]:
     """Return the MIG instances of a GPU; empty if MIG is disabled or not supported."""
     try:
         if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             return ()
         indices = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    except GONE:
+    except UNAVAILABLE_ERRORS:
         raise
     except pynvml.NVMLError:
         return ()
-    return tuple(instance for index in indices if (instance := _part(handle, index)) is not None)
+    return tuple(instance for index in indices if (instance := _get_instance(handle, index)) is not None)
 
 
-def _part(handle: Any, index: int) -> Gpu | None:
+def _get_instance(handle: Any, index: int) -> Gpu | None:
     try:
         instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
     except pynvml.NVMLError:  # indices of instances may have gaps

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["panels_of", "save_plots", "why_no_plots"]
+__all__ = ["group_by_unit", "save_plots", "plot_error"]
 
-UNITS = {
+UNIT_LABELS = {
     "percent": "%",
     "gb": "GB",
     "mb_per_s": "MB/s",
@@ -22,10 +22,10 @@ UNITS = {
 }
 """Suffixes of names and the labels of their units, in the order of the panels."""
 
-PANEL_INCHES = (10.0, 2.5)
+PANEL_SIZE_INCHES = (10.0, 2.5)
 
 
-def why_no_plots(directory: Path | None) -> str | None:
+def plot_error(directory: Path | None) -> str | None:
     """Return a message if plots cannot be saved, otherwise None.
 
     Args:
@@ -38,13 +38,13 @@ def why_no_plots(directory: Path | None) -> str | None:
     return None
 
 
-def panels_of(names: Sequence[str]) -> dict[str, list[str]]:
+def group_by_unit(names: Sequence[str]) -> dict[str, list[str]]:
     """Group names by unit, in the order of `UNITS`."""
-    panels = {unit: [name for name in names if name.endswith(end)] for end, unit in UNITS.items()}
+    panels = {unit: [name for name in names if name.endswith(end)] for end, unit in UNIT_LABELS.items()}
     return {unit: members for unit, members in panels.items() if members}
 
 
-def save_plots(path: Path, seconds: Sequence[float], course: Mapping[str, Sequence[float | None]]) -> None:
+def save_plots(path: Path, seconds: Sequence[float], history: Mapping[str, Sequence[float | None]]) -> None:
     """Save the plots of all values to one PNG file.
 
     Args:
@@ -55,13 +55,13 @@ def save_plots(path: Path, seconds: Sequence[float], course: Mapping[str, Sequen
     # Not pyplot, whose global state and backend belong to the user's script.
     from matplotlib.figure import Figure
 
-    panels = panels_of(list(course))
-    width, height = PANEL_INCHES
+    panels = group_by_unit(list(history))
+    width, height = PANEL_SIZE_INCHES
     figure = Figure(figsize=(width, height * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (unit, names) in zip(axes, panels.items(), strict=True):
         for name in names:
-            axis.plot(seconds, [float("nan") if value is None else value for value in course[name]], label=name)
+            axis.plot(seconds, [float("nan") if value is None else value for value in history[name]], label=name)
         axis.set_ylabel(unit)
         axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", frameon=False)
     axes[-1].set_xlabel("seconds")

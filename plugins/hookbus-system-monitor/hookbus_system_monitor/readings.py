@@ -40,8 +40,8 @@ class Reader:
     """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        self._say = warn
-        self._said: set[str] = set()
+        self._log_warning = warn
+        self._reported: set[str] = set()
 
     def read(self, probe: Probe, *, reraise: tuple[type[Exception], ...] = ()) -> Values:
         """Return the values of a probe; None for all of them if it fails.
@@ -50,14 +50,14 @@ class Reader:
             probe: Probe to read.
             reraise: Exceptions to propagate, because they concern more than this probe.
         """
-        return self.attempt(
+        return self.call(
             probe.label,
             lambda: dict(zip(probe.names, probe.read(), strict=True)),
             dict.fromkeys(probe.names),
             reraise=reraise,
         )
 
-    def attempt(
+    def call(
         self,
         label: str,
         read: Callable[[], Values],
@@ -78,14 +78,14 @@ class Reader:
         except reraise:
             raise
         except Exception as error:  # monitoring must not affect the training
-            self._complain(label, error)
+            self._report(label, error)
             return default
 
-    def _complain(self, label: str, error: Exception) -> None:
-        if label not in self._said:
-            self._said.add(label)
+    def _report(self, label: str, error: Exception) -> None:
+        if label not in self._reported:
+            self._reported.add(label)
             reason = str(error) or type(error).__name__
-            self._say(f"{label} is unavailable: {reason}. Its values are omitted until it is available.")
+            self._log_warning(f"{label} is unavailable: {reason}. Its values are omitted until it is available.")
 
 
 class Rate:
@@ -114,7 +114,7 @@ class Total:
         self._last: float | None = None
         self._sum = 0.0
 
-    def since_start(self, count: float) -> float:
+    def update(self, count: float) -> float:
         """Return the increase since the first reading, in which it is 0.
 
         Args:

@@ -7,10 +7,10 @@ from typing import Any
 
 from hookbus import Hook, Run
 
-__all__ = ["RecordingHook"]
+__all__ = ["MonitorHook"]
 
 
-class RecordingHook(Hook):
+class MonitorHook(Hook):
     """Log values when they are due, at most once per optimizer step.
 
     A record that is due within a gradient accumulation is logged at the next optimizer step.
@@ -18,9 +18,9 @@ class RecordingHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._forget_records()
+        self._reset_records()
 
-    def values(self, run: Run) -> Mapping[str, float]:
+    def collect_values(self, run: Run) -> Mapping[str, float]:
         """Return the values of a record by full name; {} if there is nothing to log.
 
         Called once per record.
@@ -41,14 +41,14 @@ class RecordingHook(Hook):
         if self._is_due:
             self._record(run)
 
-    def _forget_records(self) -> None:
-        self._is_due, self._recorded_at = False, -1
+    def _reset_records(self) -> None:
+        self._is_due, self._last_record_step = False, -1
 
     def _record(self, run: Run) -> None:
         self._is_due = False
-        if run.steps_done == self._recorded_at:
+        if run.steps_done == self._last_record_step:
             return
-        values = self.values(run)
+        values = self.collect_values(run)
         if values:
-            self._recorded_at = run.steps_done
+            self._last_record_step = run.steps_done
             run.bus.emit("log_scalars", values=values)

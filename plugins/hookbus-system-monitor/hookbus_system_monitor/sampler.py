@@ -22,11 +22,11 @@ class Sampler:
     """
 
     def __init__(self, sample: Callable[[], None], interval: float, *, name: str, warn: Callable[[str], None]) -> None:
-        self._sample, self._interval, self._say = sample, interval, warn
-        self._is_over = threading.Event()
+        self._sample, self._interval, self._log_warning = sample, interval, warn
+        self._stop_event = threading.Event()
         self._failed = False
         # A daemon, so that a call blocked in a driver does not keep the process alive.
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -41,16 +41,18 @@ class Sampler:
         Returns:
             True if the thread has ended; False if a call is still in progress. The thread then ends after the call.
         """
-        self._is_over.set()
+        self._stop_event.set()
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._say(f"a sample is still in progress after {timeout:g} s. Its thread ends when the sample returns.")
+            self._log_warning(
+                f"a sample is still in progress after {timeout:g} s. Its thread ends when the sample returns."
+            )
         return not self._thread.is_alive()
 
-    def _work(self) -> None:
-        while not self._is_over.is_set():
+    def _run(self) -> None:
+        while not self._stop_event.is_set():
             self._sample_once()
-            self._is_over.wait(self._interval)
+            self._stop_event.wait(self._interval)
 
     def _sample_once(self) -> None:
         """Call the function; report only the first failure."""
@@ -59,4 +61,4 @@ class Sampler:
         except Exception as error:
             if not self._failed:
                 self._failed = True
-                self._say(f"a sample failed: {type(error).__name__}: {error}. Sampling continues.")
+                self._log_warning(f"a sample failed: {type(error).__name__}: {error}. Sampling continues.")

@@ -27,8 +27,8 @@ class Samples:
         self._size = size
         self._lock = threading.Lock()
         self._sums: dict[str, tuple[float, int, float]] = {}  # sum, count and last value
-        self._course: list[tuple[float, Values]] = []
-        self._seen, self._stride = 0, 1
+        self._history: list[tuple[float, Values]] = []
+        self._count, self._stride = 0, 1
 
     def add(self, seconds: float, values: Values) -> None:
         """Add a sample.
@@ -42,9 +42,9 @@ class Samples:
             for name, value in known.items():
                 total, count, _ = self._sums.get(name, (0.0, 0, 0.0))
                 self._sums[name] = (total + value, count + 1, value)
-            if self._seen % self._stride == 0:
-                self._keep(seconds, known)
-            self._seen += 1
+            if self._count % self._stride == 0:
+                self._append(seconds, known)
+            self._count += 1
 
     def take(self) -> dict[str, float]:
         """Return the means since the last call; the last value for cumulative ones (joules)."""
@@ -52,17 +52,17 @@ class Samples:
             sums, self._sums = self._sums, {}
         return {name: last if name.endswith("joules") else total / count for name, (total, count, last) in sums.items()}
 
-    def course(self) -> tuple[list[float], Mapping[str, list[float | None]]]:
+    def history(self) -> tuple[list[float], Mapping[str, list[float | None]]]:
         """Return the times in seconds since the start, and the values by name; None for a missing value."""
         with self._lock:
-            points = list(self._course)
+            points = list(self._history)
         names = dict.fromkeys(name for _, values in points for name in values)
         return [seconds for seconds, _ in points], {name: [row.get(name) for _, row in points] for name in names}
 
-    def _keep(self, seconds: float, values: Mapping[str, float]) -> None:
-        if len(self._course) >= self._size:
-            self._course = self._course[::2]
+    def _append(self, seconds: float, values: Mapping[str, float]) -> None:
+        if len(self._history) >= self._size:
+            self._history = self._history[::2]
             self._stride *= 2
-            if self._seen % self._stride:
+            if self._count % self._stride:
                 return
-        self._course.append((seconds, dict(values)))
+        self._history.append((seconds, dict(values)))

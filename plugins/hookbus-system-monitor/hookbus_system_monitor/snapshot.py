@@ -12,7 +12,7 @@ from hookbus.checkpoints.files import write_json
 
 __all__ = ["is_out_of_memory", "save_snapshot"]
 
-MESSAGES = ("can't allocate memory", "out of memory")
+OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "out of memory")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -24,7 +24,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     # The CPU allocator and drivers raise a plain RuntimeError, which only its message identifies.
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY_MESSAGES)
 
 
 def save_snapshot(directory: Path, rank: int, facts: Mapping[str, Any]) -> list[Path]:

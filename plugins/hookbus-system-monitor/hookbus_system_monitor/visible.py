@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-__all__ = ["Entry", "Gpu", "entries_of", "pick", "visible_entries"]
+__all__ = ["Entry", "Gpu", "get_process_devices", "select_gpus", "parse_visible_devices"]
 
-UUIDS = ("GPU-", "MIG-")
-NUMBER = re.compile(r"\s*([+-]?[0-9]+)")
+UUID_PREFIXES = ("GPU-", "MIG-")
+INDEX_PATTERN = re.compile(r"\s*([+-]?[0-9]+)")
 
 Entry = int | str
 """Device of a process: index of a GPU of the machine, or a UUID as accepted by `pick`."""
@@ -35,10 +35,10 @@ class Gpu:
 
     uuid: str
     handle: Any
-    parts: tuple[Gpu, ...] = ()
+    instances: tuple[Gpu, ...] = ()
 
 
-def visible_entries(text: str | None) -> list[Entry] | None:
+def parse_visible_devices(text: str | None) -> list[Entry] | None:
     """Parse `CUDA_VISIBLE_DEVICES`.
 
     The prefix of the text determines whether its entries are GPU UUIDs, MIG UUIDs or indices; an entry of another type
@@ -52,7 +52,7 @@ def visible_entries(text: str | None) -> list[Entry] | None:
     """
     if text is None:
         return None
-    parse = _index if not text.startswith(UUIDS) else partial(_uuid, kind=text[:4])
+    parse = _parse_index if not text.startswith(UUID_PREFIXES) else partial(_parse_uuid, kind=text[:4])
     entries: list[Entry] = []
     for entry in map(parse, text.split(",")):
         if entry is None:
@@ -63,19 +63,19 @@ def visible_entries(text: str | None) -> list[Entry] | None:
     return entries
 
 
-def entries_of(text: str | None, uuids: list[str] | None) -> Sequence[Entry] | None:
+def get_process_devices(text: str | None, uuids: list[str] | None) -> Sequence[Entry] | None:
     """Return the devices of this process: torch's UUIDs if known, otherwise the entries of the variable.
 
     Args:
         text: Value of `CUDA_VISIBLE_DEVICES`; None if it is not set.
         uuids: UUIDs of torch's devices without the prefix `GPU-`; None before CUDA is initialized.
     """
-    entries = visible_entries(text)
+    entries = parse_visible_devices(text)
     # For a MIG instance, torch may return the UUID of the entire GPU.
     return entries if not uuids or str(text).startswith("MIG-") else uuids
 
 
-def pick(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[int, Gpu]:
+def select_gpus(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[int, Gpu]:
     """Return the GPUs of a process by device index.
 
     A GPU with MIG instances is represented by its first instance, as in CUDA.
@@ -86,7 +86,7 @@ def pick(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[in
     """
     chosen = {}
     for index, entry in enumerate(range(len(gpus)) if entries is None else entries):
-        gpu = _at(entry, gpus) if isinstance(entry, int) else _named(entry, gpus)
+        gpu = _get_by_index(entry, gpus) if isinstance(entry, int) else _find_by_uuid(entry, gpus)
         if gpu is not None:
             chosen[index] = gpu
         elif None not in gpus:  # with an unavailable GPU, an entry without a match may refer to that GPU
@@ -94,29 +94,29 @@ def pick(entries: Sequence[Entry] | None, gpus: Sequence[Gpu | None]) -> dict[in
     return chosen
 
 
-def _index(word: str) -> int | None:
-    match = NUMBER.match(word)
+def _parse_index(word: str) -> int | None:
+    match = INDEX_PATTERN.match(word)
     index = -1 if match is None else int(match[1])
     return index if index >= 0 else None
 
 
-def _uuid(word: str, kind: str) -> str | None:
+def _parse_uuid(word: str, kind: str) -> str | None:
     return word if word.startswith(kind) else None
 
 
-def _at(index: int, gpus: Sequence[Gpu | None]) -> Gpu | None:
+def _get_by_index(index: int, gpus: Sequence[Gpu | None]) -> Gpu | None:
     gpu = gpus[index] if index < len(gpus) else None
-    return gpu.parts[0] if gpu is not None and gpu.parts else gpu
+    return gpu.instances[0] if gpu is not None and gpu.instances else gpu
 
 
-def _named(prefix: str, gpus: Sequence[Gpu | None]) -> Gpu | None:
+def _find_by_uuid(prefix: str, gpus: Sequence[Gpu | None]) -> Gpu | None:
     """Return the GPU or MIG instance with a UUID prefix; None if the prefix is ambiguous or has no match."""
     available = [gpu for gpu in gpus if gpu is not None]
-    matches = [gpu.parts[0] if gpu.parts else gpu for gpu in available if _is_called(gpu, prefix)]
-    matches += [instance for gpu in available for instance in gpu.parts if _is_called(instance, prefix)]
+    matches = [gpu.instances[0] if gpu.instances else gpu for gpu in available if _matches_uuid(gpu, prefix)]
+    matches += [instance for gpu in available for instance in gpu.instances if _matches_uuid(instance, prefix)]
     return matches[0] if len(matches) == 1 else None
 
 
-def _is_called(gpu: Gpu, prefix: str) -> bool:
+def _matches_uuid(gpu: Gpu, prefix: str) -> bool:
     """Return whether a UUID starts with a prefix, or equals it without `GPU-` or `MIG-` as in torch."""
     return gpu.uuid.startswith(prefix) or gpu.uuid.partition("-")[2] == prefix

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hookbus_system_monitor.growth import Growth
+from hookbus_system_monitor.growth import LeakDetector
 from hookbus_system_monitor.readings import GB
 
-__all__ = ["Watch"]
+__all__ = ["ThresholdWatch"]
 
 
-class Watch:
+class ThresholdWatch:
     """Warn each time a memory size rises above a limit, and once about steady growth.
 
     Args:
@@ -22,11 +22,11 @@ class Watch:
     """
 
     def __init__(self, label: str, limit: float | None) -> None:
-        self._what, self._limit = label, limit
-        self._was_above = False
-        self._growth = Growth()
+        self._label, self._limit = label, limit
+        self._is_above_limit = False
+        self._growth = LeakDetector()
 
-    def see(self, iteration: int, size: int) -> Iterator[str]:
+    def update(self, iteration: int, size: int) -> Iterator[str]:
         """Add a size and yield the warnings.
 
         Args:
@@ -34,12 +34,12 @@ class Watch:
             size: Size in bytes.
         """
         is_above = self._limit is not None and size > self._limit * GB
-        if is_above and not self._was_above:
-            yield f"{self._what} is {size / GB:.2f} GB, which exceeds the `warn_threshold` of {self._limit:g} GB."
-        self._was_above = is_above
+        if is_above and not self._is_above_limit:
+            yield f"{self._label} is {size / GB:.2f} GB, which exceeds the `warn_threshold` of {self._limit:g} GB."
+        self._is_above_limit = is_above
         rate = self._growth.add(iteration, size)
         if rate is not None:
             yield (
-                f"{self._what} grows steadily, by {1000 * rate / GB:.3g} GB per 1000 iterations, and is now "
+                f"{self._label} grows steadily, by {1000 * rate / GB:.3g} GB per 1000 iterations, and is now "
                 f"{size / GB:.2f} GB, which indicates a memory leak. Detach stored losses and limit the size of caches."
             )

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hookbus_system_monitor.allocator import Allocation, allocation, allocation_of
+from hookbus_system_monitor.allocator import Allocation, get_allocation, parse_allocation
 
 
 class TestStatistics:
@@ -12,21 +12,21 @@ class TestStatistics:
             "reserved_bytes.all.current": 800,
             "inactive_split_bytes.all.current": 200,
         }
-        assert allocation_of(stats) == Allocation(current=300, peak=700, reserved=800, fragmentation=25.0)
+        assert parse_allocation(stats) == Allocation(current=300, peak=700, reserved=800, fragmentation=25.0)
 
     def test_allocation_of_an_unused_device_is_none(self):
-        assert allocation_of({}) is None
+        assert parse_allocation({}) is None
 
     def test_device_without_reserved_memory_has_no_fragmentation(self):
-        assert allocation_of({"reserved_bytes.all.current": 0}) == Allocation(0, 0, 0, 0.0)
+        assert parse_allocation({"reserved_bytes.all.current": 0}) == Allocation(0, 0, 0, 0.0)
 
 
 @pytest.mark.gpu
 def test_allocation_includes_a_tensor_on_the_gpu():
     first = torch.zeros(2**20, dtype=torch.uint8, device="cuda")
-    before = allocation()
+    before = get_allocation()
     second = torch.zeros(2**25, dtype=torch.uint8, device="cuda")
-    after = allocation()
+    after = get_allocation()
 
     assert after.current - before.current == 2**25
     assert after.peak >= after.current
@@ -40,4 +40,4 @@ def test_allocation_is_none_without_allocator_statistics(monkeypatch):
 
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.memory_stats", fail)
-    assert allocation() is None
+    assert get_allocation() is None

@@ -62,7 +62,12 @@ class TestMemory:
     def test_all_values_are_none_without_cgroups(self, tmp_path):
         cgroup = Cgroup(tmp_path / "missing", tmp_path / "also missing")
 
-        assert (cgroup.memory(), cgroup.swap(), cgroup.cpus(), cgroup.cpu_seconds()) == (None, None, None, None)
+        assert (cgroup.get_memory(), cgroup.get_swap(), cgroup.get_cpus(), cgroup.get_cpu_seconds()) == (
+            None,
+            None,
+            None,
+            None,
+        )
 
     def test_memory_without_a_usage_is_none(self, tmp_path):
         assert build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000}).memory() is None
@@ -137,7 +142,7 @@ class TestCpu:
 
 def test_cgroup_of_this_process_is_readable():
     cgroup = Cgroup()
-    used = cgroup.cpu_seconds()
+    used = cgroup.get_cpu_seconds()
 
     assert used is None or used > 0
-    assert cgroup.memory() is None or cgroup.memory().limit > 0
+    assert cgroup.get_memory() is None or cgroup.get_memory().limit > 0

@@ -2,7 +2,7 @@ import pynvml
 import pytest
 import torch
 
-from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, cuda_uuids
+from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, get_cuda_uuids
 from hookbus_system_monitor.nvml import NvmlProvider
 from hookbus_system_monitor.readings import Reader
 
@@ -26,7 +26,7 @@ def test_accelerator_provider_reads_the_memory_of_each_device():
 
 def test_cuda_uuids_are_none_before_cuda_is_initialized():
     if not torch.cuda.is_initialized():
-        assert cuda_uuids() is None
+        assert get_cuda_uuids() is None
 
 
 @pytest.mark.gpu
@@ -34,7 +34,7 @@ class TestGpu:
     def test_gpu_0_is_the_current_device_of_torch(self):
         torch.zeros(1, device="cuda")
         lines = []
-        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), info=lines.append, warn=lines.append)
+        provider = NvmlProvider(get_cuda_uuids(), reader=Reader(lines.append), info=lines.append, warn=lines.append)
         before = provider.read()
         tensor = torch.zeros(GB, dtype=torch.uint8, device="cuda")
         after = provider.read()
@@ -49,14 +49,14 @@ class TestGpu:
     def test_values_agree_with_the_driver(self):
         torch.zeros(1, device="cuda")
         lines = []
-        provider = NvmlProvider(cuda_uuids(), reader=Reader(lines.append), info=lines.append, warn=lines.append)
+        provider = NvmlProvider(get_cuda_uuids(), reader=Reader(lines.append), info=lines.append, warn=lines.append)
         provider.read()
         for _ in range(20):
             torch.randn(4096, 4096, device="cuda") @ torch.randn(4096, 4096, device="cuda")
         torch.cuda.synchronize()
         values = provider.read()
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda_uuids()[0]}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{get_cuda_uuids()[0]}")
         celsius = pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
         limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
         fastest = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)

@@ -2,8 +2,8 @@ import psutil
 import pytest
 
 from hookbus_system_monitor.cgroup import Cgroup, Usage
-from hookbus_system_monitor.host import cpu_probes, disk_probes, memory_probes, network_probes
-from hookbus_system_monitor.memory import process_memory
+from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
+from hookbus_system_monitor.memory import get_process_memory
 
 MB, GB = 2**20, 2**30
 
@@ -45,14 +45,14 @@ def host(monkeypatch):
 
 class TestCpu:
     def test_first_reading_has_no_utilization(self, host):
-        probes = cpu_probes(Unlimited())
+        probes = build_cpu_probes(Unlimited())
 
         assert read_values(probes) == {"cpu_percent": None, "process_cpu_percent": None}
         assert [read_values(probes)["cpu_percent"] for _ in range(2)] == [37.0, 41.0]
 
     def test_utilization_in_a_container_is_relative_to_its_limit(self, host, clock):
         cgroup = TwoCpus()
-        probes = cpu_probes(cgroup, clock)
+        probes = build_cpu_probes(cgroup, clock)
         read_values(probes)
         cgroup.used, clock.now = 13.0, clock.now + 2
 
@@ -61,13 +61,13 @@ class TestCpu:
     def test_utilization_without_a_lower_limit_is_that_of_the_host(self, host, clock):
         cgroup = TwoCpus()
         host.setattr(psutil, "cpu_count", lambda: 2)
-        probes = cpu_probes(cgroup, clock)
+        probes = build_cpu_probes(cgroup, clock)
         read_values(probes)
 
         assert read_values(probes)["cpu_percent"] == 37.0
 
     def test_utilization_of_a_busy_process_is_positive(self):
-        probes = cpu_probes(Cgroup())
+        probes = build_cpu_probes(Cgroup())
         read_values(probes)
         sum(range(3_000_000))
 
@@ -82,28 +82,28 @@ class TestCpu:
             entries.append(reading)
         host.setattr(psutil, "sensors_temperatures", lambda: {"coretemp": entries, "nvme": [entries[1]]})
 
-        assert read_values(cpu_probes(Unlimited()))["cpu_celsius"] == 71.0
+        assert read_values(build_cpu_probes(Unlimited()))["cpu_celsius"] == 71.0
 
     def test_temperature_is_omitted_without_a_sensor(self, host):
         host.setattr(psutil, "sensors_temperatures", lambda: {"nvme": []})
 
-        assert "cpu_celsius" not in read_values(cpu_probes(Unlimited()))
+        assert "cpu_celsius" not in read_values(build_cpu_probes(Unlimited()))
 
     def test_temperature_is_omitted_if_psutil_does_not_support_it(self, host):
         host.delattr(psutil, "sensors_temperatures")
 
-        assert "cpu_celsius" not in read_values(cpu_probes(Unlimited()))
+        assert "cpu_celsius" not in read_values(build_cpu_probes(Unlimited()))
 
 
 class TestMemory:
     def test_memory_includes_system_swap_and_process(self, monkeypatch):
         memory = psutil.virtual_memory()._replace(total=8 * GB, available=6 * GB, used=2 * GB, percent=25.0)
-        swap = psutil.swap_memory()._replace(total=4 * GB, free=3 * GB, used=GB, percent=25.0)
+        swap = psutil.get_swap_memory()._replace(total=4 * GB, free=3 * GB, used=GB, percent=25.0)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
         monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
-        memory = read_values(memory_probes(Unlimited()))
+        memory = read_values(build_memory_probes(Unlimited()))
 
-        assert memory.pop("process_memory_gb") == pytest.approx(process_memory() / GB, rel=0.1)
+        assert memory.pop("process_memory_gb") == pytest.approx(get_process_memory() / GB, rel=0.1)
         assert memory == {"memory_used_gb": 2, "memory_percent": 25.0, "swap_used_gb": 1, "swap_percent": 25.0}
 
     def test_memory_of_a_container_is_relative_to_its_limit(self):
@@ -111,7 +111,7 @@ class TestMemory:
             def memory(self):
                 return Usage(2 * MB, MB)
 
-        memory = read_values(memory_probes(Small()))
+        memory = read_values(build_memory_probes(Small()))
 
         assert (memory["memory_used_gb"], memory["memory_percent"]) == (1 / 1024, 50)
 
@@ -129,10 +129,10 @@ class TestTraffic:
         [
             (
                 "disk_io_counters",
-                lambda clock: disk_probes("/", clock)[:1],
+                lambda clock: build_disk_probes("/", clock)[:1],
                 ("disk_read_mb_per_s", "disk_write_mb_per_s"),
             ),
-            ("net_io_counters", network_probes, ("net_received_mb_per_s", "net_sent_mb_per_s")),
+            ("net_io_counters", build_network_probes, ("net_received_mb_per_s", "net_sent_mb_per_s")),
         ],
     )
     def test_traffic_is_the_number_of_bytes_per_second(self, monkeypatch, clock, function, build_probes, names):
@@ -151,8 +151,8 @@ class TestTraffic:
         monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
 
         with pytest.raises(OSError, match="no disk counters"):
-            disk_probes("/")[0].read()
+            build_disk_probes("/")[0].read()
 
 
 def test_disk_usage_is_that_of_the_path(tmp_path):
-    assert read_values(disk_probes(tmp_path)[1:]) == {"disk_percent": psutil.disk_usage(str(tmp_path)).percent}
+    assert read_values(build_disk_probes(tmp_path)[1:]) == {"disk_percent": psutil.disk_usage(str(tmp_path)).percent}

@@ -57,7 +57,7 @@ class ProviderMonitor(SystemMonitorHook):
         super().__init__({**disabled, "interval": 0.01, **settings})
         self.provider = provider
 
-    def providers(self):
+    def build_providers(self):
         return [self.provider]
 
 
@@ -226,7 +226,7 @@ class TestThread:
 class TestProviders:
     def test_failing_provider_is_reported_once_and_others_are_read(self, caplog):
         class TwoProviders(SystemMonitorHook):
-            def providers(self):
+            def build_providers(self):
                 return [broken, working]
 
         broken, working, writer = CountingProvider(OSError("broken")), CountingProvider(), Writer()
@@ -255,7 +255,7 @@ class TestProviders:
     def test_providers_depend_on_the_tracked_metrics(self, use, memory, kinds):
         hook = SystemMonitorHook(track_gpu=use, track_gpu_memory=memory)
 
-        assert [type(provider) for provider in hook.providers()] == kinds
+        assert [type(provider) for provider in hook.build_providers()] == kinds
 
 
 class TestPlots:

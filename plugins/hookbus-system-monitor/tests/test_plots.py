@@ -3,7 +3,7 @@ import sys
 
 from PIL import Image
 
-from hookbus_system_monitor.plots import panels_of, save_plots, why_no_plots
+from hookbus_system_monitor.plots import group_by_unit, save_plots, plot_error
 
 VALUES = {
     "system/cpu_percent": [None, 40, 50],
@@ -15,7 +15,7 @@ VALUES = {
 
 class TestPanels:
     def test_each_unit_has_a_panel(self):
-        assert panels_of(list(VALUES)) == {
+        assert group_by_unit(list(VALUES)) == {
             "%": ["system/cpu_percent", "system/gpu0/percent"],
             "MB/s": ["system/net_sent_mb_per_s"],
             "W": ["system/gpu0/watts"],
@@ -24,7 +24,7 @@ class TestPanels:
     def test_panels_contain_all_names(self):
         names = ["cpu_percent", "memory_used_gb", "net_sent_mb_per_s", "celsius", "watts", "sm_mhz", "joules"]
 
-        assert sorted(name for members in panels_of(names).values() for name in members) == sorted(names)
+        assert sorted(name for members in group_by_unit(names).values() for name in members) == sorted(names)
 
 
 class TestFigure:
@@ -51,16 +51,16 @@ class TestFigure:
 
 class TestProblems:
     def test_there_is_no_problem_with_a_directory_and_matplotlib(self, tmp_path):
-        assert why_no_plots(tmp_path) is None
+        assert plot_error(tmp_path) is None
 
     def test_missing_matplotlib_is_a_problem(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-        assert why_no_plots(tmp_path) == (
+        assert plot_error(tmp_path) == (
             "`show_plots` requires matplotlib; no plots are saved. Run: pip install 'hookbus-system-monitor[plots]'"
         )
 
     def test_missing_directory_is_a_problem(self):
-        assert why_no_plots(None) == (
+        assert plot_error(None) == (
             "`show_plots` requires a work directory; no plots are saved. Set `work_dir` of the run."
         )

@@ -68,9 +68,9 @@ class TestTotal:
     def test_total_is_the_increase_since_the_first_reading(self):
         total = Total()
 
-        assert [total.since_start(count) for count in (50, 50, 70)] == [0, 0, 20]
+        assert [total.update(count) for count in (50, 50, 70)] == [0, 0, 20]
 
     def test_total_continues_after_a_counter_reset(self):
         total = Total()
 
-        assert [total.since_start(count) for count in (50, 70, 5, 8)] == [0, 20, 25, 28]
+        assert [total.update(count) for count in (50, 70, 5, 8)] == [0, 20, 25, 28]

@@ -3,12 +3,12 @@
 import pytest
 
 from hookbus import every, hookimpl
-from hookbus_system_monitor.records import RecordingHook
+from hookbus_system_monitor.records import MonitorHook
 
 from .toys import Writer, accumulate
 
 
-class ScriptedHook(RecordingHook):
+class ScriptedHook(MonitorHook):
     """Log the next of the given values, and the next one after training."""
 
     priority = 0
@@ -17,7 +17,7 @@ class ScriptedHook(RecordingHook):
         super().__init__()
         self.remaining = list(values)
 
-    def values(self, run):
+    def collect_values(self, run):
         return self.remaining.pop(0)
 
     def after_train(self, run):
@@ -57,7 +57,7 @@ def test_empty_values_are_not_logged_and_requested_again():
 
 
 def test_hook_without_values_raises_not_implemented_error():
-    class Empty(RecordingHook):
+    class Empty(MonitorHook):
         pass
 
     with pytest.raises(NotImplementedError, match="Empty: `values` is not implemented"):

@@ -54,21 +54,21 @@ class TestHistory:
         samples.add(2, {"a": None, "b": 5})
         samples.add(4, {"a": 3, "b": 6})
 
-        assert samples.course() == ([0, 2, 4], {"a": [1, None, 3], "b": [None, 5, 6]})
+        assert samples.history() == ([0, 2, 4], {"a": [1, None, 3], "b": [None, 5, 6]})
 
     def test_history_is_not_affected_by_take(self):
         samples = Samples()
         samples.add(0, {"a": 1})
         samples.take()
 
-        assert samples.course() == ([0], {"a": [1]})
+        assert samples.history() == ([0], {"a": [1]})
 
     def test_full_history_is_thinned_to_every_second_point(self):
         samples = Samples(size=4)
         histories = []
         for second in range(18):
             samples.add(second, {"a": second})
-            histories.append(samples.course()[0])
+            histories.append(samples.history()[0])
 
         assert histories[3:6] == [[0, 1, 2, 3], [0, 2, 4], [0, 2, 4]]
         assert histories[8] == [0, 4, 8]
@@ -79,7 +79,7 @@ class TestHistory:
         samples = Samples(size=size)
         for second in range(count):
             samples.add(second, {"a": second})
-        seconds, values = samples.course()
+        seconds, values = samples.history()
 
         assert len(seconds) <= size
         assert values["a"] == seconds

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_system_monitor.visible import Gpu, entries_of, pick, visible_entries
+from hookbus_system_monitor.visible import Gpu, get_process_devices, select_gpus, parse_visible_devices
 
 FULL = Gpu("GPU-11-22", "full")
 OTHER = Gpu("GPU-11-33", "other")
@@ -38,14 +38,14 @@ class TestVariable:
         ],
     )
     def test_entries_are_parsed_as_by_cuda(self, text, entries):
-        assert visible_entries(text) == entries
+        assert parse_visible_devices(text) == entries
 
     @given(st.lists(st.sampled_from([*"0123", "-1", "+1", " 1", "1a", "0x1", "", "GPU-a", " GPU-a", "MIG-a", "x"])))
     def test_entries_are_parsed_as_by_torch(self, words):
         text = ",".join(words)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CUDA_VISIBLE_DEVICES", text)
-            assert visible_entries(text) == torch.cuda._parse_visible_devices()
+            assert parse_visible_devices(text) == torch.cuda._parse_visible_devices()
 
 
 class TestDevices:
@@ -61,11 +61,11 @@ class TestDevices:
         ],
     )
     def test_entries_are_the_uuids_of_torch_if_known(self, text, uuids, entries):
-        assert entries_of(text, uuids) == entries
+        assert get_process_devices(text, uuids) == entries
 
 
 def get_handles(entries, gpus=GPUS):
-    return {index: gpu.handle for index, gpu in pick(entries, gpus).items()}
+    return {index: gpu.handle for index, gpu in select_gpus(entries, gpus).items()}
 
 
 class TestPick:

@@ -1,16 +1,16 @@
-from hookbus_system_monitor.watch import Watch
+from hookbus_system_monitor.watch import ThresholdWatch
 
 GB = 2**30
 
 
 def collect_warnings(watch, sizes):
     """Return the warnings at each size."""
-    return [list(watch.see(50 * i, round(size * GB))) for i, size in enumerate(sizes, 1)]
+    return [list(watch.update(50 * i, round(size * GB))) for i, size in enumerate(sizes, 1)]
 
 
 class TestThreshold:
     def test_size_above_the_limit_is_one_warning_until_it_falls(self):
-        warnings = collect_warnings(Watch("GPU memory", 3), [2.5, 3.5, 4, 3, 3.25])
+        warnings = collect_warnings(ThresholdWatch("GPU memory", 3), [2.5, 3.5, 4, 3, 3.25])
 
         assert warnings == [
             [],
@@ -21,12 +21,12 @@ class TestThreshold:
         ]
 
     def test_size_without_a_limit_causes_no_warning(self):
-        assert collect_warnings(Watch("GPU memory", None), [2, 3, 1000]) == [[], [], []]
+        assert collect_warnings(ThresholdWatch("GPU memory", None), [2, 3, 1000]) == [[], [], []]
 
 
 class TestGrowth:
     def test_steady_growth_is_one_warning_with_its_rate(self):
-        warnings = collect_warnings(Watch("GPU memory", None), [4 + 0.1 * i for i in range(40)])
+        warnings = collect_warnings(ThresholdWatch("GPU memory", None), [4 + 0.1 * i for i in range(40)])
 
         assert [len(messages) for messages in warnings] == [0] * 19 + [1] + [0] * 20
         assert warnings[19][0].startswith(

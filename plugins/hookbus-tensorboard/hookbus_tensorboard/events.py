@@ -15,12 +15,12 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hookbus.records.appended_file import AppendedFile
+from hookbus.records.appended_file import AppendOnlyFile
 
-__all__ = ["EventFile", "places"]
+__all__ = ["EventFile", "list_records"]
 
 PREFIX = "events.out.tfevents."
-_numbers = count()
+_file_counter = count()
 
 
 class EventFile:
@@ -36,9 +36,9 @@ class EventFile:
     def __init__(self, directory: Path) -> None:
         # TensorBoard reads the files of a directory in the order of their names, so the name of this file has to sort
         # after the existing ones, also within one second or if the clock was set back.
-        second = max(int(time.time()), _newest(directory) + 1)
-        name = f"{PREFIX}{second:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
-        self._directory, self._file = directory, AppendedFile(directory / name)
+        second = max(int(time.time()), _get_newest_second(directory) + 1)
+        name = f"{PREFIX}{second:010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_counter)}"
+        self._directory, self._file = directory, AppendOnlyFile(directory / name)
         self.add_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def get_logdir(self) -> str:
@@ -49,7 +49,7 @@ class EventFile:
         """Add an event, which the next `flush` writes."""
         buffer = io.BytesIO()
         RecordWriter(buffer).write(event.SerializeToString())
-        self._file.put(buffer.getvalue())
+        self._file.append(buffer.getvalue())
 
     def flush(self) -> None:
         """Write all pending events.
@@ -59,16 +59,16 @@ class EventFile:
         """
         self._file.flush()
 
-    def forget(self) -> None:
+    def discard_pending(self) -> None:
         """Discard the pending events."""
-        self._file.forget()
+        self._file.discard_pending()
 
     def close(self) -> None:
         """Write the pending events and close the file. May be called twice."""
         self._file.close()
 
 
-def places(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, int]]:
+def list_records(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, int]]:
     """Yield the (type, tag, step) of the values in the event files of a directory, from step `since` to `step`.
 
     The type is the name of the TensorBoard plugin, or the field of the value if no plugin is named: simple_value,
@@ -79,23 +79,25 @@ def places(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, i
         since: First step.
         step: Last step.
     """
-    events = (event for path in _event_files(directory) for event in _events(path) if since <= event.step <= step)
+    events = (
+        event for path in _find_event_files(directory) for event in _read_events(path) if since <= event.step <= step
+    )
     for event in events:
         for value in event.summary.value:
             yield value.metadata.plugin_data.plugin_name or value.WhichOneof("value"), value.tag, event.step
 
 
-def _event_files(directory: Path) -> list[Path]:
+def _find_event_files(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"{PREFIX}*"))
 
 
-def _newest(directory: Path) -> int:
+def _get_newest_second(directory: Path) -> int:
     """Return the time in the name of the last event file, in seconds since 1970; -1 if there is no file."""
-    seconds = (path.name.removeprefix(PREFIX).partition(".")[0] for path in _event_files(directory))
+    seconds = (path.name.removeprefix(PREFIX).partition(".")[0] for path in _find_event_files(directory))
     return max((int(second) for second in seconds if second.isdecimal()), default=-1)
 
 
-def _events(path: Path) -> Iterator[Any]:
+def _read_events(path: Path) -> Iterator[Any]:
     """Yield the complete events of a file in TFRecord format: length (8 bytes), checksum (4), data, checksum (4)."""
     with open(path, "rb") as file:
         while len(head := file.read(12)) == 12:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["graph_of"]
+__all__ = ["trace_graph"]
 
 
-def graph_of(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def trace_graph(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Trace a model.
 
     Args:

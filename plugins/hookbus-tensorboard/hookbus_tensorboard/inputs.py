@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["arguments_of", "pictures_in", "thinned"]
+__all__ = ["get_model_arguments", "find_images", "subsample"]
 
-MOST_VALUES = 1 << 16
+MAX_VALUES = 1 << 16
 """Maximum number of values in a histogram."""
 
 CHANNELS = (1, 3, 4)
 """Numbers of channels of an image: grayscale, RGB, RGBA."""
 
 
-def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def get_model_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Derive the arguments of the model from a batch.
 
     Args:
@@ -33,7 +33,7 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (batch,), {}
 
 
-def pictures_in(batch: Any, count: int) -> list[Tensor]:
+def find_images(batch: Any, count: int) -> list[Tensor]:
     """Return the first images of a batch, rescaled to [0, 1] if their values lie outside.
 
     Does not synchronize the device.
@@ -46,21 +46,21 @@ def pictures_in(batch: Any, count: int) -> list[Tensor]:
         Images of shape (C, H, W) or (H, W, C); empty if no tensor has such a shape.
     """
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else [batch]
-    images = next((part for part in parts if _holds_pictures(part)), None)
-    return [] if images is None else list(_spread(images.detach()[:count]))
+    images = next((part for part in parts if _is_image_batch(part)), None)
+    return [] if images is None else list(_rescale(images.detach()[:count]))
 
 
-def thinned(tensor: Tensor) -> Tensor:
+def subsample(tensor: Tensor) -> Tensor:
     """Return at most 65,536 evenly spaced values of a tensor, as a flat tensor for a histogram."""
     flat = tensor.detach().reshape(-1)
-    return flat[:: 1 + (flat.numel() - 1) // MOST_VALUES] if flat.numel() else flat
+    return flat[:: 1 + (flat.numel() - 1) // MAX_VALUES] if flat.numel() else flat
 
 
-def _holds_pictures(value: Any) -> bool:
+def _is_image_batch(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 4 and (value.shape[1] in CHANNELS or value.shape[3] in CHANNELS)
 
 
-def _spread(images: Tensor) -> Tensor:
+def _rescale(images: Tensor) -> Tensor:
     """Rescale float images to [0, 1]; values that already lie in [0, 1] are unchanged."""
     if not images.is_floating_point():
         return images

@@ -8,28 +8,28 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["config_text", "model_text"]
+__all__ = ["format_config", "format_model"]
 
 
-def model_text(model: nn.Module) -> str:
+def format_model(model: nn.Module) -> str:
     """Return a Markdown table of the parameter counts of a model and its child modules, followed by its structure."""
-    rows = [("", type(model).__name__, *_counts(model))]
-    rows += [(name, type(child).__name__, *_counts(child)) for name, child in model.named_children()]
+    rows = [("", type(model).__name__, *_count_parameters(model))]
+    rows += [(name, type(child).__name__, *_count_parameters(child)) for name, child in model.named_children()]
     lines = ["| module | type | parameters | trainable |", "|---|---|---:|---:|"]
     lines += [f"| {name} | {kind} | {count:,} | {trainable:,} |" for name, kind, count, trainable in rows]
-    return "\n".join([*lines, "", *_as_code(str(model))])
+    return "\n".join([*lines, "", *_format_code(str(model))])
 
 
-def config_text(config: Mapping[str, Any]) -> str:
+def format_config(config: Mapping[str, Any]) -> str:
     """Return a nested configuration as JSON in a Markdown code block."""
-    return "\n".join(_as_code(json.dumps(config, indent=2, ensure_ascii=False, default=str)))
+    return "\n".join(_format_code(json.dumps(config, indent=2, ensure_ascii=False, default=str)))
 
 
-def _counts(module: nn.Module) -> tuple[int, int]:
+def _count_parameters(module: nn.Module) -> tuple[int, int]:
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, trainable in sizes if trainable)
 
 
-def _as_code(text: str) -> list[str]:
+def _format_code(text: str) -> list[str]:
     # Indented, not fenced: the text itself can contain backticks.
     return [f"    {line}" for line in text.splitlines()]

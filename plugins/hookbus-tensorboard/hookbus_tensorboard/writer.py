@@ -10,18 +10,18 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import FileWriter, SummaryWriter, summary
 
 from hookbus import Writer
-from hookbus.records.copies import finite_values
-from hookbus.records.secrets import flattened
-from hookbus.writers import Place
-from hookbus_tensorboard.events import EventFile, places
+from hookbus.records.copies import to_finite_array
+from hookbus.records.secrets import flatten
+from hookbus.writers import RecordKey
+from hookbus_tensorboard.events import EventFile, list_records
 
 __all__ = ["TensorBoardWriter"]
 
-KINDS = {"simple_value": "scalar", "image": "image", "histo": "histogram", "text": "text"}
+RECORD_TYPES = {"simple_value": "scalar", "image": "image", "histo": "histogram", "text": "text"}
 """Types of values in event files, and the corresponding record types of hookbus."""
 
 
-class Events(FileWriter):
+class SyncFileWriter(FileWriter):
     """`FileWriter` on an `EventFile`.
 
     Args:
@@ -33,7 +33,7 @@ class Events(FileWriter):
         self.event_writer = EventFile(directory)
 
 
-class Board(SummaryWriter):
+class SyncSummaryWriter(SummaryWriter):
     """`SummaryWriter` on `Events`.
 
     Args:
@@ -45,7 +45,7 @@ class Board(SummaryWriter):
 
     def _get_file_writer(self) -> Any:
         if self.file_writer is None:
-            self.file_writer = Events(Path(self.log_dir))
+            self.file_writer = SyncFileWriter(Path(self.log_dir))
             self.all_writers = {self.log_dir: self.file_writer}
         return self.file_writer
 
@@ -62,16 +62,16 @@ class TensorBoardWriter(Writer):
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._board: Any = Board(str(directory))
-        self._events: Any = self._board.file_writer
+        self._summary_writer: Any = SyncSummaryWriter(str(directory))
+        self._file_writer: Any = self._summary_writer.file_writer
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
         """Write a scalar in single precision, including NaN and infinities."""
-        self._board.add_scalar(name, value, step, self.time)
+        self._summary_writer.add_scalar(name, value, step, self.time)
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
         """Write a uint8 image of shape (H, W, C); a caption becomes the text `name/caption`."""
-        self._board.add_image(name, image.numpy(), step, self.time, dataformats="HWC")
+        self._summary_writer.add_image(name, image.numpy(), step, self.time, dataformats="HWC")
         if caption:
             self.write_text(f"{name}/caption", caption, step)
 
@@ -81,18 +81,18 @@ class TensorBoardWriter(Writer):
         Raises:
             ValueError: If no value is finite.
         """
-        self._board.add_histogram(name, finite_values(name, values), step, walltime=self.time)
+        self._summary_writer.add_histogram(name, to_finite_array(name, values), step, walltime=self.time)
 
     def write_text(self, name: str, text: str, step: int) -> None:
         """Write a text, which TensorBoard renders as Markdown."""
-        self._board.add_text(name, text, step, self.time)
+        self._summary_writer.add_text(name, text, step, self.time)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Do nothing: the hook logs the configuration as text and as hparams."""
 
     def write_graph(self, graph: Any) -> None:
-        """Write the graph of a model, as returned by `graph_of`."""
-        self._events.add_graph(graph, self.time)
+        """Write the graph of a model, as returned by `trace_graph`."""
+        self._file_writer.add_graph(graph, self.time)
 
     def write_hparams(self, config: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
         """Write the configuration as hyperparameters, with the final results.
@@ -102,38 +102,40 @@ class TensorBoardWriter(Writer):
             metrics: Final results by name, which are also scalars of this run.
             step: Number of optimizer steps.
         """
-        plain = {key: _hparam(value) for key, value in flattened(config).items() if value is not None}
+        plain = {key: _to_hparam(value) for key, value in flatten(config).items() if value is not None}
         # Not `SummaryWriter.add_hparams`, which writes a second event file in a subdirectory (torch 2.13).
         for proto in summary.hparams(plain, dict(metrics)):
-            self._events.add_summary(proto, step, self.time)
+            self._file_writer.add_summary(proto, step, self.time)
 
-    def resume(self, since: int, step: int) -> frozenset[Place]:
+    def resume(self, since: int, step: int) -> frozenset[RecordKey]:
         """Mark the values after `step` as purged, and return the records from step `since` to `step`."""
-        values = list(places(self._directory, since, step))
+        values = list(list_records(self._directory, since, step))
         # TensorBoard ignores all earlier events from the step of a START event on; existing files are not modified.
         start = Event(session_log=SessionLog(status=SessionLog.START))
-        self._events.add_event(start, step + 1)
-        self._events.flush()
-        return frozenset((KINDS.get(kind, kind), _name(kind, tag), at_step) for kind, tag, at_step in values)
+        self._file_writer.add_event(start, step + 1)
+        self._file_writer.flush()
+        return frozenset(
+            (RECORD_TYPES.get(kind, kind), _get_record_name(kind, tag), at_step) for kind, tag, at_step in values
+        )
 
     def flush(self) -> None:
         """Write all pending events to the file."""
-        self._events.flush()
+        self._file_writer.flush()
 
     def abandon(self) -> None:
         """Discard the pending events and close the file."""
-        self._events.event_writer.forget()
+        self._file_writer.event_writer.discard_pending()
         self.close()
 
     def close(self) -> None:
         """Write the pending events and close the file. May be called twice."""
-        self._events.close()
+        self._file_writer.close()
 
 
-def _name(kind: str, tag: str) -> str:
+def _get_record_name(kind: str, tag: str) -> str:
     """Return the name of a record: `SummaryWriter.add_text` appends a suffix to the tag."""
     return tag.removesuffix("/text_summary") if kind == "text" else tag
 
 
-def _hparam(value: Any) -> Any:
+def _to_hparam(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else str(value)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_tensorboard.graph import graph_of
+from hookbus_tensorboard.graph import trace_graph
 
 
 class TwoInputs(nn.Module):
@@ -20,17 +20,17 @@ def get_operations(graph):
 
 def test_model_is_traced_with_positional_arguments():
     with torch.no_grad():
-        graph = graph_of(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (torch.ones(1, 3),), {})
+        graph = trace_graph(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (torch.ones(1, 3),), {})
     assert "aten::linear" in get_operations(graph)
     assert "aten::relu" in get_operations(graph)
 
 
 def test_model_is_traced_with_keyword_arguments():
     with torch.no_grad():
-        graph = graph_of(TwoInputs(), (), {"left": torch.ones(1, 3), "right": torch.ones(1, 3)})
+        graph = trace_graph(TwoInputs(), (), {"left": torch.ones(1, 3), "right": torch.ones(1, 3)})
     assert "aten::add" in get_operations(graph)
 
 
 def test_tracing_with_an_invalid_argument_raises():
     with torch.no_grad(), pytest.raises(RuntimeError):
-        graph_of(nn.Linear(3, 2), (torch.ones(1, 4),), {})
+        trace_graph(nn.Linear(3, 2), (torch.ones(1, 4),), {})

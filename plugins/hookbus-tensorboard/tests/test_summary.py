@@ -1,12 +1,12 @@
 from torch import nn
 
-from hookbus_tensorboard.summary import config_text, model_text
+from hookbus_tensorboard.summary import format_config, format_model
 
 
 def test_model_summary_is_a_table_of_child_modules_and_the_structure():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     model[0].bias.requires_grad_(False)
-    assert model_text(model).splitlines() == [
+    assert format_model(model).splitlines() == [
         "| module | type | parameters | trainable |",
         "|---|---|---:|---:|",
         "|  | Sequential | 26 | 22 |",  # 3 * 4 + 4 and 4 * 2 + 2
@@ -19,11 +19,11 @@ def test_model_summary_is_a_table_of_child_modules_and_the_structure():
 
 
 def test_counts_have_thousands_separators():
-    assert "| Linear | 1,100 | 1,100 |" in model_text(nn.Linear(10, 100)).splitlines()[2]
+    assert "| Linear | 1,100 | 1,100 |" in format_model(nn.Linear(10, 100)).splitlines()[2]
 
 
 def test_configuration_is_an_indented_code_block():
-    assert config_text({"lr": 0.5, "größe": {"a": [1]}}).splitlines() == [
+    assert format_config({"lr": 0.5, "größe": {"a": [1]}}).splitlines() == [
         "    {",
         '      "lr": 0.5,',
         '      "größe": {',

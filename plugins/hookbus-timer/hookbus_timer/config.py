@@ -12,7 +12,7 @@ __all__ = ["IterTimerConfig", "TimeTrackingConfig"]
 class IterTimerConfig(HookConfig):
     """Configuration of `IterTimerHook`."""
 
-    no_frequency = "the timer has to receive every iteration. Set `interval` instead."
+    frequency_error = "the timer has to receive every iteration. Set `interval` instead."
 
     interval: int = Field(
         default=50, gt=0, description="Log every N iterations; means are taken over the last N iterations."

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["EpochTimes"]
+__all__ = ["EpochTimer"]
 
 
-class EpochTimes:
+class EpochTimer:
     """Timer of complete epochs, in intervals from the end of one epoch to the end of a later one.
 
     Only the time between `start` and `stop` is counted, so the time between two processes is excluded; `start`
@@ -26,10 +26,12 @@ class EpochTimes:
     def __init__(self) -> None:
         self.epochs = self.iterations = 0
         self.seconds = 0.0
-        self._begin: tuple[int, int] | None = None  # epochs and iterations completed at the start of the interval
-        self._is_whole = True
-        self._spent = 0.0
-        self._since: float | None = None
+        self._interval_start: tuple[int, int] | None = (
+            None  # epochs and iterations completed at the start of the interval
+        )
+        self._starts_at_boundary = True
+        self._accumulated = 0.0
+        self._started_at: float | None = None
 
     @property
     def mean(self) -> float | None:
@@ -46,17 +48,17 @@ class EpochTimes:
             at_boundary: Whether an epoch starts now; an epoch whose start was not timed is excluded.
         """
         # After `load_state_dict` the interval began in the process that saved the state, and only its clock restarts.
-        if self._begin is None:
-            self._begin, self._is_whole = (epochs, iterations), at_boundary
-        self._since = now
+        if self._interval_start is None:
+            self._interval_start, self._starts_at_boundary = (epochs, iterations), at_boundary
+        self._started_at = now
 
     def skip(self, now: float) -> None:
         """Exclude the time since `start`."""
-        self._since = now
+        self._started_at = now
 
     def stop(self, now: float) -> None:
         """Stop timing. May be called twice."""
-        self._spent, self._since = self._elapsed(now), None
+        self._accumulated, self._started_at = self._get_elapsed(now), None
 
     def end_epoch(self, now: float, epochs: int, iterations: int) -> float | None:
         """End the interval at the end of an epoch, and start the next interval.
@@ -69,10 +71,18 @@ class EpochTimes:
         Returns:
             Mean duration of the epochs of the interval, in seconds; None if no epoch was timed completely.
         """
-        (epochs_before, iterations_before), elapsed = self._begin or (epochs, iterations), self._elapsed(now)
+        (epochs_before, iterations_before), elapsed = (
+            self._interval_start or (epochs, iterations),
+            self._get_elapsed(now),
+        )
         # If the start of the first epoch was not timed, its share of the elapsed time is unknown.
-        timed = epochs - epochs_before if self._is_whole else 0
-        self._begin, self._is_whole, self._spent, self._since = (epochs, iterations), True, 0.0, now
+        timed = epochs - epochs_before if self._starts_at_boundary else 0
+        self._interval_start, self._starts_at_boundary, self._accumulated, self._started_at = (
+            (epochs, iterations),
+            True,
+            0.0,
+            now,
+        )
         if not timed:
             return None
         self.epochs += timed
@@ -80,7 +90,7 @@ class EpochTimes:
         self.seconds += elapsed
         return elapsed / timed
 
-    def remaining(self, *, epochs: int | None, iterations: int | None) -> float | None:
+    def estimate_remaining(self, *, epochs: int | None, iterations: int | None) -> float | None:
         """Estimate the time until the first limit is reached, from the mean durations.
 
         Args:
@@ -103,17 +113,17 @@ class EpochTimes:
             "epochs": self.epochs,
             "iterations": self.iterations,
             "seconds": self.seconds,
-            "begin": None if self._begin is None else list(self._begin),
-            "is_whole": self._is_whole,
-            "spent": self._elapsed(now),
+            "begin": None if self._interval_start is None else list(self._interval_start),
+            "is_whole": self._starts_at_boundary,
+            "spent": self._get_elapsed(now),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`; `start` continues timing."""
         self.epochs, self.iterations, self.seconds = state["epochs"], state["iterations"], state["seconds"]
-        self._begin = None if state["begin"] is None else (state["begin"][0], state["begin"][1])
-        self._is_whole, self._spent, self._since = state["is_whole"], state["spent"], None
+        self._interval_start = None if state["begin"] is None else (state["begin"][0], state["begin"][1])
+        self._starts_at_boundary, self._accumulated, self._started_at = state["is_whole"], state["spent"], None
 
-    def _elapsed(self, now: float) -> float:
+    def _get_elapsed(self, now: float) -> float:
         """Return the duration of the current interval up to `now`."""
-        return self._spent + (0.0 if self._since is None else now - self._since)
+        return self._accumulated + (0.0 if self._started_at is None else now - self._started_at)

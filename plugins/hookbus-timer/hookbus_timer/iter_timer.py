@@ -9,8 +9,8 @@ from typing import Any
 from hookbus import Hook, Priority
 from hookbus.run import Run
 from hookbus_timer.config import IterTimerConfig
-from hookbus_timer.laps import Laps
-from hookbus_timer.rates import iterations_left
+from hookbus_timer.laps import IterationTimer
+from hookbus_timer.rates import remaining_iterations
 
 __all__ = ["IterTimerHook"]
 
@@ -36,9 +36,9 @@ class IterTimerHook(Hook):
         super().__init__(config, **settings)
         self.timer: Callable[[], float] = time.perf_counter
         self._interval = self.config.interval
-        self._laps = Laps(self._interval)
+        self._iteration_timer = IterationTimer(self._interval)
         self._is_due = False
-        self._recorded_at = -1
+        self._logged_step = -1
         self._epoch_length: int | None = None  # measured in a complete epoch, for loaders without a length
 
     # -- measuring -----------------------------------------------------------------------------
@@ -46,20 +46,20 @@ class IterTimerHook(Hook):
     def before_run(self, run: Run) -> None:
         """Reset the state if the run starts from scratch."""
         if not run.iters_done:
-            self._epoch_length, self._is_due, self._recorded_at = None, False, -1
+            self._epoch_length, self._is_due, self._logged_step = None, False, -1
 
     def before_train(self) -> None:
         """Start measuring, also after a resume."""
-        self._laps.clear()
-        self._laps.begin(self.timer())
+        self._iteration_timer.clear()
+        self._iteration_timer.start(self.timer())
 
     def before_train_epoch(self) -> None:
         """Exclude the time between two epochs."""
-        self._laps.begin(self.timer())
+        self._iteration_timer.start(self.timer())
 
     def before_train_iter(self) -> None:
         """Measure the data time."""
-        self._laps.fetched(self.timer())
+        self._iteration_timer.end_fetch(self.timer())
 
     def after_train_iter(self, run: Run) -> None:
         """Measure the iteration, and log the means every `interval` iterations.
@@ -70,14 +70,14 @@ class IterTimerHook(Hook):
         clock, has_pending = run.clock, run.pending
         samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
-        self._laps.end(self.timer(), samples, fetches_next=not has_pending)
+        self._iteration_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
         ends_epoch = clock.batch + 1 == (clock.epoch_length or self._epoch_length)
-        if clock.iters_done % self._interval == 0 or (ends_epoch and self._recorded_at <= clock.epoch_first_step):
+        if clock.iters_done % self._interval == 0 or (ends_epoch and self._logged_step <= clock.epoch_first_step):
             self._is_due = True
         if self._is_due and clock.stepped:
-            self._record(run)
+            self._log_values(run)
             if not has_pending:  # excludes the time that the writers need for this record
-                self._laps.fetch_from(self.timer())
+                self._iteration_timer.start_fetch(self.timer())
 
     def after_train_epoch(self, run: Run) -> None:
         """Store the length of a complete epoch."""
@@ -86,56 +86,56 @@ class IterTimerHook(Hook):
 
     def after_train(self, run: Run) -> None:
         """Log the iterations since the last log, unless a resumed run continues with them."""
-        if self._laps and run.steps_done != self._recorded_at and not run.resumable:
-            self._record(run)
+        if self._iteration_timer and run.steps_done != self._logged_step and not run.resumable:
+            self._log_values(run)
 
     def before_val(self) -> None:
         """Exclude the time until the end of the validation, test or checkpoint."""
-        self._laps.pause(self.timer())
+        self._iteration_timer.pause(self.timer())
 
     before_test = before_save_checkpoint = before_val
 
     def after_val(self, run: Run) -> None:
         """Continue measuring, and log the duration of the validation."""
-        seconds = self._laps.go_on(self.timer())
+        seconds = self._iteration_timer.resume(self.timer())
         if not run.sanity_checking:
             run.bus.emit("log_scalars", values={"time/val": seconds})
 
     def after_test(self, run: Run) -> None:
         """Continue measuring, and log the duration of the test."""
-        run.bus.emit("log_scalars", values={"time/test": self._laps.go_on(self.timer())})
+        run.bus.emit("log_scalars", values={"time/test": self._iteration_timer.resume(self.timer())})
 
     def after_save_checkpoint(self) -> None:
         """Continue measuring."""
-        self._laps.go_on(self.timer())
+        self._iteration_timer.resume(self.timer())
 
     # -- logging -------------------------------------------------------------------------------
 
-    def values(self, run: Run) -> dict[str, float]:
+    def get_values(self, run: Run) -> dict[str, float]:
         """Return the current values by full name, without unknown ones."""
-        rates = self._laps.rates
-        values, eta = rates.named(), rates.time_for(self._left(run))
+        rates = self._iteration_timer.rates
+        values, eta = rates.to_dict(), rates.estimate_seconds(self._get_remaining(run))
         return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
 
     def state_dict(self) -> dict[str, Any]:
         """Return the measured epoch length, the step of the last log, and whether a log is due."""
-        return {"epoch_length": self._epoch_length, "recorded_at": self._recorded_at, "is_due": self._is_due}
+        return {"epoch_length": self._epoch_length, "recorded_at": self._logged_step, "is_due": self._is_due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._epoch_length, self._recorded_at = state["epoch_length"], state["recorded_at"]
+        self._epoch_length, self._logged_step = state["epoch_length"], state["recorded_at"]
         self._is_due = state["is_due"]
 
-    def _record(self, run: Run) -> None:
-        self._is_due, self._recorded_at = False, run.steps_done
-        run.bus.emit("log_scalars", values=self.values(run))
+    def _log_values(self, run: Run) -> None:
+        self._is_due, self._logged_step = False, run.steps_done
+        run.bus.emit("log_scalars", values=self.get_values(run))
 
-    def _left(self, run: Run) -> int | None:
+    def _get_remaining(self, run: Run) -> int | None:
         """Return the number of remaining iterations; 0 if a stop was requested, None if unknown."""
         if run.stops:
             return 0
         clock = run.clock
-        return iterations_left(
+        return remaining_iterations(
             iterations_done=run.iters_done,
             max_iterations=run.max_iters,
             epochs_done=run.epochs_done,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from hookbus_timer.rates import Lap, Rates, rates_of
+from hookbus_timer.rates import TimedIteration, Rates, compute_rates
 
-__all__ = ["Laps"]
+__all__ = ["IterationTimer"]
 
 
-class Laps:
+class IterationTimer:
     """Timer of the last iterations, from the end of the previous iteration to the end of each.
 
     Args:
@@ -20,35 +20,35 @@ class Laps:
     """
 
     def __init__(self, size: int) -> None:
-        self._laps: deque[Lap] = deque(maxlen=size)
-        self._ended = 0.0  # end of the last iteration, plus the pauses since then
-        self._fetching_since: float | None = None
-        self._data: float | None = None
+        self._iterations: deque[TimedIteration] = deque(maxlen=size)
+        self._last_end = 0.0  # end of the last iteration, plus the pauses since then
+        self._fetch_started_at: float | None = None
+        self._data_seconds: float | None = None
         self._paused_at = 0.0
 
     def __bool__(self) -> bool:
         """Whether the window contains an iteration."""
-        return bool(self._laps)
+        return bool(self._iterations)
 
     @property
     def rates(self) -> Rates:
         """Means over the window."""
-        return rates_of(self._laps)
+        return compute_rates(self._iterations)
 
     def clear(self) -> None:
         """Remove all iterations from the window."""
-        self._laps.clear()
+        self._iterations.clear()
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Start timing: the first iteration starts with fetching its data."""
-        self._ended = self._fetching_since = now
+        self._last_end = self._fetch_started_at = now
 
-    def fetched(self, now: float) -> None:
+    def end_fetch(self, now: float) -> None:
         """End fetching data for the current iteration."""
-        since = self._fetching_since
-        self._data = None if since is None else now - since
+        since = self._fetch_started_at
+        self._data_seconds = None if since is None else now - since
 
-    def end(self, now: float, samples: int, *, fetches_next: bool) -> None:
+    def end_iteration(self, now: float, samples: int, *, fetches_next: bool) -> None:
         """End the current iteration.
 
         Args:
@@ -56,21 +56,21 @@ class Laps:
             samples: Number of samples of the iteration.
             fetches_next: Whether the data of the next iteration is fetched from now on, without other work in between.
         """
-        self._laps.append((now - self._ended, self._data, samples))
-        self._ended, self._data = now, None
-        self._fetching_since = now if fetches_next else None
+        self._iterations.append((now - self._last_end, self._data_seconds, samples))
+        self._last_end, self._data_seconds = now, None
+        self._fetch_started_at = now if fetches_next else None
 
-    def fetch_from(self, now: float) -> None:
+    def start_fetch(self, now: float) -> None:
         """Start fetching the data of the next iteration; the time since the last `end` is not data time."""
-        self._fetching_since = now
+        self._fetch_started_at = now
 
     def pause(self, now: float) -> None:
-        """Exclude the time until `go_on`."""
+        """Exclude the time until `resume`."""
         self._paused_at = now
 
-    def go_on(self, now: float) -> float:
+    def resume(self, now: float) -> float:
         """End the pause, start fetching data, and return the duration of the pause in seconds."""
         # An iteration that ended during the pause (`end` after `pause`) contains the first part of the pause already.
-        self._ended += now - max(self._paused_at, self._ended)
-        self._fetching_since = now
+        self._last_end += now - max(self._paused_at, self._last_end)
+        self._fetch_started_at = now
         return now - self._paused_at

@@ -9,9 +9,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["Lap", "Rates", "iterations_left", "rates_of"]
+__all__ = ["TimedIteration", "Rates", "remaining_iterations", "compute_rates"]
 
-Lap = tuple[float, float | None, int]
+TimedIteration = tuple[float, float | None, int]
 """One iteration: duration in seconds, data time in seconds (None if unknown), and number of samples."""
 
 
@@ -31,7 +31,7 @@ class Rates:
     iterations_per_second: float | None = None
     samples_per_second: float | None = None
 
-    def named(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float]:
         """Return the known values by full metric name."""
         values = {
             "time/iter": self.iteration,
@@ -41,12 +41,12 @@ class Rates:
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def time_for(self, iterations: int | None) -> float | None:
+    def estimate_seconds(self, iterations: int | None) -> float | None:
         """Estimate the duration of a number of iterations, in seconds; None if either is unknown."""
         return None if iterations is None or self.iteration is None else iterations * self.iteration
 
 
-def rates_of(laps: Collection[Lap]) -> Rates:
+def compute_rates(laps: Collection[TimedIteration]) -> Rates:
     """Compute the means over iterations.
 
     The data time is the mean over the iterations with a known data time. Rates are quotients of totals, so each
@@ -66,7 +66,7 @@ def rates_of(laps: Collection[Lap]) -> Rates:
     )
 
 
-def iterations_left(
+def remaining_iterations(
     *,
     iterations_done: int,
     max_iterations: int | None,

@@ -13,7 +13,7 @@ from hookbus.errors import HookError
 from hookbus.run import Run
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
-from hookbus_timer.epochs import EpochTimes
+from hookbus_timer.epochs import EpochTimer
 from hookbus_timer.lines import append_line
 
 __all__ = ["TimeTrackingHook"]
@@ -44,7 +44,7 @@ class TimeTrackingHook(Hook):
         super().__init__(config, **settings)
         self.timer: Callable[[], float] = time.perf_counter
         self.wall_clock: Callable[[], float] = time.time
-        self._times = EpochTimes()
+        self._times = EpochTimer()
         self._file: Path | None = None
 
     # -- measuring -----------------------------------------------------------------------------
@@ -52,14 +52,14 @@ class TimeTrackingHook(Hook):
     def before_run(self, run: Run) -> None:
         """Reset the durations if the run starts from scratch."""
         if not run.iters_done:
-            self._times = EpochTimes()
+            self._times = EpochTimer()
 
     def before_train(self, run: Run) -> None:
         """Start measuring, and determine the path of the file."""
         clock = run.clock
         at_boundary = not clock.epoch_open or run.iters_done == clock.epoch_first_iter
         self._times.start(self.timer(), run.epochs_done, run.iters_done, at_boundary=at_boundary)
-        self._file = self._path(run) if self.config.log_to_file else None
+        self._file = self._get_path(run) if self.config.log_to_file else None
 
     def after_val(self, run: Run) -> None:
         """Exclude the sanity-check validation before training."""
@@ -81,7 +81,7 @@ class TimeTrackingHook(Hook):
     # -- reporting -----------------------------------------------------------------------------
 
     def _report(self, run: Run, seconds: float) -> None:
-        remaining = self._times.remaining(
+        remaining = self._times.estimate_remaining(
             epochs=None if run.max_epochs is None else run.max_epochs - run.epochs_done,
             iterations=None if run.max_iters is None else run.max_iters - run.iters_done,
         )
@@ -89,29 +89,29 @@ class TimeTrackingHook(Hook):
         if remaining is not None:
             values["time/remaining_hours"] = remaining / SECONDS_PER_HOUR
         run.bus.emit("log_scalars", values=values)
-        line = self._line(run, seconds, remaining)
+        line = self._format_line(run, seconds, remaining)
         run.logger.info("%s", line)
         if self._file is not None:
-            self._write(self._file, line)
+            self._append(self._file, line)
 
-    def _line(self, run: Run, seconds: float, remaining: float | None) -> str:
+    def _format_line(self, run: Run, seconds: float, remaining: float | None) -> str:
         limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
-        finish = UNKNOWN if remaining is None else _stamp(self.wall_clock() + remaining)
+        finish = UNKNOWN if remaining is None else _format_time(self.wall_clock() + remaining)
         return (
             f"epoch {run.epochs_done}{limit}: {format_duration(seconds)}, mean {format_duration(self._times.mean)}, "
             f"remaining {format_duration(remaining)}, finish {finish}"
         )
 
-    def _write(self, path: Path, line: str) -> None:
+    def _append(self, path: Path, line: str) -> None:
         try:
-            append_line(path, f"{_stamp(self.wall_clock())} {line}")
+            append_line(path, f"{_format_time(self.wall_clock())} {line}")
         except OSError as error:
             raise HookError(
                 f"{self.name}: the line of this epoch could not be appended to {path} ({error}) and is only in the "
                 "log. Free disk space, or set another `log_path`."
             ) from error
 
-    def _path(self, run: Run) -> Path:
+    def _get_path(self, run: Run) -> Path:
         """Return the path of the file.
 
         Raises:
@@ -124,7 +124,7 @@ class TimeTrackingHook(Hook):
                 "to the run, or set an absolute `log_path`."
             )
         path = path if directory is None else Path(directory) / path
-        run.own(path)  # registered, so that `overwrite` removes the file
+        run.register_output(path)  # registered, so that `overwrite` removes the file
         return path
 
     # -- state ---------------------------------------------------------------------------------
@@ -138,6 +138,6 @@ class TimeTrackingHook(Hook):
         self._times.load_state_dict(state)
 
 
-def _stamp(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Format a time as local time, to the second."""
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_timer.epochs import EpochTimes
+from hookbus_timer.epochs import EpochTimer
 
 durations = st.integers(0, 10_000)
 epoch_parts = st.lists(st.lists(durations, min_size=1, max_size=4), min_size=1, max_size=8)
@@ -10,7 +10,7 @@ epoch_parts = st.lists(st.lists(durations, min_size=1, max_size=4), min_size=1, 
 
 
 def start_timer(now=0.0, epochs=0, iterations=0, at_boundary=True):
-    times = EpochTimes()
+    times = EpochTimer()
     times.start(now, epochs, iterations, at_boundary=at_boundary)
     return times
 
@@ -62,10 +62,10 @@ class TestEpochTimes:
 
     @given(epoch_parts, durations)
     def test_mean_equals_that_of_an_uninterrupted_run(self, epochs, downtime):
-        now, times, iterations = 0, EpochTimes(), 0
+        now, times, iterations = 0, EpochTimer(), 0
         for epoch, parts in enumerate(epochs):
             for i, part in enumerate(parts):
-                resumed = EpochTimes()
+                resumed = EpochTimer()
                 resumed.load_state_dict(times.state_dict(now))
                 times, now = resumed, now + downtime
                 times.start(now, epoch, iterations, at_boundary=i == 0)
@@ -80,7 +80,7 @@ class TestEpochTimes:
     def test_state_is_unchanged_by_a_round_trip(self):
         times = start_timer(3.5, epochs=2, iterations=11, at_boundary=False)
         state = times.state_dict(5)
-        loaded = EpochTimes()
+        loaded = EpochTimer()
 
         loaded.load_state_dict(state)
 
@@ -97,24 +97,24 @@ class TestRemaining:
         return times
 
     def test_remaining_time_is_epochs_times_the_mean(self, times):
-        assert times.remaining(epochs=3, iterations=None) == 45
+        assert times.estimate_remaining(epochs=3, iterations=None) == 45
 
     def test_remaining_time_is_iterations_times_their_mean(self, times):
-        assert times.remaining(epochs=None, iterations=4) == 12
+        assert times.estimate_remaining(epochs=None, iterations=4) == 12
 
     def test_remaining_time_is_that_of_the_first_limit(self, times):
-        assert times.remaining(epochs=3, iterations=4) == 12
-        assert times.remaining(epochs=3, iterations=100) == 45
+        assert times.estimate_remaining(epochs=3, iterations=4) == 12
+        assert times.estimate_remaining(epochs=3, iterations=100) == 45
 
     def test_remaining_time_is_none_without_a_limit(self, times):
-        assert times.remaining(epochs=None, iterations=None) is None
+        assert times.estimate_remaining(epochs=None, iterations=None) is None
 
     def test_remaining_time_is_none_before_the_end_of_the_first_epoch(self):
-        assert start_timer().remaining(epochs=3, iterations=15) is None
+        assert start_timer().estimate_remaining(epochs=3, iterations=15) is None
 
     def test_remaining_time_is_zero_after_the_limit(self, times):
-        assert times.remaining(epochs=-1, iterations=None) == 0
-        assert times.remaining(epochs=None, iterations=-5) == 0
+        assert times.estimate_remaining(epochs=-1, iterations=None) == 0
+        assert times.estimate_remaining(epochs=None, iterations=-5) == 0
 
     @given(st.lists(durations, min_size=1, max_size=20), st.integers(-5, 100), st.integers(0, 100))
     def test_remaining_time_is_nonnegative_and_increases_with_the_epochs(self, seconds, few, more):
@@ -123,4 +123,8 @@ class TestRemaining:
             now += duration
             times.end_epoch(now, epoch, epoch)
 
-        assert 0 <= times.remaining(epochs=few, iterations=None) <= times.remaining(epochs=few + more, iterations=None)
+        assert (
+            0
+            <= times.estimate_remaining(epochs=few, iterations=None)
+            <= times.estimate_remaining(epochs=few + more, iterations=None)
+        )

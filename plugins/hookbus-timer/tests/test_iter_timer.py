@@ -66,7 +66,7 @@ def train(bus, run, loader, clock, *, seconds=1.0, until=None):
 
 def get_records(bus, name="time/iter"):
     """Return the (step, values) of each record that contains a name."""
-    events = bus.arguments("log_scalars")
+    events = bus.get_arguments("log_scalars")
     return [(event["step"], dict(event["values"])) for event in events if name in event["values"]]
 
 
@@ -212,7 +212,7 @@ class TestRemainingTime:
         bus = HookBus([make_timer(clock, interval=10)])
         with bus.run(model=nn.Linear(1, 1), iterations=100) as run:
             train(bus, run, SizedLoader(clock, [0] * 100), clock, until=80)
-            state.write_checkpoint(path, state.collect(run), 1)
+            state.write_checkpoint(path, state.build_checkpoint(run), 1)
         clock.advance(100_000)
 
         bus = RecordingBus([make_timer(clock, interval=10)])
@@ -268,7 +268,7 @@ class TestRemainingTime:
         bus = HookBus([make_timer(clock)])
         with bus.run(epochs=2) as run:
             train(bus, run, Loader(clock, [0] * 3), clock, until=4)
-            state.write_checkpoint(path, state.collect(run), 1)
+            state.write_checkpoint(path, state.build_checkpoint(run), 1)
 
         timer = make_timer(clock)
         bus = HookBus([timer, recorder := ValueRecorder(timer)])
@@ -490,7 +490,7 @@ class TestRuns:
         with bus.run(epochs=1):
             bus.emit("before_train")
 
-        assert bus.arguments("log_scalars") == []
+        assert bus.get_arguments("log_scalars") == []
 
     def test_fresh_runs_log_their_last_iterations(self, clock):
         bus = RecordingBus([make_timer(clock)])
@@ -522,7 +522,7 @@ class TestRuns:
         bus = HookBus([make_timer(clock)])
         with bus.run(epochs=3) as run:
             train(bus, run, SizedLoader(clock, [0] * 5), clock, until=7)
-            state.write_checkpoint(path, state.collect(run), 1)
+            state.write_checkpoint(path, state.build_checkpoint(run), 1)
 
         timer = make_timer(clock)
         bus = HookBus([timer, recorder := ValueRecorder(timer)])

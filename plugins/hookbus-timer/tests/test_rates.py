@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_timer.rates import Rates, iterations_left, rates_of
+from hookbus_timer.rates import Rates, remaining_iterations, compute_rates
 
 seconds = st.floats(min_value=0, max_value=1e6, allow_subnormal=False)
 laps = st.lists(st.tuples(seconds, st.none() | seconds, st.integers(0, 1024)), min_size=1, max_size=60)
@@ -13,7 +13,7 @@ limits = st.none() | st.integers(0, 40)
 
 
 def compute_remaining(done=0, max_iterations=None, epochs=0, max_epochs=None, in_epoch=0, length=None):
-    return iterations_left(
+    return remaining_iterations(
         iterations_done=done,
         max_iterations=max_iterations,
         epochs_done=epochs,
@@ -35,25 +35,25 @@ def simulate(done, max_iterations, epochs, max_epochs, in_epoch, length):
 
 class TestRatesOf:
     def test_rates_are_quotients_of_totals(self):
-        rates = rates_of([(1.0, 0.5, 4), (3.0, 1.5, 4)])
+        rates = compute_rates([(1.0, 0.5, 4), (3.0, 1.5, 4)])
 
         assert rates == Rates(iteration=2.0, data=1.0, iterations_per_second=0.5, samples_per_second=2.0)
 
     def test_rates_of_no_iterations_are_unknown(self):
-        assert rates_of([]) == Rates()
-        assert rates_of([]).named() == {}
+        assert compute_rates([]) == Rates()
+        assert compute_rates([]).to_dict() == {}
 
     def test_data_time_is_the_mean_of_the_known_data_times(self):
-        assert rates_of([(1.0, None, 4), (1.0, 0.25, 4), (1.0, 0.75, 4)]).data == 0.5
+        assert compute_rates([(1.0, None, 4), (1.0, 0.25, 4), (1.0, 0.75, 4)]).data == 0.5
 
     def test_uncounted_samples_are_omitted(self):
-        assert rates_of([(2.0, None, 0)]).named() == {"time/iter": 2.0, "throughput/iterations_per_second": 0.5}
+        assert compute_rates([(2.0, None, 0)]).to_dict() == {"time/iter": 2.0, "throughput/iterations_per_second": 0.5}
 
     def test_zero_duration_has_no_rate(self):
-        assert rates_of([(0.0, 0.0, 4)]).named() == {"time/iter": 0.0, "time/data": 0.0}
+        assert compute_rates([(0.0, 0.0, 4)]).to_dict() == {"time/iter": 0.0, "time/data": 0.0}
 
     def test_known_values_have_full_metric_names(self):
-        assert rates_of([(2.0, 0.5, 8)]).named() == {
+        assert compute_rates([(2.0, 0.5, 8)]).to_dict() == {
             "time/iter": 2.0,
             "time/data": 0.5,
             "throughput/iterations_per_second": 0.5,
@@ -64,28 +64,28 @@ class TestRatesOf:
     def test_means_are_exact_up_to_two_roundings(self, laps):
         exact = float(sum((Fraction(lap[0]) for lap in laps), Fraction())) / len(laps)
 
-        assert rates_of(laps).iteration == exact
+        assert compute_rates(laps).iteration == exact
 
     @given(laps, st.randoms())
     def test_rates_do_not_depend_on_the_order_of_the_iterations(self, laps, random):
         shuffled = random.sample(laps, len(laps))
 
-        assert rates_of(shuffled) == rates_of(laps)
+        assert compute_rates(shuffled) == compute_rates(laps)
 
 
 class TestTimeFor:
     def test_estimate_is_the_number_of_iterations_times_the_mean(self):
-        assert Rates(iteration=1.8).time_for(4) == pytest.approx(7.2, abs=1e-12)
+        assert Rates(iteration=1.8).estimate_seconds(4) == pytest.approx(7.2, abs=1e-12)
 
     def test_estimate_is_none_if_mean_or_number_is_unknown(self):
-        assert Rates(iteration=1.8).time_for(None) is None
-        assert Rates().time_for(4) is None
+        assert Rates(iteration=1.8).estimate_seconds(None) is None
+        assert Rates().estimate_seconds(4) is None
 
     @given(laps, st.integers(0, 10**6), st.integers(0, 10**6))
     def test_estimate_is_nonnegative_and_increases_with_the_iterations(self, laps, few, more):
-        rates = rates_of(laps)
+        rates = compute_rates(laps)
 
-        assert 0 <= rates.time_for(few) <= rates.time_for(few + more)
+        assert 0 <= rates.estimate_seconds(few) <= rates.estimate_seconds(few + more)
 
 
 class TestIterationsLeft:

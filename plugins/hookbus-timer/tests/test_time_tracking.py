@@ -55,7 +55,7 @@ def train(bus, run, clock, *, seconds=2.0, loader=BATCHES, until=None):
 def get_values(bus):
     """Return (step, epoch, mean, remaining hours) of each record."""
     names = ("time/epoch", "time/epoch_mean", "time/remaining_hours")
-    events = bus.arguments("log_scalars")
+    events = bus.get_arguments("log_scalars")
     return [(event["step"], *(event["values"].get(name) for name in names)) for event in events]
 
 
@@ -187,7 +187,7 @@ class TestResume:
         bus = HookBus(hooks or [make_tracker(clock)])
         with bus.run(model=model, epochs=4) as run:
             train(bus, run, clock, until=at)
-            state.write_checkpoint(path, state.collect(run), 1)
+            state.write_checkpoint(path, state.build_checkpoint(run), 1)
         clock.advance(86_400)
         bus = RecordingBus([make_tracker(clock, **options)])
         with bus.run(model=model, epochs=4, resume=path) as run:

@@ -1,10 +1,10 @@
 """Image hooks for hookbus: predictions, boxes, masks, feature maps, attention, class activation, gradients."""
 
-from hookbus_visualization.base import PictureHook, SampleHook
+from hookbus_visualization.base import ImageHook, SampleHook
 from hookbus_visualization.config import (
     DetVisualizationConfig,
     FeatureMapConfig,
-    PictureConfig,
+    ImageConfig,
     SampleConfig,
     SegVisualizationConfig,
     VisualizationConfig,
@@ -19,8 +19,8 @@ __all__ = [
     "DetVisualizationHook",
     "FeatureMapConfig",
     "FeatureMapHook",
-    "PictureConfig",
-    "PictureHook",
+    "ImageConfig",
+    "ImageHook",
     "SampleConfig",
     "SampleHook",
     "SegVisualizationConfig",

@@ -10,23 +10,23 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hookbus_visualization.attention_weights import attention_weights
-from hookbus_visualization.grid import fitted
-from hookbus_visualization.heatmap import Floats, coloured, overlaid, scaled
-from hookbus_visualization.panel import Picture
+from hookbus_visualization.attention_weights import capture_attention_weights
+from hookbus_visualization.grid import resize_to_fit
+from hookbus_visualization.heatmap import FloatArray, apply_colormap, overlay_heatmap, normalize
+from hookbus_visualization.panel import RGBImage
 
-__all__ = ["Patches", "attention_pictures", "patches_of"]
+__all__ = ["Patches", "render_attention", "infer_patches"]
 
-SIDE = 256
+MAX_SIDE = 256
 """Maximum number of rows and columns of a rendered matrix; larger matrices are average-pooled."""
 
-EXTRA = (0, 1, 2, 5)
+EXTRA_TOKENS = (0, 1, 2, 5)
 """Numbers of tokens before the patches: none; a class token; also a distillation token; or four register tokens."""
 
 
-def attention_pictures(
-    model: nn.Module, inputs: Any, images: Sequence[Picture] | None = None
-) -> dict[str, list[Picture]]:
+def render_attention(
+    model: nn.Module, inputs: Any, images: Sequence[RGBImage] | None = None
+) -> dict[str, list[RGBImage]]:
     """Render the attention weights of each sample and layer, averaged over the heads.
 
     If the tokens are patches of the image, the weights of the class token are rendered as an overlay; without a class
@@ -43,8 +43,8 @@ def attention_pictures(
     Raises:
         HookError: If the model contains no supported attention.
     """
-    layers = attention_weights(model, inputs, heads=False)
-    return {path: _drawn(weights[:, 0], images) for path, weights in layers.items()}
+    layers = capture_attention_weights(model, inputs, heads=False)
+    return {path: _render_layer(weights[:, 0], images) for path, weights in layers.items()}
 
 
 class Patches(NamedTuple):
@@ -61,7 +61,7 @@ class Patches(NamedTuple):
     columns: int
 
 
-def patches_of(tokens: int, height: int, width: int) -> Patches | None:
+def infer_patches(tokens: int, height: int, width: int) -> Patches | None:
     """Infer the layout of square patches from the number of tokens.
 
     Args:
@@ -72,7 +72,7 @@ def patches_of(tokens: int, height: int, width: int) -> Patches | None:
     Returns:
         The layout with at least two rows and two columns; None if the tokens cannot be patches of the image.
     """
-    for extra in EXTRA:
+    for extra in EXTRA_TOKENS:
         columns = math.isqrt(max(tokens - extra, 0) * width // height)
         rows = columns * height // width
         if rows * columns == tokens - extra and rows * width == columns * height and min(rows, columns) > 1:
@@ -80,19 +80,19 @@ def patches_of(tokens: int, height: int, width: int) -> Patches | None:
     return None
 
 
-def _drawn(weights: Tensor, images: Sequence[Picture] | None) -> list[Picture]:
+def _render_layer(weights: Tensor, images: Sequence[RGBImage] | None) -> list[RGBImage]:
     """Return one image per sample, from weights of shape (N, L, S)."""
-    patches = patches_of(weights.shape[-1], *images[0].shape[:2]) if images else None
+    patches = infer_patches(weights.shape[-1], *images[0].shape[:2]) if images else None
     # Windowed attention folds windows into the batch dimension: the weights are then not per image.
     if images is None or patches is None or len(images) != len(weights):
-        return [coloured(scaled(matrix)) for matrix in _small(weights).numpy()]
+        return [apply_colormap(normalize(matrix)) for matrix in _downsample(weights).numpy()]
     return [
-        overlaid(fitted(image), scaled(_over_patches(matrix, patches)))
+        overlay_heatmap(resize_to_fit(image), normalize(_get_patch_weights(matrix, patches)))
         for image, matrix in zip(images, weights.numpy(), strict=True)
     ]
 
 
-def _over_patches(weights: Floats, patches: Patches) -> Floats:
+def _get_patch_weights(weights: FloatArray, patches: Patches) -> FloatArray:
     """Return the weights of the class token, or the mean over all queries, as (rows, columns)."""
     # A matrix that is not square is cross-attention, whose first query is not a class token.
     has_class = patches.extra > 0 and weights.shape[0] == weights.shape[1]
@@ -100,7 +100,7 @@ def _over_patches(weights: Floats, patches: Patches) -> Floats:
     return np.asarray(row[patches.extra :].reshape(patches.rows, patches.columns))
 
 
-def _small(weights: Tensor) -> Tensor:
+def _downsample(weights: Tensor) -> Tensor:
     """Average-pool matrices to a readable size."""
     rows, columns = weights.shape[1:]
-    return functional.adaptive_avg_pool2d(weights, (min(rows, SIDE), min(columns, SIDE)))
+    return functional.adaptive_avg_pool2d(weights, (min(rows, MAX_SIDE), min(columns, MAX_SIDE)))

@@ -19,22 +19,22 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from hookbus.errors import HookError
-from hookbus_visualization.probe import copied, modules_of, probing
-from hookbus_visualization.unchanged import call
+from hookbus_visualization.probe import copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.unchanged import call_model
 
-__all__ = ["attention_weights", "weights_of"]
+__all__ = ["capture_attention_weights", "compute_weights"]
 
-ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+POSITIONAL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """Positional arguments of `scaled_dot_product_attention`."""
 
-ASK = "output_attentions"
+OUTPUT_ATTENTIONS = "output_attentions"
 """Argument that requests weights from older Hugging Face models; newer models always return them."""
 
-EXACT = 0.01
+ROW_SUM_TOLERANCE = 0.01
 """Tolerance of the row sums of weights, which deviate from one in 16-bit precision."""
 
 
-def attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> dict[str, Tensor]:
+def capture_attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> dict[str, Tensor]:
     """Compute the attention weights of every layer.
 
     Runs one forward pass in evaluation mode, without gradients. The model is not modified.
@@ -52,9 +52,9 @@ def attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> d
     Raises:
         HookError: If the model contains no supported attention.
     """
-    record = _Kept(heads)
-    with probing(model) as inner, _watched(inner, record):
-        call(inner, copied(inputs))
+    record = _WeightRecorder(heads)
+    with isolated_forward(model) as inner, _record_weights(inner, record):
+        call_model(inner, copy_tensors(inputs))
     if record.weights:
         return record.weights
     raise HookError(
@@ -64,7 +64,7 @@ def attention_weights(model: nn.Module, inputs: Any, *, heads: bool = True) -> d
     )
 
 
-def weights_of(
+def compute_weights(
     query: Tensor,
     key: Tensor,
     attn_mask: Tensor | None = None,
@@ -98,7 +98,7 @@ def weights_of(
     return scores.softmax(-1).nan_to_num(0.0)
 
 
-class _Kept:
+class _WeightRecorder:
     """Record of the captured weights by layer.
 
     Args:
@@ -109,19 +109,19 @@ class _Kept:
         self.weights: dict[str, Tensor] = {}
         self._heads = heads
         # The stack of active modules: the path, and the number of weights captured before the module was called.
-        self._running: list[tuple[str, int]] = []
+        self._call_stack: list[tuple[str, int]] = []
 
     def enter(self, path: str) -> None:
         """Push a module before its forward method is called."""
-        self._running.append((path, len(self.weights)))
+        self._call_stack.append((path, len(self.weights)))
 
     def leave(self, output: Any) -> None:
         """Pop a module after its forward method returned or raised, and capture weights in its output."""
-        _, before = self._running[-1]
+        _, before = self._call_stack[-1]
         # Parent modules often return the weights of their children: only the innermost module is recorded.
-        if len(self.weights) == before and (weights := _weights_in(output)) is not None:
+        if len(self.weights) == before and (weights := _find_weights(output)) is not None:
             self.add(weights)
-        self._running.pop()
+        self._call_stack.pop()
 
     def add(self, weights: Tensor) -> None:
         """Add weights of the innermost active module, (N, heads, L, S)."""
@@ -131,109 +131,111 @@ class _Kept:
         # The row sums of weights that were computed in 16-bit precision are not exactly one.
         sums = weights.sum(-1, keepdim=True)
         weights = weights / sums.where(sums > 0, 1.0)
-        path, _ = self._running[-1]
+        path, _ = self._call_stack[-1]
         calls = 1 + sum(name.partition(" (")[0] == path for name in self.weights)
         self.weights[path if calls == 1 else f"{path} ({calls})"] = weights.to("cpu", copy=True)
 
 
 @contextmanager
-def _watched(model: nn.Module, record: _Kept) -> Iterator[None]:
+def _record_weights(model: nn.Module, record: _WeightRecorder) -> Iterator[None]:
     """Record the weights of all attention layers of a model inside the context."""
     with ExitStack() as stack:
-        for handle in _hooks(model, record):
+        for handle in _register_hooks(model, record):
             stack.callback(handle.remove)
-        stack.enter_context(_Recomputing(record))
+        stack.enter_context(_WeightRecomputation(record))
         yield
 
 
-def _hooks(model: nn.Module, record: _Kept) -> Iterator[Any]:
+def _register_hooks(model: nn.Module, record: _WeightRecorder) -> Iterator[Any]:
     """Register hooks on every module, and yield their handles."""
-    for path, module in modules_of(model).items():
+    for path, module in get_modules(model).items():
         yield module.register_forward_pre_hook(lambda *_, path=path: record.enter(path))
-        if isinstance(module, nn.MultiheadAttention) and _takes(module, "average_attn_weights"):
-            layer = _Multihead(record)
-            yield module.register_forward_pre_hook(layer.ask, with_kwargs=True)
-            yield module.register_forward_hook(layer.keep)
-        elif _can_be_asked(module):
-            yield module.register_forward_pre_hook(_ask, with_kwargs=True)
+        if isinstance(module, nn.MultiheadAttention) and _accepts(module, "average_attn_weights"):
+            layer = _MultiheadHooks(record)
+            yield module.register_forward_pre_hook(layer.request_weights, with_kwargs=True)
+            yield module.register_forward_hook(layer.restore_output)
+        elif _supports_output_attentions(module):
+            yield module.register_forward_pre_hook(_request_attentions, with_kwargs=True)
         # always_call: the stack must stay consistent if a model catches the exception of one of its modules.
         yield module.register_forward_hook(lambda *args: record.leave(args[-1]), always_call=True)
 
 
-def _weights_in(output: Any) -> Tensor | None:
+def _find_weights(output: Any) -> Tensor | None:
     """Return the attention weights among the outputs of a module after the first one, or None."""
     items = output[1:] if isinstance(output, tuple) else ()
-    return next((item for item in items if isinstance(item, Tensor) and _are_weights(item)), None)
+    return next((item for item in items if isinstance(item, Tensor) and _is_weights(item)), None)
 
 
-def _are_weights(tensor: Tensor) -> bool:
+def _is_weights(tensor: Tensor) -> bool:
     # Modules do not name their outputs: non-negative rows that sum to one are taken as attention weights.
     if tensor.ndim != 4 or not tensor.is_floating_point() or tensor.shape[-1] < 2:
         return False
     sums = tensor.float().sum(-1)
-    is_row = ((sums - 1).abs() < EXACT) | (sums == 0)  # a fully masked row is zero
+    is_row = ((sums - 1).abs() < ROW_SUM_TOLERANCE) | (sums == 0)  # a fully masked row is zero
     return bool(is_row.all() & (tensor >= 0).all() & sums.any())
 
 
-class _Multihead:
+class _MultiheadHooks:
     """Pair of hooks that request weights from `nn.MultiheadAttention`, and restore the output of the original call."""
 
-    def __init__(self, record: _Kept) -> None:
-        self._kept = record
-        self._wanted = (False, False)
+    def __init__(self, record: _WeightRecorder) -> None:
+        self._recorder = record
+        self._requested = (False, False)
 
-    def ask(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def request_weights(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return the arguments of the call, with a request for the weights of each head."""
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         bound.apply_defaults()
-        self._wanted = bound.arguments["need_weights"], bound.arguments["average_attn_weights"]
+        self._requested = bound.arguments["need_weights"], bound.arguments["average_attn_weights"]
         bound.arguments.update(need_weights=True, average_attn_weights=False)
         return bound.args, bound.kwargs
 
-    def keep(self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def restore_output(
+        self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
         """Record the weights, (N, heads, L, S) or (heads, L, S), and return the output of the original call."""
         attended, weights = output
-        self._kept.add(weights if weights.ndim == 4 else weights[None])
+        self._recorder.add(weights if weights.ndim == 4 else weights[None])
         # Code that unpacks the output must receive what it requested.
-        needed, averaged = self._wanted
+        needed, averaged = self._requested
         if not needed:
             return attended, None
         return attended, weights.mean(-3) if averaged else weights
 
 
-def _can_be_asked(module: nn.Module) -> bool:
+def _supports_output_attentions(module: nn.Module) -> bool:
     """Return whether a module is an older Hugging Face model with eager attention."""
     # Fused implementations do not return weights.
     eager = getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
-    return eager and _takes(module, ASK)
+    return eager and _accepts(module, OUTPUT_ATTENTIONS)
 
 
-def _takes(module: nn.Module, argument: str) -> bool:
+def _accepts(module: nn.Module, argument: str) -> bool:
     return argument in inspect.signature(module.forward).parameters
 
 
-def _ask(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    return args, {**kwargs, ASK: True}
+def _request_attentions(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return args, {**kwargs, OUTPUT_ATTENTIONS: True}
 
 
-class _Recomputing(TorchFunctionMode):
+class _WeightRecomputation(TorchFunctionMode):
     """Mode that recomputes the weights of every call of `scaled_dot_product_attention`; the call is unchanged."""
 
-    def __init__(self, record: _Kept) -> None:
+    def __init__(self, record: _WeightRecorder) -> None:
         super().__init__()
-        self._kept = record
+        self._recorder = record
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
-            arguments = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+            arguments = {**dict(zip(POSITIONAL_ARGUMENTS, args, strict=False)), **kwargs}
             # Dropout is not applied in evaluation, and values do not affect the weights.
             relevant = {name: value for name, value in arguments.items() if name not in ("value", "dropout_p")}
-            self._kept.add(_with_heads(weights_of(**relevant)))
+            self._recorder.add(_to_heads(compute_weights(**relevant)))
         return func(*args, **kwargs)
 
 
-def _with_heads(weights: Tensor) -> Tensor:
+def _to_heads(weights: Tensor) -> Tensor:
     """Reshape weights (..., L, S) to (N, heads, L, S); three dimensions are (N, L, S)."""
     if weights.ndim < 4:
         return weights.reshape(-1, 1, *weights.shape[-2:])

@@ -13,41 +13,41 @@ from PIL import Image
 from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
-from hookbus.checkpoints.files import commit
-from hookbus.errors import HookError, did_you_mean, in_one_line
-from hookbus.model.wrappers import unwrapped
-from hookbus.pictures import pictures_directory
-from hookbus.records.names import safe_name
-from hookbus.training.batches import move
-from hookbus_visualization.config import PictureConfig, SampleConfig
+from hookbus.checkpoints.files import atomic_write
+from hookbus.errors import HookError, suggest_names, format_error
+from hookbus.model.wrappers import unwrap_model
+from hookbus.pictures import image_directory
+from hookbus.records.names import sanitize_name
+from hookbus.training.batches import move_to_device
+from hookbus_visualization.config import ImageConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
-from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.probe import copied, probing
-from hookbus_visualization.seen import Seen, predictions_in, seen_in, shapes
-from hookbus_visualization.sheet import has_display, open_window, sheet
-from hookbus_visualization.unchanged import call
+from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.probe import copy_tensors, isolated_forward
+from hookbus_visualization.seen import Samples, extract_predictions, extract_samples, describe_shapes
+from hookbus_visualization.sheet import has_display, open_window, compose_panels
+from hookbus_visualization.unchanged import call_model
 
-__all__ = ["PictureHook", "SampleHook"]
+__all__ = ["ImageHook", "SampleHook"]
 
-NOT_IN_A_NAME = re.compile(r"[^\w.-]|^\.")
-LONGEST = 100
+INVALID_NAME_CHARACTERS = re.compile(r"[^\w.-]|^\.")
+MAX_NAME_LENGTH = 100
 
 
-class PictureHook(Hook):
+class ImageHook(Hook):
     """Base class of hooks that render images: extracts samples and publishes the rendered images.
 
     An error is logged as a warning and never ends the run. The hook runs on the main process only.
     """
 
-    Config = PictureConfig
+    Config = ImageConfig
     observer = True
     ranks = "main"
-    config: PictureConfig
+    config: ImageConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._folder: Path | None = None
-        self._told: set[str] = set()
+        self._output_dir: Path | None = None
+        self._logged_warnings: set[str] = set()
 
     def before_run(self, run: Run) -> None:
         """Resolve the output directory.
@@ -55,16 +55,16 @@ class PictureHook(Hook):
         Raises:
             ConfigError: If `out_dir` is relative and the run has no `work_dir`.
         """
-        self._told = set()
+        self._logged_warnings = set()
         # The name of a hook is arbitrary text: sanitizing it keeps the directory below the visualization directory.
-        default = safe_name(self.name, NOT_IN_A_NAME, LONGEST)
-        self._folder = (
-            pictures_directory(run, self.name, "out_dir", self.config.out_dir, default) if self.config.save else None
+        default = sanitize_name(self.name, INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
+        self._output_dir = (
+            image_directory(run, self.name, "out_dir", self.config.out_dir, default) if self.config.save else None
         )
         if self.config.show and not has_display():
-            self.say_once(run, "`show: true` is ignored because no display is available. Set `show: false`.")
+            self.warn_once(run, "`show: true` is ignored because no display is available. Set `show: false`.")
 
-    def seen(self, run: Run, batch: Any, outputs: Any, count: int) -> Seen:
+    def first_samples(self, run: Run, batch: Any, outputs: Any, count: int) -> Samples:
         """Return the first samples of a batch.
 
         Values returned by `parse` take precedence over values under the usual keys. The inputs are moved to the device
@@ -82,19 +82,21 @@ class PictureHook(Hook):
         Raises:
             HookError: If `parse` does not return a mapping, or returns an unknown key.
         """
-        samples = self.find(batch, outputs)
+        samples = self.find_samples(batch, outputs)
         if self.config.parse is not None:
-            samples = replace(samples, **self._checked(self.config.parse(batch, outputs)))
+            samples = replace(samples, **self._validate_parsed(self.config.parse(batch, outputs)))
         # Slicing before the transfer limits the copy to the rendered samples.
-        samples = samples.first(count)
+        samples = samples.take_first(count)
         parameter = None if run.model is None else next(run.model.parameters(), None)
-        return samples if parameter is None else replace(samples, inputs=move(samples.inputs, parameter.device))
+        return (
+            samples if parameter is None else replace(samples, inputs=move_to_device(samples.inputs, parameter.device))
+        )
 
-    def find(self, batch: Any, outputs: Any) -> Seen:
+    def find_samples(self, batch: Any, outputs: Any) -> Samples:
         """Return the samples under the usual keys."""
-        return seen_in(batch, outputs)
+        return extract_samples(batch, outputs)
 
-    def pixels(self, image: Any) -> Picture:
+    def convert_image(self, image: Any) -> RGBImage:
         """Convert an image to pixels with the `mean`, `std` and `value_range` of the config.
 
         Raises:
@@ -102,12 +104,14 @@ class PictureHook(Hook):
         """
         return to_pixels(image, self.config.mean, self.config.std, self.config.value_range)
 
-    def model_of(self, run: Run) -> nn.Module | None:
+    def get_callable_model(self, run: Run) -> nn.Module | None:
         """Return the model, or None if this process cannot call it alone; a sharded model is reported once."""
         model = run.model
         # The forward pass of a DTensor parameter is a collective call, and this hook runs on the main process only.
-        if model is not None and any(hasattr(parameter, "device_mesh") for parameter in unwrapped(model).parameters()):
-            self.say_once(
+        if model is not None and any(
+            hasattr(parameter, "device_mesh") for parameter in unwrap_model(model).parameters()
+        ):
+            self.warn_once(
                 run,
                 "the model is sharded across ranks and cannot be called on the main process alone. Images that require "
                 "a forward pass are skipped.",
@@ -115,7 +119,7 @@ class PictureHook(Hook):
             return None
         return model
 
-    def deliver(self, run: Run, stage: str, label: str, panels: Sequence[Panel], title: str = "") -> None:
+    def publish(self, run: Run, stage: str, label: str, panels: Sequence[Panel], title: str = "") -> None:
         """Emit `log_images`, save a PNG file and open a window, as configured.
 
         Args:
@@ -130,52 +134,52 @@ class PictureHook(Hook):
         tag, step = f"{stage}/{self.name}/{label}", run.steps_done
         title = f"step {step}: {title or label}"
         # Composing is expensive and not needed by the "tensorboard" backend without a file and without a window.
-        whole = functools.cache(lambda: sheet(panels, title, self.config.backend))
+        whole = functools.cache(lambda: compose_panels(panels, title, self.config.backend))
         self._record(run, tag, panels, title, whole)
-        if self._folder is not None:
+        if self._output_dir is not None:
             parts = (part.replace("/", "-", 1) for part in (stage, label))
             # Labels contain names from the user, such as loaders and keys of `visualize_features`.
-            name = safe_name("-".join(parts), NOT_IN_A_NAME, LONGEST)
+            name = sanitize_name("-".join(parts), INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
             image = Image.fromarray(whole())
             # An atomic write: a viewer that watches the directory never reads a truncated file.
-            commit(self._folder / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
+            atomic_write(self._output_dir / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
             open_window(whole(), title)
 
-    def _record(self, run: Run, tag: str, panels: Sequence[Panel], title: str, whole: Callable[[], Picture]) -> None:
+    def _record(self, run: Run, tag: str, panels: Sequence[Panel], title: str, whole: Callable[[], RGBImage]) -> None:
         if self.config.backend != "tensorboard" or len(panels) == 1:
             run.bus.emit("log_images", tag=tag, images=whole(), caption=title)
             return
         for i, panel in enumerate(panels):
-            run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.picture, caption=panel.caption)
+            run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.image, caption=panel.caption)
 
-    def nothing_fits(self, run: Run, batch: Any, outputs: Any, reason: str) -> None:
+    def warn_no_samples(self, run: Run, batch: Any, outputs: Any, reason: str) -> None:
         """Warn once per run that a batch cannot be rendered, with the shapes of the batch and the outputs."""
-        self.say_once(
+        self.warn_once(
             run,
-            f"{reason} Got the batch {shapes(batch)} and the outputs {shapes(outputs)}. Set `parse` to a function of "
+            f"{reason} Got the batch {describe_shapes(batch)} and the outputs {describe_shapes(outputs)}. Set `parse` to a function of "
             "(batch, outputs) that returns a mapping with inputs, images, targets or predictions.",
         )
 
-    def say_once(self, run: Run, message: str) -> None:
+    def warn_once(self, run: Run, message: str) -> None:
         """Log a warning, once per run and message."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._logged_warnings:
+            self._logged_warnings.add(message)
             run.logger.warning("%s: %s", self.name, message)
 
-    def _checked(self, values: Any) -> dict[str, Any]:
-        known = [field.name for field in fields(Seen)]
+    def _validate_parsed(self, values: Any) -> dict[str, Any]:
+        known = [field.name for field in fields(Samples)]
         if not isinstance(values, dict):
             raise HookError(
                 f"`parse` must return a mapping with any of {', '.join(known)}, got {type(values).__name__}."
             )
         for key in values:
             if key not in known:
-                raise HookError(f"`parse` returned the unknown key {key!r}.{did_you_mean(str(key), known)}")
+                raise HookError(f"`parse` returned the unknown key {key!r}.{suggest_names(str(key), known)}")
         return values
 
 
-class SampleHook(PictureHook):
+class SampleHook(ImageHook):
     """Base class of hooks that render samples.
 
     Renders training samples every `interval` iterations, and the first batch of each loader of a validation or test.
@@ -185,7 +189,7 @@ class SampleHook(PictureHook):
     Config = SampleConfig
     config: SampleConfig
 
-    def draw(self, run: Run, stage: str, samples: Seen, batch: Any, outputs: Any) -> None:
+    def draw(self, run: Run, stage: str, samples: Samples, batch: Any, outputs: Any) -> None:
         """Render the samples and pass them to `deliver`.
 
         Args:
@@ -193,12 +197,12 @@ class SampleHook(PictureHook):
             stage: The stage, for `deliver`.
             samples: At most `max_samples` samples, without targets if `draw_gt` is false and without predictions if
                 `draw_pred` is false.
-            batch: The full batch, for `nothing_fits`.
-            outputs: The full outputs, for `nothing_fits`.
+            batch: The full batch, for `warn_no_samples`.
+            outputs: The full outputs, for `warn_no_samples`.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `draw`")
 
-    def complete(self, run: Run, samples: Seen) -> Seen:
+    def add_predictions(self, run: Run, samples: Samples) -> Samples:
         """Return the samples with predictions; the model is called if the outputs contain none.
 
         If calling the model with only the inputs raises, the samples are returned unchanged and a warning is logged
@@ -206,49 +210,51 @@ class SampleHook(PictureHook):
         """
         if not self.config.draw_pred or samples.predictions is not None or samples.inputs is None:
             return samples
-        if (model := self.model_of(run)) is None:
+        if (model := self.get_callable_model(run)) is None:
             return samples
         try:
-            with probing(model) as inner:
-                return replace(samples, predictions=predictions_in(call(inner, copied(samples.inputs))))
+            with isolated_forward(model) as inner:
+                return replace(
+                    samples, predictions=extract_predictions(call_model(inner, copy_tensors(samples.inputs)))
+                )
         except Exception as error:  # the forward method is user code and may raise anything
-            self.say_once(
+            self.warn_once(
                 run,
                 "no predictions are drawn: the outputs contain none, and calling the model with only the inputs raised "
-                f"{in_one_line(error)}. Return the predictions from the step, or set `parse`.",
+                f"{format_error(error)}. Return the predictions from the step, or set `parse`.",
             )
             return samples
 
     def before_run(self, run: Run) -> None:
         """Resolve the output directory and reset the steps of the last images."""
         super().before_run(run)
-        self._drawn: dict[str, int] = {}
+        self._last_steps: dict[str, int] = {}
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
         """Render samples of a training batch."""
-        self._draw(run, "train", batch, outputs)
+        self._draw_stage(run, "train", batch, outputs)
 
     @hookimpl(when=once(1))
     def after_val_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
         """Render samples of the first batch of a validation loader."""
-        self._draw(run, _stage("val", dataloader_name), batch, outputs)
+        self._draw_stage(run, _get_stage("val", dataloader_name), batch, outputs)
 
     @hookimpl(when=once(1))
     def after_test_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
         """Render samples of the first batch of a test loader."""
-        self._draw(run, _stage("test", dataloader_name), batch, outputs)
+        self._draw_stage(run, _get_stage("test", dataloader_name), batch, outputs)
 
-    def _draw(self, run: Run, stage: str, batch: Any, outputs: Any) -> None:
+    def _draw_stage(self, run: Run, stage: str, batch: Any, outputs: Any) -> None:
         # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
-        if run.sanity_checking or self._drawn.get(stage) == run.steps_done:
+        if run.sanity_checking or self._last_steps.get(stage) == run.steps_done:
             return
-        self._drawn[stage] = run.steps_done
-        samples = self.seen(run, batch, outputs, self.config.max_samples)
+        self._last_steps[stage] = run.steps_done
+        samples = self.first_samples(run, batch, outputs, self.config.max_samples)
         samples = replace(samples, targets=samples.targets if self.config.draw_gt else None)
         samples = replace(samples, predictions=samples.predictions if self.config.draw_pred else None)
         self.draw(run, stage, samples, batch, outputs)
 
 
-def _stage(mode: str, loader: str | None) -> str:
+def _get_stage(mode: str, loader: str | None) -> str:
     return mode if loader is None else f"{mode}/{loader}"

@@ -12,15 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.palette import contrast_to
-from hookbus_visualization.panel import Picture
+from hookbus_visualization.palette import contrast_color
+from hookbus_visualization.panel import RGBImage
 
-__all__ = ["BoxFormat", "draw_boxes", "to_xyxy", "visible"]
+__all__ = ["BoxFormat", "draw_boxes", "to_xyxy", "get_visible_mask"]
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 """Two corners; a corner, width and height; or the center, width and height."""
 
-FAR = 1e6
+MAX_COORDINATE_PIXELS = 1e6
 """Limit of coordinates in pixels: outside every image, and exactly representable."""
 
 
@@ -56,7 +56,7 @@ def to_xyxy(
     return corners
 
 
-def visible(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:
+def get_visible_mask(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:
     """Return which boxes are visible: no coordinate is NaN, and the box overlaps the image.
 
     Args:
@@ -74,13 +74,13 @@ def visible(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.boo
 
 
 def draw_boxes(
-    image: Picture,
+    image: RGBImage,
     boxes: NDArray[np.float64],
     colors: NDArray[np.uint8],
     *,
     thickness: int = 2,
     dashed: bool = False,
-) -> Picture:
+) -> RGBImage:
     """Draw the outlines of boxes, the last one on top.
 
     Args:
@@ -95,30 +95,30 @@ def draw_boxes(
         A new image, (H, W, 3), uint8.
     """
     pixels = image.copy()
-    is_visible = visible(boxes, image.shape[:2])
+    is_visible = get_visible_mask(boxes, image.shape[:2])
     # Clipped before the conversion to integers, which is undefined for infinities.
-    corners = np.clip(boxes[is_visible], -FAR, FAR).round().astype(int)
+    corners = np.clip(boxes[is_visible], -MAX_COORDINATE_PIXELS, MAX_COORDINATE_PIXELS).round().astype(int)
     for corner, color in zip(corners.tolist(), colors[is_visible], strict=True):
-        inks = np.stack([color, np.array(contrast_to(tuple(color.tolist())), np.uint8)]) if dashed else color[None]
-        _frame(pixels, corner, inks, thickness)
+        inks = np.stack([color, np.array(contrast_color(tuple(color.tolist())), np.uint8)]) if dashed else color[None]
+        _draw_frame(pixels, corner, inks, thickness)
     return pixels
 
 
-def _frame(pixels: Picture, corners: list[int], inks: NDArray[np.uint8], thickness: int) -> None:
+def _draw_frame(pixels: RGBImage, corners: list[int], inks: NDArray[np.uint8], thickness: int) -> None:
     left, top, right, bottom = corners
     # A box without extent is drawn as one pixel, so that it is not overlooked.
     right, bottom = max(right, left + 1), max(bottom, top + 1)
     height, width = pixels.shape[:2]
-    across, down = _part(left, right, width), _part(top, bottom, height)
-    along = _line(across, left, right, inks, thickness)
-    for rows in _sides(top, bottom, height, thickness):
+    across, down = _clip_slice(left, right, width), _clip_slice(top, bottom, height)
+    along = _get_line_colors(across, left, right, inks, thickness)
+    for rows in _get_side_slices(top, bottom, height, thickness):
         pixels[rows, across] = along
-    along = _line(down, top, bottom, inks, thickness)
-    for columns in _sides(left, right, width, thickness):
+    along = _get_line_colors(down, top, bottom, inks, thickness)
+    for columns in _get_side_slices(left, right, width, thickness):
         pixels[down, columns] = along[:, None]
 
 
-def _line(part: slice, start: int, stop: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
+def _get_line_colors(part: slice, start: int, stop: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
     """Return the colors along the visible part of an edge, (pixels, 3)."""
     # At most a third of the edge, so that a short edge has at least one gap.
     dash = max(1, min(4 * thickness, (stop - start) // 3))
@@ -127,11 +127,13 @@ def _line(part: slice, start: int, stop: int, inks: NDArray[np.uint8], thickness
     return inks[turns]
 
 
-def _sides(start: int, stop: int, limit: int, thickness: int) -> Iterable[slice]:
-    return _part(start, min(start + thickness, stop), limit), _part(max(stop - thickness, start), stop, limit)
+def _get_side_slices(start: int, stop: int, limit: int, thickness: int) -> Iterable[slice]:
+    return _clip_slice(start, min(start + thickness, stop), limit), _clip_slice(
+        max(stop - thickness, start), stop, limit
+    )
 
 
-def _part(start: int, stop: int, limit: int) -> slice:
+def _clip_slice(start: int, stop: int, limit: int) -> slice:
     """Return the range from `start` to `stop`, clipped to the image."""
     first = min(max(start, 0), limit)
     return slice(first, max(first, min(stop, limit)))

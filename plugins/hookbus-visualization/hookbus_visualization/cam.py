@@ -9,18 +9,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookbus.errors import ConfigError
-from hookbus_visualization.features import layers_of
-from hookbus_visualization.grid import fitted
-from hookbus_visualization.heatmap import overlaid, scaled
-from hookbus_visualization.panel import Picture
-from hookbus_visualization.probe import copied, probing
-from hookbus_visualization.scores import class_indices, leaves, scores_of
-from hookbus_visualization.unchanged import call
+from hookbus_visualization.features import select_layers
+from hookbus_visualization.grid import resize_to_fit
+from hookbus_visualization.heatmap import overlay_heatmap, normalize
+from hookbus_visualization.panel import RGBImage
+from hookbus_visualization.probe import copy_tensors, isolated_forward
+from hookbus_visualization.scores import select_classes, make_leaf, extract_scores
+from hookbus_visualization.unchanged import call_model
 
-__all__ = ["cam_maps", "cam_pictures", "check_cam"]
+__all__ = ["compute_grad_cam", "render_cam", "check_cam"]
 
 
-def cam_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer: str | None = None) -> Tensor:
+def compute_grad_cam(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer: str | None = None) -> Tensor:
     """Compute Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391).
 
     Grad-CAM is the sum of the channels of a layer, weighted by their mean gradient. Runs two forward passes and one
@@ -40,17 +40,17 @@ def cam_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer
         ValueError: If the model returns no class scores, the targets are not class indices of the model, or the layer
             returns no maps.
     """
-    attribution = _captum().LayerGradCam
-    with probing(model, gradients=True) as inner:
-        copies, images = leaves(inputs)
+    attribution = _import_captum().LayerGradCam
+    with isolated_forward(model, gradients=True) as inner:
+        copies, images = make_leaf(inputs)
 
         def scores(_: Tensor) -> Tensor:
             # captum passes only `images`, while the model may have more inputs. Copied because the function is called
             # twice, and the model may modify its inputs in place.
-            return scores_of(call(inner, copied(copies)))
+            return extract_scores(call_model(inner, copy_tensors(copies)))
 
-        classes = class_indices(scores(images), targets)
-        maps = attribution(scores, _layer(inner, layer)).attribute(images, target=classes, relu_attributions=True)
+        classes = select_classes(scores(images), targets)
+        maps = attribution(scores, _get_layer(inner, layer)).attribute(images, target=classes, relu_attributions=True)
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise ValueError(
             f"Grad-CAM requires a layer with outputs of shape (N, C, h, w), got layer {layer!r}. Set the layer to the "
@@ -59,20 +59,20 @@ def cam_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer
     return maps[:, 0].detach().float().cpu()
 
 
-def cam_pictures(
+def render_cam(
     model: nn.Module,
     inputs: Any,
-    images: Sequence[Picture],
+    images: Sequence[RGBImage],
     targets: Tensor | None = None,
     layer: str | None = None,
-) -> list[Picture]:
+) -> list[RGBImage]:
     """Render the Grad-CAM map of each image as an overlay, normalized per image.
 
-    Raises the errors of `cam_maps`.
+    Raises the errors of `compute_grad_cam`.
 
     Args:
         model: A classifier.
-        inputs: A batch, as in `cam_maps`.
+        inputs: A batch, as in `compute_grad_cam`.
         images: Pixels of the same samples, (H, W, 3) each.
         targets: Class indices, (N,). Default: the predicted classes.
         layer: Path of a layer with outputs (N, C, h, w). Default: the last 2D convolution.
@@ -80,8 +80,10 @@ def cam_pictures(
     Returns:
         One image, (H, W, 3), uint8, per sample; small images are enlarged.
     """
-    maps = cam_maps(model, inputs, targets, layer).numpy()
-    return [overlaid(fitted(image), scaled(values)) for image, values in zip(images, maps, strict=True)]
+    maps = compute_grad_cam(model, inputs, targets, layer).numpy()
+    return [
+        overlay_heatmap(resize_to_fit(image), normalize(values)) for image, values in zip(images, maps, strict=True)
+    ]
 
 
 def check_cam(model: nn.Module, layer: str | None = None) -> None:
@@ -89,25 +91,25 @@ def check_cam(model: nn.Module, layer: str | None = None) -> None:
 
     Args:
         model: The model without its wrappers.
-        layer: Path of the layer, as in `cam_maps`.
+        layer: Path of the layer, as in `compute_grad_cam`.
 
     Raises:
         ConfigError: If captum is not installed, or the layer does not exist.
     """
-    _captum()
-    _layer(model, layer)
+    _import_captum()
+    _get_layer(model, layer)
 
 
-def _layer(model: nn.Module, path: str | None) -> nn.Module:
+def _get_layer(model: nn.Module, path: str | None) -> nn.Module:
     if path is not None:
-        return next(iter(layers_of(model, [path]).values()))
+        return next(iter(select_layers(model, [path]).values()))
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     if not convolutions:
         raise ConfigError(["Grad-CAM requires a 2D convolution, and the model has none. Set the path of a layer."])
     return convolutions[-1]
 
 
-def _captum() -> Any:
+def _import_captum() -> Any:
     # Imported on demand: captum is an optional dependency.
     try:
         return importlib.import_module("captum.attr")

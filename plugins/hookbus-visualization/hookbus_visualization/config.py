@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from hookbus import HookConfig, imported
+from hookbus import HookConfig, resolve_import
 from hookbus_visualization.boxes import BoxFormat
-from hookbus_visualization.palette import rgb
+from hookbus_visualization.palette import parse_color
 
 __all__ = [
     "Backend",
     "DetVisualizationConfig",
     "FeatureMapConfig",
-    "PictureConfig",
+    "ImageConfig",
     "SampleConfig",
     "SegVisualizationConfig",
     "VisualizationConfig",
@@ -24,16 +24,16 @@ __all__ = [
 Backend = Literal["matplotlib", "pillow", "tensorboard"]
 
 
-Function = Annotated[
+ParseFunction = Annotated[
     Callable[[Any, Any], Any],
-    BeforeValidator(imported),
+    BeforeValidator(resolve_import),
     PlainSerializer(lambda function: f"{function.__module__}:{function.__qualname__}"),
     WithJsonSchema({"type": "string"}),
 ]
 
 
 # Tuples are declared with strict=False because YAML and JSON have lists only, and the base config is strict.
-class PictureConfig(HookConfig):
+class ImageConfig(HookConfig):
     """Output of images, and conversion of input images to pixels."""
 
     show: bool = Field(default=False, description="Whether to open each image in a window, if a display is available.")
@@ -49,7 +49,7 @@ class PictureConfig(HookConfig):
         description="Layout of the images of a record: matplotlib; pillow, which is faster and is used if matplotlib "
         "is not installed; or tensorboard, which logs every image separately.",
     )
-    parse: Function | None = Field(
+    parse: ParseFunction | None = Field(
         default=None,
         description="Function of (batch, outputs), or its dotted path, that returns a mapping with any of inputs, "
         "images, targets and predictions, one value per sample. Default: the values under the usual keys.",
@@ -73,7 +73,7 @@ class PictureConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> PictureConfig:
+    def _check_normalization(self) -> ImageConfig:
         for name in ("mean", "std"):
             values = getattr(self, name)
             if values is not None and len(values) not in (1, 3, 4):
@@ -85,7 +85,7 @@ class PictureConfig(HookConfig):
         return self
 
 
-class SampleConfig(PictureConfig):
+class SampleConfig(ImageConfig):
     """Selection of samples, and of the values that are drawn for each sample."""
 
     interval: int = Field(default=500, ge=1, description="Interval in training iterations at which samples are drawn.")
@@ -125,9 +125,9 @@ class VisualizationConfig(SampleConfig):
     )
 
 
-Paint = Annotated[
+ColorSetting = Annotated[
     tuple[int, int, int],
-    BeforeValidator(rgb),
+    BeforeValidator(parse_color),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}),
 ]
 """A color: a name, a hexadecimal code, or red, green and blue."""
@@ -141,7 +141,7 @@ class ClassConfig(SampleConfig):
         strict=False,
         description="Names of the classes, by class index; a class without a name is shown as its index.",
     )
-    palette: tuple[Paint, ...] = Field(
+    palette: tuple[ColorSetting, ...] = Field(
         default=(),
         strict=False,
         description="Colors of the classes, by class index: names, hexadecimal codes, or red, green and blue. Classes "
@@ -153,10 +153,10 @@ class ClassConfig(SampleConfig):
 class DetVisualizationConfig(ClassConfig):
     """Format and style of boxes."""
 
-    bbox_color: Paint | None = Field(
+    bbox_color: ColorSetting | None = Field(
         default=None, description="Color of all boxes, such as red or [255, 0, 0]. Default: the color of the class."
     )
-    text_color: Paint | None = Field(
+    text_color: ColorSetting | None = Field(
         default=None,
         description="Color of all texts, such as red or [255, 0, 0]. Default: black or white by contrast.",
     )
@@ -190,7 +190,7 @@ class SegVisualizationConfig(ClassConfig):
     legend: bool = Field(default=True, description="Whether to add a legend of the class colors.")
 
 
-class FeatureMapConfig(PictureConfig):
+class FeatureMapConfig(ImageConfig):
     """Layers, interval and sample of the `feature_map` hook."""
 
     frequency: int | None = Field(

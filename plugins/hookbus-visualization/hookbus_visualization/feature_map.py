@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from hookbus import Run, every, hookimpl
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrapped
-from hookbus_visualization.base import PictureHook
+from hookbus.model.wrappers import unwrap_model
+from hookbus_visualization.base import ImageHook
 from hookbus_visualization.config import FeatureMapConfig
-from hookbus_visualization.features import feature_maps, layers_of, pictures_of
+from hookbus_visualization.features import compute_feature_maps, select_layers, render_maps
 from hookbus_visualization.panel import Panel
-from hookbus_visualization.seen import shapes
+from hookbus_visualization.seen import describe_shapes
 
 __all__ = ["FeatureMapHook"]
 
-FREQUENCY = 100
+DEFAULT_FREQUENCY = 100
 
 
-class FeatureMapHook(PictureHook):
+class FeatureMapHook(ImageHook):
     """Hook that renders the feature maps of one sample: one image per layer with one panel per channel.
 
     Each record requires one additional forward pass in evaluation mode, without compiled code, on the samples up to the
@@ -39,42 +39,42 @@ class FeatureMapHook(PictureHook):
             ConfigError: If a layer does not exist.
         """
         if run.model is not None:
-            layers_of(unwrapped(run.model), self.config.layers)
-        self._drawn_at = -1
+            select_layers(unwrap_model(run.model), self.config.layers)
+        self._last_step = -1
 
-    @hookimpl(when=lambda config: every(config.frequency or FREQUENCY))
+    @hookimpl(when=lambda config: every(config.frequency or DEFAULT_FREQUENCY))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
         """Render the feature maps of the selected sample."""
-        model = self.model_of(run)
+        model = self.get_callable_model(run)
         # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
-        if model is None or self._drawn_at == run.steps_done:
+        if model is None or self._last_step == run.steps_done:
             return
-        self._drawn_at = run.steps_done
-        inputs = self._inputs(run, batch, outputs)
-        layers = feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
+        self._last_step = run.steps_done
+        inputs = self._get_inputs(run, batch, outputs)
+        layers = compute_feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
         for path, maps in layers.items():
-            panels = [Panel(image, f"channel {i}") for i, image in enumerate(pictures_of(maps))]
-            self.deliver(run, "train", path, panels)
-        self._tell_unused(run, model, layers)
+            panels = [Panel(image, f"channel {i}") for i, image in enumerate(render_maps(maps))]
+            self.publish(run, "train", path, panels)
+        self._warn_unused_layers(run, model, layers)
 
-    def _tell_unused(self, run: Run, model: nn.Module, rendered: Collection[str]) -> None:
+    def _warn_unused_layers(self, run: Run, model: nn.Module, rendered: Collection[str]) -> None:
         """Warn about configured layers without feature maps."""
-        configured = layers_of(unwrapped(model), self.config.layers) if self.config.layers else {}
+        configured = select_layers(unwrap_model(model), self.config.layers) if self.config.layers else {}
         if unused := [path for path in configured if path not in rendered]:
-            self.say_once(
+            self.warn_once(
                 run, f"no feature maps of the layers {unused}: the model does not use them, or they return no samples."
             )
 
-    def _inputs(self, run: Run, batch: Any, outputs: Any) -> Any:
+    def _get_inputs(self, run: Run, batch: Any, outputs: Any) -> Any:
         """Return the samples up to the selected one, in the shape of model inputs."""
         # The last of these samples is the selected one, or the last one of a smaller batch: index -1 denotes both.
-        inputs = self.seen(run, batch, outputs, self.config.sample_batch_idx + 1).inputs
+        inputs = self.first_samples(run, batch, outputs, self.config.sample_batch_idx + 1).inputs
         shape = self.config.input_shape
         if shape is None:
             return inputs
         if not isinstance(inputs, Tensor) or inputs[0].numel() != math.prod(shape):
             raise HookError(
                 f"hook {self.name!r}: `input_shape` must have the number of elements of a sample, got {list(shape)} "
-                f"for inputs {shapes(inputs)}. Set the shape of one model input without the batch dimension."
+                f"for inputs {describe_shapes(inputs)}. Set the shape of one model input without the batch dimension."
             )
         return inputs.reshape(-1, *shape)

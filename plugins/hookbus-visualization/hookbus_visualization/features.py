@@ -10,38 +10,38 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hookbus.errors import ConfigError, HookError, did_you_mean
-from hookbus_visualization.heatmap import coloured, scaled
-from hookbus_visualization.panel import Picture
-from hookbus_visualization.probe import copied, modules_of, probing
-from hookbus_visualization.seen import shapes
-from hookbus_visualization.unchanged import call
+from hookbus.errors import ConfigError, HookError, suggest_names
+from hookbus_visualization.heatmap import apply_colormap, normalize
+from hookbus_visualization.panel import RGBImage
+from hookbus_visualization.probe import copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.seen import describe_shapes
+from hookbus_visualization.unchanged import call_model
 
 __all__ = [
-    "SIDE",
-    "feature_maps",
-    "feature_pictures",
-    "layers_of",
-    "maps_of",
-    "pictures_of",
-    "watched",
+    "MAX_SIDE_PIXELS",
+    "compute_feature_maps",
+    "render_feature_maps",
+    "select_layers",
+    "to_maps",
+    "render_maps",
+    "capture_maps",
 ]
 
 T = TypeVar("T")
 
-SIDE = 128
+MAX_SIDE_PIXELS = 128
 """Maximum side of a feature map in pixels; larger maps are average-pooled on their device."""
 
-SHOWN = 8
+MAX_DEFAULT_LAYERS = 8
 """Maximum number of layers that are selected by default."""
 
-OWN = "visualize_features"
+VISUALIZE_METHOD = "visualize_features"
 """Method of a model that returns the tensors to render."""
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def layers_of(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn.Module]:
+def select_layers(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn.Module]:
     """Select layers by path or pattern.
 
     Args:
@@ -56,17 +56,17 @@ def layers_of(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn.Mod
     Raises:
         ConfigError: If a path or pattern matches no layer; the message contains similar names.
     """
-    layers = {path: module for path, module in modules_of(model).items() if path}
+    layers = {path: module for path, module in get_modules(model).items() if path}
     if not targets:
         convolutions = [item for item in layers.items() if isinstance(item[1], CONVOLUTIONS)]
-        return dict(_spread(convolutions or [item for item in layers.items() if not any(item[1].children())]))
+        return dict(_sample_evenly(convolutions or [item for item in layers.items() if not any(item[1].children())]))
     unknown = [target for target in targets if not any(fnmatchcase(path, target) for path in layers)]
     if unknown:
-        raise ConfigError(f"The model has no layer {target!r}.{did_you_mean(target, layers)}" for target in unknown)
+        raise ConfigError(f"The model has no layer {target!r}.{suggest_names(target, layers)}" for target in unknown)
     return {path: layer for path, layer in layers.items() if any(fnmatchcase(path, target) for target in targets)}
 
 
-def maps_of(output: Tensor, count: int) -> Tensor:
+def to_maps(output: Tensor, count: int) -> Tensor:
     """Convert the output of a layer for one sample to small 2D maps.
 
     Args:
@@ -82,15 +82,15 @@ def maps_of(output: Tensor, count: int) -> Tensor:
     maps = output if output.ndim == 3 else output.reshape(1, -1, output.shape[-1] if output.ndim else 1)
     maps = maps[:count].detach().float()
     # Pooled before the copy to the host, which would otherwise transfer the full resolution.
-    if max(maps.shape[1:]) > SIDE:
+    if max(maps.shape[1:]) > MAX_SIDE_PIXELS:
         height, width = maps.shape[1:]
-        maps = functional.adaptive_avg_pool2d(maps, (min(height, SIDE), min(width, SIDE)))
+        maps = functional.adaptive_avg_pool2d(maps, (min(height, MAX_SIDE_PIXELS), min(width, MAX_SIDE_PIXELS)))
     # A copy even on the CPU: a later layer may modify the output in place, and a view keeps the full output alive.
     return maps.to("cpu", copy=True)
 
 
 @contextmanager
-def watched(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Iterator[dict[str, Tensor]]:
+def capture_maps(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Iterator[dict[str, Tensor]]:
     """Context manager that captures the outputs of layers for one sample of a batch.
 
     Args:
@@ -99,15 +99,15 @@ def watched(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Ite
         sample: Index of the sample in the batch; -1 for the last one.
 
     Yields:
-        The maps of the last call of each layer, by path, as returned by `maps_of`. Layers without an output are not
+        The maps of the last call of each layer, by path, as returned by `to_maps`. Layers without an output are not
         included.
     """
     captured: dict[str, Tensor] = {}
 
     def capture(path: str, output: Any) -> None:
-        tensor = _samples_in(output)
+        tensor = _find_batch_tensor(output)
         if tensor is not None:
-            captured[path] = maps_of(tensor[sample], count)
+            captured[path] = to_maps(tensor[sample], count)
 
     with ExitStack() as handles:
         for path, layer in layers.items():
@@ -117,36 +117,36 @@ def watched(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Ite
         yield captured
 
 
-def feature_maps(
+def compute_feature_maps(
     model: nn.Module, inputs: Any, layers: Sequence[str] = (), count: int = 16, sample: int = 0
 ) -> dict[str, Tensor]:
     """Compute the feature maps of layers for one sample.
 
     Runs one forward pass in evaluation mode, without gradients. The model is not modified. If no layers are selected
     and the model has a method `visualize_features`, that method is called instead, with the same inputs. It returns
-    tensors, by name or in a list, each of shape (N, C, H, W) or any other shape that `maps_of` accepts after the batch
+    tensors, by name or in a list, each of shape (N, C, H, W) or any other shape that `to_maps` accepts after the batch
     dimension is removed.
 
     Args:
         model: The model.
         inputs: A batch, passed to the model as in the training loop.
-        layers: Paths or patterns, as in `layers_of`.
+        layers: Paths or patterns, as in `select_layers`.
         count: Maximum number of channels per layer.
         sample: Index of the sample in the batch; -1 for the last one.
 
     Returns:
-        The maps of each used layer, by path, in the order of the model, as returned by `maps_of`.
+        The maps of each used layer, by path, in the order of the model, as returned by `to_maps`.
 
     Raises:
         ConfigError: If a path or pattern matches no layer.
         HookError: If no layer, or `visualize_features`, returned a tensor with samples.
     """
-    with probing(model) as inner:
-        if not layers and (method := _own(inner)) is not None:
-            return _named(call(method, copied(inputs)), count, sample)
-        selected = layers_of(inner, layers)
-        with watched(selected, count, sample) as captured:
-            call(inner, copied(inputs))
+    with isolated_forward(model) as inner:
+        if not layers and (method := _get_visualize_method(inner)) is not None:
+            return _to_named_maps(call_model(method, copy_tensors(inputs)), count, sample)
+        selected = select_layers(inner, layers)
+        with capture_maps(selected, count, sample) as captured:
+            call_model(inner, copy_tensors(inputs))
     if not captured:
         raise HookError(
             f"no feature maps of the layers {list(selected)}: the model does not use them, or they return no samples."
@@ -155,9 +155,9 @@ def feature_maps(
     return {path: captured[path] for path in selected if path in captured}
 
 
-def feature_pictures(
+def render_feature_maps(
     model: nn.Module, inputs: Any, layers: Sequence[str] = (), max_features: int = 16
-) -> dict[str, list[Picture]]:
+) -> dict[str, list[RGBImage]]:
     """Render the feature maps of layers for the first sample.
 
     Raises the errors of `feature_maps`.
@@ -165,54 +165,56 @@ def feature_pictures(
     Args:
         model: The model.
         inputs: A batch, passed to the model as in the training loop.
-        layers: Paths or patterns, as in `layers_of`.
+        layers: Paths or patterns, as in `select_layers`.
         max_features: Maximum number of channels per layer.
 
     Returns:
         One image, (H, W, 3), uint8, per channel, by path. Each image is normalized separately.
     """
-    maps = feature_maps(model, inputs, layers, max_features)
-    return {path: pictures_of(channels) for path, channels in maps.items()}
+    maps = compute_feature_maps(model, inputs, layers, max_features)
+    return {path: render_maps(channels) for path, channels in maps.items()}
 
 
-def pictures_of(maps: Tensor) -> list[Picture]:
+def render_maps(maps: Tensor) -> list[RGBImage]:
     """Render feature maps, (C, H, W), as one heatmap per channel, each normalized separately."""
-    return [coloured(scaled(channel)) for channel in maps.numpy()]
+    return [apply_colormap(normalize(channel)) for channel in maps.numpy()]
 
 
-def _spread(items: Sequence[T]) -> Sequence[T]:
+def _sample_evenly(items: Sequence[T]) -> Sequence[T]:
     """Return at most `SHOWN` items at equal distances, including the first and the last."""
-    if len(items) <= SHOWN:
+    if len(items) <= MAX_DEFAULT_LAYERS:
         return items
-    return [items[round(i * (len(items) - 1) / (SHOWN - 1))] for i in range(SHOWN)]
+    return [items[round(i * (len(items) - 1) / (MAX_DEFAULT_LAYERS - 1))] for i in range(MAX_DEFAULT_LAYERS)]
 
 
-def _own(model: nn.Module) -> Callable[..., Any] | None:
+def _get_visualize_method(model: nn.Module) -> Callable[..., Any] | None:
     """Return the method `visualize_features` of a model, or None."""
-    method = getattr(model, OWN, None)
+    method = getattr(model, VISUALIZE_METHOD, None)
     return method if callable(method) else None
 
 
-def _named(values: Any, count: int, sample: int) -> dict[str, Tensor]:
+def _to_named_maps(values: Any, count: int, sample: int) -> dict[str, Tensor]:
     """Return the maps of the values returned by `visualize_features`, by name or index."""
     items = list(values) if isinstance(values, (tuple, list)) else [values]
     by_name = values if isinstance(values, Mapping) else dict(enumerate(items))
-    tensors = {str(name): _samples_in(value) for name, value in by_name.items()}
-    maps = {name: maps_of(tensor[sample], count) for name, tensor in tensors.items() if tensor is not None}
+    tensors = {str(name): _find_batch_tensor(value) for name, value in by_name.items()}
+    maps = {name: to_maps(tensor[sample], count) for name, tensor in tensors.items() if tensor is not None}
     if maps:
         return maps
-    raise HookError(f"`{OWN}` of the model must return tensors of shape (N, C, H, W), got {shapes(values)}.")
+    raise HookError(
+        f"`{VISUALIZE_METHOD}` of the model must return tensors of shape (N, C, H, W), got {describe_shapes(values)}."
+    )
 
 
-def _samples_in(output: Any) -> Tensor | None:
+def _find_batch_tensor(output: Any) -> Tensor | None:
     """Return the first tensor of a layer output; None if it has no batch dimension or no elements."""
-    tensor = _tensor_in(output)
+    tensor = _find_tensor(output)
     return tensor if tensor is not None and tensor.ndim > 1 and tensor.numel() else None
 
 
-def _tensor_in(output: Any) -> Tensor | None:
+def _find_tensor(output: Any) -> Tensor | None:
     """Return the first tensor of a nested layer output, depth first."""
     if isinstance(output, Tensor):
         return output
     items = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
-    return next((tensor for item in items if (tensor := _tensor_in(item)) is not None), None)
+    return next((tensor for item in items if (tensor := _find_tensor(item)) is not None), None)

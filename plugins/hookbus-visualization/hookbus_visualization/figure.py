@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from hookbus_visualization.grid import fitted, layout
-from hookbus_visualization.panel import Panel, Picture
+from hookbus_visualization.grid import resize_to_fit, compute_layout
+from hookbus_visualization.panel import Panel, RGBImage
 
-__all__ = ["figure"]
+__all__ = ["render_figure"]
 
-CELL, CAPTION, TITLE = 1.8, 0.45, 0.4
+MIN_CELL_INCHES, CAPTION_INCHES, TITLE_INCHES = 1.8, 0.45, 0.4
 """Minimum side of an image, height of a caption and height of the title, in inches."""
-DOTS = 100
+DPI = 100
 """Resolution in pixels per inch."""
 
 
-def figure(panels: Sequence[Panel], title: str = "") -> Picture:
+def render_figure(panels: Sequence[Panel], title: str = "") -> RGBImage:
     """Render panels side by side.
 
     Args:
@@ -35,33 +35,33 @@ def figure(panels: Sequence[Panel], title: str = "") -> Picture:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    width, heights, columns = _cells(panels)
+    width, heights, columns = _compute_cells(panels)
     # Not pyplot.figure: pyplot selects a GUI backend and keeps a reference to each of its figures.
-    sheet = Figure(figsize=(columns * width, sum(heights) + TITLE), dpi=DOTS, layout="constrained")
+    sheet = Figure(figsize=(columns * width, sum(heights) + TITLE_INCHES), dpi=DPI, layout="constrained")
     canvas: Any = FigureCanvasAgg(sheet)
-    sheet.suptitle(_literal(title), fontsize=9)
+    sheet.suptitle(_escape_mathtext(title), fontsize=9)
     cells = sheet.add_gridspec(len(heights), columns, height_ratios=heights)
     for i, panel in enumerate(panels):
-        _draw(sheet.add_subplot(cells[divmod(i, columns)]), panel)
+        _draw_panel(sheet.add_subplot(cells[divmod(i, columns)]), panel)
     canvas.draw()
     # buffer_rgba is a view of the canvas: np.array copies it, and `copy` makes the RGB slice contiguous.
     return np.array(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _cells(panels: Sequence[Panel]) -> tuple[float, list[float], int]:
+def _compute_cells(panels: Sequence[Panel]) -> tuple[float, list[float], int]:
     """Return the width of the columns and the height of each row, in inches, and the number of columns."""
-    columns, most = layout([panel.picture for panel in panels])
-    shapes = [fitted(panel.picture, most=most).shape for panel in panels]
+    columns, most = compute_layout([panel.image for panel in panels])
+    shapes = [resize_to_fit(panel.image, most=most).shape for panel in panels]
     # One scale for all panels: images of equal size must have equal size on the figure.
-    scale = max(1 / DOTS, CELL / max(max(shape) for shape in shapes))
-    width = max(CELL, *(shape[1] * scale for shape in shapes))
-    heights = [shape[0] * scale + CAPTION for shape in shapes]
+    scale = max(1 / DPI, MIN_CELL_INCHES / max(max(shape) for shape in shapes))
+    width = max(MIN_CELL_INCHES, *(shape[1] * scale for shape in shapes))
+    heights = [shape[0] * scale + CAPTION_INCHES for shape in shapes]
     return width, [max(heights[i : i + columns]) for i in range(0, len(heights), columns)], columns
 
 
-def _draw(axes: Any, panel: Panel) -> None:
-    axes.imshow(panel.picture, interpolation="antialiased")
-    axes.set_xlabel(_literal(panel.caption), fontsize=7)
+def _draw_panel(axes: Any, panel: Panel) -> None:
+    axes.imshow(panel.image, interpolation="antialiased")
+    axes.set_xlabel(_escape_mathtext(panel.caption), fontsize=7)
     axes.set_xticks([])
     axes.set_yticks([])
     for side in axes.spines.values():
@@ -70,6 +70,6 @@ def _draw(axes: Any, panel: Panel) -> None:
         side.set_edgecolor([channel / 255 for channel in panel.frame or (0, 0, 0)])
 
 
-def _literal(text: str) -> str:
+def _escape_mathtext(text: str) -> str:
     """Escape dollar signs, which start mathtext in matplotlib."""
     return text.replace("$", r"\$")

@@ -9,30 +9,30 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from hookbus_visualization.panel import INK, PAPER, Panel, Picture
+from hookbus_visualization.panel import TEXT_COLOR, BACKGROUND_COLOR, Panel, RGBImage
 
-__all__ = ["beside", "fitted", "grid", "layout", "shortened", "text_font"]
+__all__ = ["hstack_images", "resize_to_fit", "render_grid", "compute_layout", "ellipsize", "get_font"]
 
-LEAST, MOST = 120, 320
+MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 120, 320
 """Bounds of the longer side of an image in pixels: smaller images are enlarged, larger images are downsampled."""
 
-WIDTH = 1600
+ROW_WIDTH_PIXELS = 1600
 """Approximate width of a row in pixels. Images in a row with few columns may be larger than `MOST`."""
 
-GAP, FRAME, TEXT, LINE = 12, 4, 12, 16
-WIDEST = 190
+GAP_PIXELS, FRAME_PIXELS, FONT_SIZE_PIXELS, LINE_HEIGHT_PIXELS = 12, 4, 12, 16
+MAX_CAPTION_WIDTH_PIXELS = 190
 """Maximum width in pixels that a caption adds to its column; a longer caption is truncated."""
 
 Font = ImageFont.ImageFont | ImageFont.FreeTypeFont | ImageFont.TransposedFont
 
 
 @functools.cache
-def text_font(size: float = TEXT) -> Font:
+def get_font(size: float = FONT_SIZE_PIXELS) -> Font:
     """Return the font that is bundled with Pillow, which is available on every system."""
     return ImageFont.load_default(size)
 
 
-def grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -> Picture:
+def render_grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -> RGBImage:
     """Render panels side by side.
 
     Args:
@@ -43,21 +43,28 @@ def grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -
     Returns:
         The pixels, (H, W, 3), uint8.
     """
-    columns, most = layout([panel.picture for panel in panels], columns)
-    images = [fitted(panel.picture, most=most) for panel in panels]
-    width, heights = _cells(panels, images, columns)
-    head = LINE + GAP if title else 0
-    sheet = Image.new("RGB", (columns * width + GAP, head + sum(heights) + GAP), PAPER)
+    columns, most = compute_layout([panel.image for panel in panels], columns)
+    images = [resize_to_fit(panel.image, most=most) for panel in panels]
+    width, heights = _compute_cells(panels, images, columns)
+    head = LINE_HEIGHT_PIXELS + GAP_PIXELS if title else 0
+    sheet = Image.new("RGB", (columns * width + GAP_PIXELS, head + sum(heights) + GAP_PIXELS), BACKGROUND_COLOR)
     draw = ImageDraw.Draw(sheet)
     if title:
-        draw.text((GAP, GAP), shortened(title, sheet.width - 2 * GAP), INK, text_font())
+        draw.text((GAP_PIXELS, GAP_PIXELS), ellipsize(title, sheet.width - 2 * GAP_PIXELS), TEXT_COLOR, get_font())
     for i, (panel, image) in enumerate(zip(panels, images, strict=True)):
         row, column = divmod(i, columns)
-        _place(sheet, draw, panel, image, (GAP + column * width, head + GAP + sum(heights[:row])), width - GAP)
+        _draw_panel(
+            sheet,
+            draw,
+            panel,
+            image,
+            (GAP_PIXELS + column * width, head + GAP_PIXELS + sum(heights[:row])),
+            width - GAP_PIXELS,
+        )
     return np.array(sheet)
 
 
-def layout(images: Sequence[Picture], columns: int | None = None) -> tuple[int, int]:
+def compute_layout(images: Sequence[RGBImage], columns: int | None = None) -> tuple[int, int]:
     """Compute the layout of a grid of images.
 
     Args:
@@ -70,20 +77,26 @@ def layout(images: Sequence[Picture], columns: int | None = None) -> tuple[int, 
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     # n images of size (h, w) in c columns form a square if c * w == n / c * h.
     columns = min(columns or math.ceil(math.sqrt(len(images) * height / width)), len(images))
-    return columns, max(MOST, WIDTH // columns)
+    return columns, max(MAX_SIDE_PIXELS, ROW_WIDTH_PIXELS // columns)
 
 
-def _cells(panels: Sequence[Panel], images: Sequence[Picture], columns: int) -> tuple[int, list[int]]:
+def _compute_cells(panels: Sequence[Panel], images: Sequence[RGBImage], columns: int) -> tuple[int, list[int]]:
     """Return the width of the columns and the height of each row, for the largest image and the longest caption."""
     captions = [panel.caption.splitlines() for panel in panels]
     # No character is narrower than a pixel, so WIDEST characters are enough to measure the width up to WIDEST.
-    text = max((math.ceil(text_font().getlength(line[:WIDEST])) for lines in captions for line in lines), default=0)
-    width = max(min(text, WIDEST), *(image.shape[1] for image in images))
-    heights = [image.shape[0] + LINE * len(lines) + GAP for image, lines in zip(images, captions, strict=True)]
-    return width + GAP, [max(heights[i : i + columns]) for i in range(0, len(heights), columns)]
+    text = max(
+        (math.ceil(get_font().getlength(line[:MAX_CAPTION_WIDTH_PIXELS])) for lines in captions for line in lines),
+        default=0,
+    )
+    width = max(min(text, MAX_CAPTION_WIDTH_PIXELS), *(image.shape[1] for image in images))
+    heights = [
+        image.shape[0] + LINE_HEIGHT_PIXELS * len(lines) + GAP_PIXELS
+        for image, lines in zip(images, captions, strict=True)
+    ]
+    return width + GAP_PIXELS, [max(heights[i : i + columns]) for i in range(0, len(heights), columns)]
 
 
-def beside(images: Sequence[Picture]) -> Picture:
+def hstack_images(images: Sequence[RGBImage]) -> RGBImage:
     """Stack images horizontally, each resized by `fitted`, with a white gap between them.
 
     Args:
@@ -92,17 +105,20 @@ def beside(images: Sequence[Picture]) -> Picture:
     Returns:
         The pixels, (H, W, 3), uint8, with the height of the highest image.
     """
-    images = [fitted(image) for image in images]
-    height, width = max(image.shape[0] for image in images), sum(image.shape[1] + FRAME for image in images) - FRAME
+    images = [resize_to_fit(image) for image in images]
+    height, width = (
+        max(image.shape[0] for image in images),
+        sum(image.shape[1] + FRAME_PIXELS for image in images) - FRAME_PIXELS,
+    )
     row = np.full((height, width, 3), 255, np.uint8)
     left = 0
     for image in images:
         row[: image.shape[0], left : left + image.shape[1]] = image
-        left += image.shape[1] + FRAME
+        left += image.shape[1] + FRAME_PIXELS
     return row
 
 
-def fitted(image: Picture, least: int = LEAST, most: int = MOST) -> Picture:
+def resize_to_fit(image: RGBImage, least: int = MIN_SIDE_PIXELS, most: int = MAX_SIDE_PIXELS) -> RGBImage:
     """Resize an image to a readable size.
 
     Args:
@@ -124,9 +140,9 @@ def fitted(image: Picture, least: int = LEAST, most: int = MOST) -> Picture:
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def shortened(text: str, width: float, font: Font | None = None) -> str:
+def ellipsize(text: str, width: float, font: Font | None = None) -> str:
     """Truncate a line with `…` to a width in pixels."""
-    font = font or text_font()
+    font = font or get_font()
     # No character is narrower than a pixel. Measuring a prefix bounds the cost for a caption of any length.
     if font.getlength(text[: int(width) + 1]) <= width:
         return text
@@ -136,15 +152,22 @@ def shortened(text: str, width: float, font: Font | None = None) -> str:
     return f"{text}…"
 
 
-def _place(
-    sheet: Image.Image, draw: ImageDraw.ImageDraw, panel: Panel, image: Picture, corner: tuple[int, int], width: int
+def _draw_panel(
+    sheet: Image.Image, draw: ImageDraw.ImageDraw, panel: Panel, image: RGBImage, corner: tuple[int, int], width: int
 ) -> None:
     """Draw an image with its frame and its caption."""
     left, top = corner
     height = image.shape[0]
     if panel.frame is not None:
-        box = (left - FRAME, top - FRAME, left + image.shape[1] + FRAME - 1, top + height + FRAME - 1)
+        box = (
+            left - FRAME_PIXELS,
+            top - FRAME_PIXELS,
+            left + image.shape[1] + FRAME_PIXELS - 1,
+            top + height + FRAME_PIXELS - 1,
+        )
         draw.rectangle(box, panel.frame)
     sheet.paste(Image.fromarray(image), corner)
     for i, line in enumerate(panel.caption.splitlines()):
-        draw.text((left, top + height + FRAME + i * LINE), shortened(line, width), INK, text_font())
+        draw.text(
+            (left, top + height + FRAME_PIXELS + i * LINE_HEIGHT_PIXELS), ellipsize(line, width), TEXT_COLOR, get_font()
+        )

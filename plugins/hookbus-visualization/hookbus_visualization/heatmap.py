@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from hookbus_visualization.panel import Picture
+from hookbus_visualization.panel import RGBImage
 
-__all__ = ["Floats", "coloured", "overlaid", "resized", "scaled"]
+__all__ = ["FloatArray", "apply_colormap", "overlay_heatmap", "resize_map", "normalize"]
 
-Floats = NDArray[np.float32]
+FloatArray = NDArray[np.float32]
 
-STOPS = np.array([(8, 8, 40), (60, 20, 120), (150, 35, 120), (225, 75, 70), (250, 160, 50), (255, 250, 190)])
+COLOR_STOPS = np.array([(8, 8, 40), (60, 20, 120), (150, 35, 120), (225, 75, 70), (250, 160, 50), (255, 250, 190)])
 """Colors of equally spaced values from 0 to 1."""
 
 
-def scaled(values: Any) -> Floats:
+def normalize(values: Any) -> FloatArray:
     """Normalize values to the range from 0 to 1.
 
     Args:
@@ -42,7 +42,7 @@ def scaled(values: Any) -> Floats:
     return np.asarray((clipped - low) / (high - low), np.float32)
 
 
-def coloured(values: Any) -> Picture:
+def apply_colormap(values: Any) -> RGBImage:
     """Apply the colormap to values.
 
     Args:
@@ -51,12 +51,12 @@ def coloured(values: Any) -> Picture:
     Returns:
         The pixels, (H, W, 3), uint8.
     """
-    positions = np.linspace(0.0, 1.0, len(STOPS))
-    channels = [np.interp(values, positions, STOPS[:, channel]) for channel in range(3)]
+    positions = np.linspace(0.0, 1.0, len(COLOR_STOPS))
+    channels = [np.interp(values, positions, COLOR_STOPS[:, channel]) for channel in range(3)]
     return np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
 
 
-def resized(values: Any, height: int, width: int) -> Floats:
+def resize_map(values: Any, height: int, width: int) -> FloatArray:
     """Resize a map of values with bilinear interpolation.
 
     Args:
@@ -71,7 +71,7 @@ def resized(values: Any, height: int, width: int) -> Floats:
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
-def overlaid(image: Picture, values: Any, opacity: float = 0.5) -> Picture:
+def overlay_heatmap(image: RGBImage, values: Any, opacity: float = 0.5) -> RGBImage:
     """Overlay an image with a heatmap.
 
     Args:
@@ -83,5 +83,5 @@ def overlaid(image: Picture, values: Any, opacity: float = 0.5) -> Picture:
         A new image, (H, W, 3), uint8: `(1 - opacity) * image + opacity * colors`.
     """
     # Values are interpolated, not colors: mixed colors are not on the colormap.
-    colors = coloured(resized(values, *image.shape[:2]))
+    colors = apply_colormap(resize_map(values, *image.shape[:2]))
     return np.asarray(np.rint((1 - opacity) * image + opacity * colors), np.uint8)

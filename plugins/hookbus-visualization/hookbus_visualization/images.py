@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.panel import Picture
+from hookbus_visualization.panel import RGBImage
 
-__all__ = ["as_array", "is_image", "to_pixels"]
+__all__ = ["to_array", "is_image", "to_pixels"]
 
 CHANNELS = (1, 3, 4)
 
@@ -20,7 +20,7 @@ def to_pixels(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     value_range: tuple[float, float] | None = None,
-) -> Picture:
+) -> RGBImage:
     """Convert an image to RGB pixels.
 
     Args:
@@ -39,12 +39,12 @@ def to_pixels(
     Raises:
         ValueError: If the image has another shape, or no pixels.
     """
-    pixels = _arranged(as_array(image))
+    pixels = _to_channels_last(to_array(image))
     if pixels.dtype.kind == "f":
-        pixels = _in_bytes(_denormalized(pixels, mean, std), value_range)
+        pixels = _to_levels(_denormalize(pixels, mean, std), value_range)
     elif pixels.dtype == np.bool_:
         pixels = pixels * np.uint8(255)
-    return _rgb(np.clip(pixels, 0, 255).astype(np.uint8))
+    return _to_rgb(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
 def is_image(value: Any) -> bool:
@@ -54,7 +54,7 @@ def is_image(value: Any) -> bool:
     return has_channels and min(shape) > 0
 
 
-def as_array(value: Any) -> NDArray[Any]:
+def to_array(value: Any) -> NDArray[Any]:
     """Convert a tensor on any device and of any precision, a list or a PIL image to a NumPy array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -63,7 +63,7 @@ def as_array(value: Any) -> NDArray[Any]:
     return np.asarray(value)
 
 
-def _arranged(array: NDArray[Any]) -> NDArray[Any]:
+def _to_channels_last(array: NDArray[Any]) -> NDArray[Any]:
     """Return an image as (H, W, C)."""
     if not is_image(array):
         raise ValueError(
@@ -74,16 +74,16 @@ def _arranged(array: NDArray[Any]) -> NDArray[Any]:
     return np.moveaxis(array, 0, 2) if array.shape[0] in CHANNELS else array
 
 
-def _denormalized(pixels: NDArray[Any], mean: Sequence[float] | None, std: Sequence[float] | None) -> NDArray[Any]:
+def _denormalize(pixels: NDArray[Any], mean: Sequence[float] | None, std: Sequence[float] | None) -> NDArray[Any]:
     scale, shift = np.asarray(std or 1, pixels.dtype), np.asarray(mean or 0, pixels.dtype)
     with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rendered as white
         denormalized: NDArray[Any] = pixels * scale + shift
     return denormalized
 
 
-def _in_bytes(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> NDArray[Any]:
+def _to_levels(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> NDArray[Any]:
     finite = pixels[np.isfinite(pixels)]
-    low, high = value_range or _range_of(finite)
+    low, high = value_range or _get_value_range(finite)
     values = np.nan_to_num(pixels, nan=low, posinf=high, neginf=low)
     # Halved before the subtraction: the difference of the extremes of a float type overflows.
     # In the type of the pixels, in which the half of a subnormal range may underflow to 0.
@@ -93,14 +93,14 @@ def _in_bytes(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> 
     return levels
 
 
-def _range_of(finite: NDArray[Any]) -> tuple[float, float]:
+def _get_value_range(finite: NDArray[Any]) -> tuple[float, float]:
     # The range of an image within [0, 1] is not stretched, so that a dark image stays dark.
     if not finite.size or (finite.min() >= 0 and finite.max() <= 1):
         return 0.0, 1.0
     return float(finite.min()), float(finite.max())
 
 
-def _rgb(pixels: Picture) -> Picture:
+def _to_rgb(pixels: RGBImage) -> RGBImage:
     channels = pixels.shape[2]
     if channels == 4:
         opacity = pixels[..., 3:] / 255

@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookbus_visualization.boxes import BoxFormat, draw_boxes, to_xyxy
-from hookbus_visualization.images import as_array
-from hookbus_visualization.masks import draw_edges, edges_of, instance_masks, overlay, stacked
-from hookbus_visualization.palette import colours_of, name_of
-from hookbus_visualization.panel import Colour, Picture
-from hookbus_visualization.parts import first_of, surest
+from hookbus_visualization.images import to_array
+from hookbus_visualization.masks import draw_edges, find_boundaries, to_instance_masks, overlay_classes, merge_instances
+from hookbus_visualization.palette import class_colors, class_name
+from hookbus_visualization.panel import Color, RGBImage
+from hookbus_visualization.parts import get_first, sort_by_score
 from hookbus_visualization.tags import draw_tags
 
-__all__ = ["BOXES", "Instances", "Look", "draw_instances", "read_instances"]
+__all__ = ["BOX_KEYS", "Instances", "DrawStyle", "draw_instances", "read_instances"]
 
 # The names of torchvision, MMDetection, Detectron2, DETR and Ultralytics, in order of precedence.
-BOXES = ("boxes", "bboxes", "pred_boxes", "bbox")
-LABELS = ("labels", "class_labels", "pred_classes", "classes", "cls")
-SCORES = ("scores", "score", "conf")
-MASKS = ("masks", "pred_masks")
-OPACITY = 0.4
+BOX_KEYS = ("boxes", "bboxes", "pred_boxes", "bbox")
+LABEL_KEYS = ("labels", "class_labels", "pred_classes", "classes", "cls")
+SCORE_KEYS = ("scores", "score", "conf")
+MASK_KEYS = ("masks", "pred_masks")
+MASK_OPACITY = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class Instances:
         columns: list[Any] = [self.labels, self.scores, self.masks]
         return Instances(self.boxes[index], *(None if column is None else column[index] for column in columns))
 
-    def confident(self, threshold: float) -> Instances:
+    def filter_by_score(self, threshold: float) -> Instances:
         """Return the instances whose score is not below the threshold, sorted by ascending score.
 
         Scores of NaN are kept. Instances without scores are returned unchanged.
         """
-        return self if self.scores is None else self[surest(self.scores, threshold)]
+        return self if self.scores is None else self[sort_by_score(self.scores, threshold)]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DrawStyle:
     """Style of drawn instances.
 
     Attributes:
@@ -69,9 +69,9 @@ class Look:
     """
 
     names: Sequence[str] = ()
-    palette: Sequence[Colour] = ()
-    box_colour: Colour | None = None
-    text_colour: Colour | None = None
+    palette: Sequence[Color] = ()
+    box_color: Color | None = None
+    text_color: Color | None = None
     thickness: int = 2
 
 
@@ -101,17 +101,17 @@ def read_instances(
     Raises:
         ValueError: If the value contains no boxes, or the shapes do not match.
     """
-    boxes, labels, scores, masks = _parts(value)
+    boxes, labels, scores, masks = _extract_fields(value)
     if boxes is None:
         raise ValueError(
-            f"boxes must be under one of the keys {', '.join(BOXES)}, or an array of shape (N, 4) or (N, 6), got "
+            f"boxes must be under one of the keys {', '.join(BOX_KEYS)}, or an array of shape (N, 4) or (N, 6), got "
             f"{type(value).__name__}"
         )
     shown = shown or size
     stretch = shown[1] / size[1], shown[0] / size[0]
-    corners = to_xyxy(as_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
-    class_ids, confidences = _one_each("labels", labels, len(corners)), _one_each("scores", scores, len(corners))
-    areas = None if masks is None else instance_masks(masks, shown)
+    corners = to_xyxy(to_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
+    class_ids, confidences = _to_vector("labels", labels, len(corners)), _to_vector("scores", scores, len(corners))
+    areas = None if masks is None else to_instance_masks(masks, shown)
     if areas is not None and len(areas) != len(corners):
         raise ValueError(f"boxes and masks must have the same length, got {len(corners)} boxes and {len(areas)} masks")
     # A label of NaN, such as padding in an array of (N, 6), denotes no class.
@@ -120,8 +120,8 @@ def read_instances(
 
 
 def draw_instances(
-    image: Picture, truth: Instances | None = None, prediction: Instances | None = None, look: Look | None = None
-) -> Picture:
+    image: RGBImage, truth: Instances | None = None, prediction: Instances | None = None, look: DrawStyle | None = None
+) -> RGBImage:
     """Draw the ground truth and the predictions.
 
     Predictions have solid boxes, a text above the box, and filled masks. The ground truth is on top, with dashed boxes,
@@ -136,7 +136,7 @@ def draw_instances(
     Returns:
         A new image, (H, W, 3), uint8; equal to the input if there are no instances.
     """
-    look = look or Look()
+    look = look or DrawStyle()
     layers = [(objects, objects is truth) for objects in (prediction, truth) if objects is not None]
     # By kind of drawing, not by layer: filled masks must not cover boxes, and boxes must not cover texts.
     for draw in (_draw_masks, _draw_frames, _draw_texts):
@@ -145,61 +145,63 @@ def draw_instances(
     return image.copy()
 
 
-def _draw_masks(image: Picture, objects: Instances, look: Look, truth: bool) -> Picture:
+def _draw_masks(image: RGBImage, objects: Instances, look: DrawStyle, truth: bool) -> RGBImage:
     if objects.masks is None:
         return image
     if truth:
         edges = np.zeros(image.shape[:2], bool)
         for mask in objects.masks:
-            edges |= edges_of(mask)
+            edges |= find_boundaries(mask)
         return draw_edges(image, edges)
-    return overlay(image, stacked(objects.masks, _classes(objects)), opacity=OPACITY, palette=look.palette)
+    return overlay_classes(
+        image, merge_instances(objects.masks, _get_classes(objects)), opacity=MASK_OPACITY, palette=look.palette
+    )
 
 
-def _draw_frames(image: Picture, objects: Instances, look: Look, truth: bool) -> Picture:
-    return draw_boxes(image, objects.boxes, _colours(objects, look), thickness=look.thickness, dashed=truth)
+def _draw_frames(image: RGBImage, objects: Instances, look: DrawStyle, truth: bool) -> RGBImage:
+    return draw_boxes(image, objects.boxes, _get_colors(objects, look), thickness=look.thickness, dashed=truth)
 
 
-def _draw_texts(image: Picture, objects: Instances, look: Look, truth: bool) -> Picture:
-    texts = [_text(objects, i, look.names) for i in range(len(objects.boxes))]
-    colors = _colours(objects, look)
-    return draw_tags(image, objects.boxes, texts, colors, text_color=look.text_colour, truth=truth)
+def _draw_texts(image: RGBImage, objects: Instances, look: DrawStyle, truth: bool) -> RGBImage:
+    texts = [_format_text(objects, i, look.names) for i in range(len(objects.boxes))]
+    colors = _get_colors(objects, look)
+    return draw_tags(image, objects.boxes, texts, colors, text_color=look.text_color, truth=truth)
 
 
-def _text(objects: Instances, index: int, names: Sequence[str]) -> str:
-    name = [] if objects.labels is None else [name_of(int(objects.labels[index]), names)]
+def _format_text(objects: Instances, index: int, names: Sequence[str]) -> str:
+    name = [] if objects.labels is None else [class_name(int(objects.labels[index]), names)]
     score = [] if objects.scores is None else [f"{objects.scores[index]:.2f}"]
     return " ".join(name + score)
 
 
-def _colours(objects: Instances, look: Look) -> NDArray[np.uint8]:
-    if look.box_colour is not None:
-        return np.tile(np.array(look.box_colour, np.uint8), (len(objects.boxes), 1))
-    return colours_of(_classes(objects), look.palette)
+def _get_colors(objects: Instances, look: DrawStyle) -> NDArray[np.uint8]:
+    if look.box_color is not None:
+        return np.tile(np.array(look.box_color, np.uint8), (len(objects.boxes), 1))
+    return class_colors(_get_classes(objects), look.palette)
 
 
-def _classes(objects: Instances) -> NDArray[np.int64]:
+def _get_classes(objects: Instances) -> NDArray[np.int64]:
     return np.zeros(len(objects.boxes), np.int64) if objects.labels is None else objects.labels
 
 
-def _parts(value: Any) -> list[Any]:
+def _extract_fields(value: Any) -> list[Any]:
     """Return boxes, labels, scores and masks, each None if missing."""
     if isinstance(value, Mapping) or not (hasattr(value, "shape") or isinstance(value, (list, tuple))):
-        boxes, *others = (first_of(value, names) for names in (BOXES, LABELS, SCORES, MASKS))
+        boxes, *others = (get_first(value, names) for names in (BOX_KEYS, LABEL_KEYS, SCORE_KEYS, MASK_KEYS))
         # `Boxes` of Detectron2 wraps its tensor.
         return [getattr(boxes, "tensor", boxes), *others]
-    array = as_array(value)
+    array = to_array(value)
     # The columns of Ultralytics: x1, y1, x2, y2, score, class.
     if array.ndim == 2 and array.shape[1] == 6:
         return [array[:, :4], array[:, 5], array[:, 4], None]
     return [array, None, None, None]
 
 
-def _one_each(name: str, value: Any, count: int) -> NDArray[np.float64] | None:
+def _to_vector(name: str, value: Any, count: int) -> NDArray[np.float64] | None:
     """Return one number per box, (count,)."""
     if value is None:
         return None
-    array = as_array(value).astype(np.float64)
+    array = to_array(value).astype(np.float64)
     # By size, not by shape: labels of shape (N, 1) and a scalar for a single box are valid.
     if array.size != count:
         raise ValueError(f"{name} must have one value per box ({count}), got shape {array.shape}")

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from hookbus_visualization.grid import shortened, text_font
-from hookbus_visualization.palette import colour_of, name_of
-from hookbus_visualization.panel import INK, PAPER, Colour, Picture
+from hookbus_visualization.grid import ellipsize, get_font
+from hookbus_visualization.palette import class_color, class_name
+from hookbus_visualization.panel import TEXT_COLOR, BACKGROUND_COLOR, Color, RGBImage
 
 __all__ = ["draw_legend"]
 
-LINE, SWATCH, GAP = 18, 12, 8
-MOST = 40
+LINE_HEIGHT_PIXELS, SWATCH_PIXELS, GAP_PIXELS = 18, 12, 8
+MAX_CLASSES = 40
 """Maximum number of classes; the last entry shows the number of omitted classes."""
 
 
 def draw_legend(
-    classes: Iterable[int], width: int, names: Sequence[str] = (), palette: Sequence[Colour] = ()
-) -> Picture:
+    classes: Iterable[int], width: int, names: Sequence[str] = (), palette: Sequence[Color] = ()
+) -> RGBImage:
     """Draw a color swatch and the name of each class, in lines of a given width.
 
     Args:
@@ -33,23 +33,31 @@ def draw_legend(
         The pixels, (H, `width`, 3), uint8. H is 0 if there are no classes.
     """
     ids = sorted(set(classes))
-    entries = [(name_of(class_id, names), colour_of(class_id, palette)) for class_id in ids[:MOST]]
-    if len(ids) > MOST:
+    entries = [(class_name(class_id, names), class_color(class_id, palette)) for class_id in ids[:MAX_CLASSES]]
+    if len(ids) > MAX_CLASSES:
         # A swatch in the color of the background is invisible.
-        entries.append((f"and {len(ids) - MOST} more", PAPER))
-    font, text_width = text_font(), width - SWATCH - 2 * GAP
-    texts = [shortened(name, text_width) for name, _ in entries]
-    positions, lines = _flow([SWATCH + 2 * GAP + round(font.getlength(text)) for text in texts], width)
-    sheet = Image.new("RGB", (width, lines * LINE), PAPER)
+        entries.append((f"and {len(ids) - MAX_CLASSES} more", BACKGROUND_COLOR))
+    font, text_width = get_font(), width - SWATCH_PIXELS - 2 * GAP_PIXELS
+    texts = [ellipsize(name, text_width) for name, _ in entries]
+    positions, lines = _place_entries(
+        [SWATCH_PIXELS + 2 * GAP_PIXELS + round(font.getlength(text)) for text in texts], width
+    )
+    sheet = Image.new("RGB", (width, lines * LINE_HEIGHT_PIXELS), BACKGROUND_COLOR)
     draw = ImageDraw.Draw(sheet)
     for (x, line), text, (_, color) in zip(positions, texts, entries, strict=True):
-        top = line * LINE + (LINE - SWATCH) // 2
-        draw.rectangle((x, top, x + SWATCH - 1, top + SWATCH - 1), color)
-        draw.text((x + SWATCH + GAP // 2, line * LINE + LINE // 2), text, INK, font, anchor="lm")
+        top = line * LINE_HEIGHT_PIXELS + (LINE_HEIGHT_PIXELS - SWATCH_PIXELS) // 2
+        draw.rectangle((x, top, x + SWATCH_PIXELS - 1, top + SWATCH_PIXELS - 1), color)
+        draw.text(
+            (x + SWATCH_PIXELS + GAP_PIXELS // 2, line * LINE_HEIGHT_PIXELS + LINE_HEIGHT_PIXELS // 2),
+            text,
+            TEXT_COLOR,
+            font,
+            anchor="lm",
+        )
     return np.array(sheet)
 
 
-def _flow(widths: Iterable[int], limit: int) -> tuple[list[tuple[int, int]], int]:
+def _place_entries(widths: Iterable[int], limit: int) -> tuple[list[tuple[int, int]], int]:
     """Return the positions of entries in lines with a maximum width, as (x, line), and the number of lines."""
     positions: list[tuple[int, int]] = []
     x, line = 0, 0

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from hookbus import Run
 from hookbus_visualization.base import SampleHook
-from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.parts import first_of, per_sample
-from hookbus_visualization.seen import Seen
+from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.parts import get_first, split_samples
+from hookbus_visualization.seen import Samples
 
-__all__ = ["LocatingHook"]
+__all__ = ["AnnotationHook"]
 
 
-class LocatingHook(SampleHook):
+class AnnotationHook(SampleHook):
     """Base class of hooks that draw annotations on images.
 
     If the outputs contain no predictions, the model is called in evaluation mode. Subclasses implement `panels`.
@@ -25,10 +25,10 @@ class LocatingHook(SampleHook):
         places: Keys of annotations in a batch that is a flat mapping of images and annotations.
     """
 
-    what: ClassVar[str]
-    places: ClassVar[Sequence[str]]
+    content_label: ClassVar[str]
+    target_keys: ClassVar[Sequence[str]]
 
-    def panels(self, images: Sequence[Picture], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
+    def panels(self, images: Sequence[RGBImage], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Return the panels of a batch.
 
         Args:
@@ -42,26 +42,26 @@ class LocatingHook(SampleHook):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement `panels`")
 
-    def find(self, batch: Any, outputs: Any) -> Seen:
+    def find_samples(self, batch: Any, outputs: Any) -> Samples:
         """Return the samples under the usual keys, and annotations under the keys of `places`."""
-        samples = super().find(batch, outputs)
+        samples = super().find_samples(batch, outputs)
         # In a flat mapping boxes, labels and masks are separate keys. They are annotations of one image only together.
-        is_flat = isinstance(batch, Mapping) and first_of(batch, self.places) is not None
+        is_flat = isinstance(batch, Mapping) and get_first(batch, self.target_keys) is not None
         return replace(samples, targets=batch) if is_flat else samples
 
-    def draw(self, run: Run, stage: str, samples: Seen, batch: Any, outputs: Any) -> None:
+    def draw(self, run: Run, stage: str, samples: Samples, batch: Any, outputs: Any) -> None:
         """Draw the annotations of the samples."""
-        samples = self.complete(run, samples)
+        samples = self.add_predictions(run, samples)
         try:
-            panels = self._panels(samples)
+            panels = self._build_panels(samples)
         except (TypeError, ValueError) as error:
-            self.nothing_fits(run, batch, outputs, f"no {self.what} can be drawn: {error}.")
+            self.warn_no_samples(run, batch, outputs, f"no {self.content_label} can be drawn: {error}.")
             return
-        self.deliver(run, stage, self.what, panels)
+        self.publish(run, stage, self.content_label, panels)
 
-    def _panels(self, samples: Seen) -> list[Panel]:
+    def _build_panels(self, samples: Samples) -> list[Panel]:
         if samples.images is None or (samples.targets is None and samples.predictions is None):
             raise ValueError("the batch contains no images, or neither targets nor predictions")
-        images = [self.pixels(image) for image in samples.images]
-        columns = (per_sample(values, len(images)) for values in (samples.targets, samples.predictions))
+        images = [self.convert_image(image) for image in samples.images]
+        columns = (split_samples(values, len(images)) for values in (samples.targets, samples.predictions))
         return self.panels(images, *columns)

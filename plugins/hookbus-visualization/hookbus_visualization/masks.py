@@ -13,15 +13,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hookbus_visualization.palette import colours_of
-from hookbus_visualization.panel import Colour, Picture
+from hookbus_visualization.palette import class_colors
+from hookbus_visualization.panel import Color, RGBImage
 
-__all__ = ["NOTHING", "draw_edges", "edges_of", "instance_masks", "label_map", "overlay", "resized", "stacked"]
+__all__ = [
+    "NO_CLASS",
+    "draw_edges",
+    "find_boundaries",
+    "to_instance_masks",
+    "to_label_map",
+    "overlay_classes",
+    "resize_labels",
+    "merge_instances",
+]
 
-NOTHING = -1
+NO_CLASS = -1
 
 
-def label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
+def to_label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
     """Convert a segmentation to a label map.
 
     Args:
@@ -43,18 +52,18 @@ def label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
     Raises:
         ValueError: If the value has another shape, or no pixels.
     """
-    tensor = _tensor(value)
+    tensor = _to_tensor(value)
     if tensor.dim() not in (2, 3) or not tensor.numel():
         raise ValueError(f"segmentation must have shape (H, W) or (C, H, W), got {tuple(tensor.shape)}")
-    planes = _classes_first(tensor, size) if tensor.dim() == 3 else tensor[None]
-    return resized(_numbers(planes[0]) if len(planes) == 1 else _strongest(planes), size)
+    planes = _to_classes_first(tensor, size) if tensor.dim() == 3 else tensor[None]
+    return resize_labels(_to_class_ids(planes[0]) if len(planes) == 1 else _argmax_classes(planes), size)
 
 
-def instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
+def to_instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
     """Convert instance masks to boolean masks.
 
     Args:
-        value: Masks, (N, H, W) or (N, 1, H, W): booleans, integers, probabilities or logits, as in `label_map`.
+        value: Masks, (N, H, W) or (N, 1, H, W): booleans, integers, probabilities or logits, as in `to_label_map`.
         size: Height and width of the image in pixels.
 
     Returns:
@@ -63,16 +72,16 @@ def instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
     Raises:
         ValueError: If the value has another shape, or no pixels.
     """
-    tensor = _tensor(value)
+    tensor = _to_tensor(value)
     if tensor.dim() == 4 and tensor.shape[1] == 1:
         tensor = tensor[:, 0]
     if tensor.dim() != 3 or not all(tensor.shape[1:]):
         raise ValueError(f"masks must have shape (N, H, W), got {tuple(tensor.shape)}")
     # Mask by mask: whether floats are probabilities or logits is determined per mask. reshape: N may be 0.
-    return np.array([resized(_numbers(mask), size) > 0 for mask in tensor], bool).reshape(-1, *size)
+    return np.array([resize_labels(_to_class_ids(mask), size) > 0 for mask in tensor], bool).reshape(-1, *size)
 
 
-def stacked(masks: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def merge_instances(masks: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Merge instances into a label map; a later instance covers an earlier one.
 
     Args:
@@ -82,20 +91,20 @@ def stacked(masks: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.i
     Returns:
         The label map, (H, W); `NOTHING` for pixels without an instance.
     """
-    merged = np.full(masks.shape[1:], NOTHING, np.int64)
+    merged = np.full(masks.shape[1:], NO_CLASS, np.int64)
     for mask, label in zip(masks, labels, strict=True):
         merged[mask] = label
     return merged
 
 
-def overlay(
-    image: Picture,
+def overlay_classes(
+    image: RGBImage,
     labels: NDArray[np.int64],
     *,
     opacity: float = 0.5,
-    palette: Sequence[Colour] = (),
+    palette: Sequence[Color] = (),
     ignored: Collection[int] = (),
-) -> Picture:
+) -> RGBImage:
     """Overlay an image with the class colors of a label map.
 
     Args:
@@ -110,12 +119,12 @@ def overlay(
     """
     # One color per distinct class instead of a table by class index: indices may be as large as 70,000.
     classes = np.unique(labels)
-    colors = colours_of(classes, palette).astype(np.float32)[np.searchsorted(classes, labels)]
-    is_colored = _coloured(labels, ignored)[..., None]
+    colors = class_colors(classes, palette).astype(np.float32)[np.searchsorted(classes, labels)]
+    is_colored = _is_colored(labels, ignored)[..., None]
     return np.where(is_colored, (image * (1 - opacity) + colors * opacity).round(), image).astype(np.uint8)
 
 
-def edges_of(regions: NDArray[Any]) -> NDArray[np.bool_]:
+def find_boundaries(regions: NDArray[Any]) -> NDArray[np.bool_]:
     """Find the boundaries between regions.
 
     Args:
@@ -130,7 +139,7 @@ def edges_of(regions: NDArray[Any]) -> NDArray[np.bool_]:
     return edges
 
 
-def draw_edges(image: Picture, edges: NDArray[np.bool_]) -> Picture:
+def draw_edges(image: RGBImage, edges: NDArray[np.bool_]) -> RGBImage:
     """Draw boundaries in white, which is not a class color.
 
     Args:
@@ -143,7 +152,7 @@ def draw_edges(image: Picture, edges: NDArray[np.bool_]) -> Picture:
     return np.where(edges[..., None], np.uint8(255), image)
 
 
-def resized(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+def resize_labels(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Resize a label map with nearest-neighbor interpolation.
 
     Args:
@@ -161,30 +170,30 @@ def resized(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return nearest
 
 
-def _tensor(value: Any) -> Tensor:
+def _to_tensor(value: Any) -> Tensor:
     # torch.tensor copies: torch.from_numpy warns if an array is read-only.
     return value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
 
 
-def _coloured(labels: NDArray[np.int64], ignored: Collection[int]) -> NDArray[np.bool_]:
+def _is_colored(labels: NDArray[np.int64], ignored: Collection[int]) -> NDArray[np.bool_]:
     is_colored: NDArray[np.bool_] = (labels >= 0) & ~np.isin(labels, list(ignored))
     return is_colored
 
 
-def _classes_first(tensor: Tensor, size: tuple[int, int]) -> Tensor:
+def _to_classes_first(tensor: Tensor, size: tuple[int, int]) -> Tensor:
     is_last = tensor.shape[:2] == size and tensor.shape[1:] != size
     return tensor.permute(2, 0, 1) if is_last else tensor
 
 
-def _strongest(tensor: Tensor) -> NDArray[np.int64]:
+def _argmax_classes(tensor: Tensor) -> NDArray[np.int64]:
     """Return the argmax over the classes, (H, W)."""
     # On the device of the tensor: copying the class indices to the host is cheaper than copying all logits.
     values, classes = tensor.max(dim=0)
     is_empty = values.isnan() if tensor.is_floating_point() else values == 0
-    return classes.masked_fill(is_empty, NOTHING).cpu().numpy().astype(np.int64)
+    return classes.masked_fill(is_empty, NO_CLASS).cpu().numpy().astype(np.int64)
 
 
-def _numbers(tensor: Tensor) -> NDArray[np.int64]:
+def _to_class_ids(tensor: Tensor) -> NDArray[np.int64]:
     """Return label maps unchanged, and binary masks as 0 and 1."""
     if not tensor.is_floating_point():
         return tensor.cpu().numpy().astype(np.int64)
@@ -194,4 +203,4 @@ def _numbers(tensor: Tensor) -> NDArray[np.int64]:
     if (np.isfinite(values) & (values == values.round())).all():
         return values.astype(np.int64)
     are_probabilities = not ((values < 0) | (values > 1)).any()
-    return np.where(np.isnan(values), NOTHING, values >= (0.5 if are_probabilities else 0.0)).astype(np.int64)
+    return np.where(np.isnan(values), NO_CLASS, values >= (0.5 if are_probabilities else 0.0)).astype(np.int64)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
-from hookbus_visualization.panel import Colour
+from hookbus_visualization.panel import Color
 
-__all__ = ["colour_of", "colours_of", "contrast_to", "name_of", "rgb"]
+__all__ = ["class_color", "class_colors", "contrast_color", "class_name", "parse_color"]
 
-BASE: tuple[Colour, ...] = (
+BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),
     (86, 180, 233),
     (0, 158, 115),
@@ -28,14 +28,14 @@ BASE: tuple[Colour, ...] = (
     (213, 94, 0),
     (204, 121, 167),
 )
-NO_CLASS: Colour = (128, 128, 128)
-BLACK: Colour = (0, 0, 0)
-WHITE: Colour = (255, 255, 255)
-MIDDLE = 0.179
+NO_CLASS_COLOR: Color = (128, 128, 128)
+BLACK: Color = (0, 0, 0)
+WHITE: Color = (255, 255, 255)
+EQUAL_CONTRAST_LUMINANCE = 0.179
 """Luminance L with equal contrast to black and white: 1.05 / (L + 0.05) == (L + 0.05) / 0.05."""
 
 
-def colour_of(class_id: int, palette: Sequence[Colour] = ()) -> Colour:
+def class_color(class_id: int, palette: Sequence[Color] = ()) -> Color:
     """Return the color of a class.
 
     Args:
@@ -43,42 +43,42 @@ def colour_of(class_id: int, palette: Sequence[Colour] = ()) -> Colour:
         palette: Colors of the first classes. Other classes have the default colors.
     """
     if class_id < 0:
-        return NO_CLASS
+        return NO_CLASS_COLOR
     if class_id < len(palette):
         return palette[class_id]
-    level, hue = divmod(class_id, len(BASE))
-    return _shaded(BASE[hue], _shade(level))
+    level, hue = divmod(class_id, len(BASE_COLORS))
+    return _apply_shade(BASE_COLORS[hue], _get_shade(level))
 
 
-def colours_of(class_ids: NDArray[np.integer], palette: Sequence[Colour] = ()) -> NDArray[np.uint8]:
+def class_colors(class_ids: NDArray[np.integer], palette: Sequence[Color] = ()) -> NDArray[np.uint8]:
     """Return the colors of multiple classes.
 
     Args:
         class_ids: Class indices, (N,), of an integer type.
-        palette: Colors of the first classes, as in `colour_of`.
+        palette: Colors of the first classes, as in `class_color`.
 
     Returns:
         The colors, (N, 3), uint8.
     """
-    return np.array([colour_of(int(class_id), palette) for class_id in class_ids], dtype=np.uint8).reshape(-1, 3)
+    return np.array([class_color(int(class_id), palette) for class_id in class_ids], dtype=np.uint8).reshape(-1, 3)
 
 
 @lru_cache
-def contrast_to(color: Colour) -> Colour:
+def contrast_color(color: Color) -> Color:
     """Return black or white, whichever has the higher contrast to a color.
 
     The contrast is computed from the relative luminance of the Web Content Accessibility Guidelines 2.2.
     """
-    red, green, blue = (_linear(value / 255) for value in color)
-    return BLACK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > MIDDLE else WHITE
+    red, green, blue = (_linearize(value / 255) for value in color)
+    return BLACK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > EQUAL_CONTRAST_LUMINANCE else WHITE
 
 
-def name_of(class_id: int, names: Sequence[str] = ()) -> str:
+def class_name(class_id: int, names: Sequence[str] = ()) -> str:
     """Return the name of a class, or its index if it has no name."""
     return names[class_id] if 0 <= class_id < len(names) else str(class_id)
 
 
-def rgb(value: str | Sequence[int]) -> Colour:
+def parse_color(value: str | Sequence[int]) -> Color:
     """Parse a color.
 
     Args:
@@ -90,20 +90,20 @@ def rgb(value: str | Sequence[int]) -> Colour:
     try:
         red, green, blue = ImageColor.getrgb(value) if isinstance(value, str) else value
     except (TypeError, ValueError):
-        raise ValueError(_no_colour(value)) from None
+        raise ValueError(_color_error(value)) from None
     if not all(isinstance(channel, int) and 0 <= channel <= 255 for channel in (red, green, blue)):
-        raise ValueError(_no_colour(value))
+        raise ValueError(_color_error(value))
     return red, green, blue
 
 
-def _no_colour(value: object) -> str:
+def _color_error(value: object) -> str:
     return (
         f"invalid color, got {value!r}. Use a name such as red, a code such as '#ff0000', or three integers from 0 to "
         "255."
     )
 
 
-def _shade(level: int) -> float:
+def _get_shade(level: int) -> float:
     """Return the shade of a level: 0 for level 0, then the van der Corput sequence.
 
     Returns:
@@ -114,11 +114,11 @@ def _shade(level: int) -> float:
     return (int(digits, 2) / (1 << len(digits)) + 0.5) % 1 - 0.5
 
 
-def _shaded(color: Colour, amount: float) -> Colour:
+def _apply_shade(color: Color, amount: float) -> Color:
     goal = 255 if amount > 0 else 0
     red, green, blue = (round(value + (goal - value) * abs(amount)) for value in color)
     return red, green, blue
 
 
-def _linear(value: float) -> float:
+def _linearize(value: float) -> float:
     return value / 12.92 if value <= 0.04045 else math.pow((value + 0.055) / 1.055, 2.4)

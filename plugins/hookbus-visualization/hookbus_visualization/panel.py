@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INK", "PAPER", "RIGHT", "WRONG", "Colour", "Panel", "Picture"]
+__all__ = ["TEXT_COLOR", "BACKGROUND_COLOR", "CORRECT_COLOR", "INCORRECT_COLOR", "Color", "Panel", "RGBImage"]
 
-Picture = NDArray[np.uint8]
+RGBImage = NDArray[np.uint8]
 """RGB pixels, (H, W, 3), uint8."""
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 """Red, green and blue, each from 0 to 255."""
 
-PAPER: Colour = (255, 255, 255)
-INK: Colour = (40, 40, 40)
+BACKGROUND_COLOR: Color = (255, 255, 255)
+TEXT_COLOR: Color = (40, 40, 40)
 # Blue and orange instead of green and red, which look alike with the most common forms of color blindness.
-RIGHT: Colour = (0, 114, 178)
-WRONG: Colour = (213, 94, 0)
+CORRECT_COLOR: Color = (0, 114, 178)
+INCORRECT_COLOR: Color = (213, 94, 0)
 
 
 class Panel(NamedTuple):
@@ -31,6 +31,6 @@ class Panel(NamedTuple):
         frame: Color of the frame around the image; None for no frame.
     """
 
-    picture: Picture
+    image: RGBImage
     caption: str = ""
-    frame: Colour | None = None
+    frame: Color | None = None

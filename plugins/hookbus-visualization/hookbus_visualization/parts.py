@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["first_of", "per_sample", "surest"]
+__all__ = ["get_first", "split_samples", "sort_by_score"]
 
 
-def first_of(value: Any, names: Iterable[str]) -> Any:
+def get_first(value: Any, names: Iterable[str]) -> Any:
     """Return the first item of a mapping, or attribute of an object, that exists and is not None; otherwise None."""
     items = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
     return next((item for item in items if item is not None), None)
 
 
-def per_sample(value: Any, count: int) -> list[Any]:
+def split_samples(value: Any, count: int) -> list[Any]:
     """Split a batched value into samples.
 
     Args:
@@ -35,16 +35,16 @@ def per_sample(value: Any, count: int) -> list[Any]:
         return [None] * count
     if isinstance(value, Mapping):
         # Losses and metadata are next to the predictions in the outputs of many models.
-        columns = {key: column for key, column in value.items() if _length(column) == count}
+        columns = {key: column for key, column in value.items() if _get_length(column) == count}
         if not columns:
-            raise ValueError(_nothing_in(value, count))
+            raise ValueError(_missing_samples_message(value, count))
         return [{key: column[i] for key, column in columns.items()} for i in range(count)]
-    if _length(value) != count:
-        raise ValueError(f"one value is required for each of {count} images, got {_length(value) or 'none'}")
+    if _get_length(value) != count:
+        raise ValueError(f"one value is required for each of {count} images, got {_get_length(value) or 'none'}")
     return list(value)
 
 
-def surest(scores: NDArray[np.float64], threshold: float) -> NDArray[np.intp]:
+def sort_by_score(scores: NDArray[np.float64], threshold: float) -> NDArray[np.intp]:
     """Return the indices of the scores that are not below a threshold, by ascending score.
 
     Args:
@@ -61,13 +61,13 @@ def surest(scores: NDArray[np.float64], threshold: float) -> NDArray[np.intp]:
     return indices
 
 
-def _length(value: Any) -> int | None:
+def _get_length(value: Any) -> int | None:
     """Return the number of samples; None for scalars and other values without samples."""
     if hasattr(value, "shape"):
         return value.shape[0] if len(value.shape) else None
     return len(value) if isinstance(value, Sequence) else None
 
 
-def _nothing_in(value: Mapping[Any, Any], count: int) -> str:
+def _missing_samples_message(value: Mapping[Any, Any], count: int) -> str:
     keys = f"a mapping with the keys {', '.join(map(str, value))}" if value else "an empty mapping"
     return f"one value is required for each of {count} images, got {keys}"

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus_visualization.unchanged import unchanged
+from hookbus_visualization.unchanged import preserve_state
 
-__all__ = ["copied", "modules_of", "probing"]
+__all__ = ["copy_tensors", "get_modules", "isolated_forward"]
 
-COMPILED = re.compile(r"(^|\.)_orig_mod(?=\.|$)")
+COMPILED_PREFIX = re.compile(r"(^|\.)_orig_mod(?=\.|$)")
 """Path component that `torch.compile` adds to the path of a module."""
 
 
 @contextmanager
-def probing(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]:
+def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]:
     """Context manager for forward passes that do not modify the model, with or without gradients.
 
     The gradient mode inside the context is independent of the caller: the context may be entered under `torch.no_grad`
@@ -33,17 +33,17 @@ def probing(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]
         The model without its wrappers.
     """
     with (
-        unchanged(model) as inner,
+        preserve_state(model) as inner,
         # Tensors that are created in inference mode cannot be used by autograd.
         torch.inference_mode(False),
         torch.set_grad_enabled(gradients),
-        _no_fast_path(),
+        _disable_fast_path(),
     ):
         yield inner
 
 
 @contextmanager
-def _no_fast_path() -> Iterator[None]:
+def _disable_fast_path() -> Iterator[None]:
     """Disable the fast path of nn.TransformerEncoder inside the context."""
     # The fast path passes nested tensors between layers, which layers with hooks cannot process.
     enabled = torch.backends.mha.get_fastpath_enabled()
@@ -54,13 +54,13 @@ def _no_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
+def get_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules of a model by path; the model has the path "", compiled modules are unwrapped."""
     # The wrapper of a compiled module and the module have the same path; named_modules yields the module later.
-    return {COMPILED.sub("", path).strip("."): module for path, module in model.named_modules()}
+    return {COMPILED_PREFIX.sub("", path).strip("."): module for path, module in model.named_modules()}
 
 
-def copied(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
+def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
     """Copy all tensors of a nested value, because some models modify their inputs in place.
 
     Args:
@@ -73,6 +73,6 @@ def copied(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
     if isinstance(value, Tensor):
         return copy(value)
     if isinstance(value, Mapping):
-        return {key: copied(item, copy) for key, item in value.items()}
+        return {key: copy_tensors(item, copy) for key, item in value.items()}
     # Subclasses such as named tuples have other constructors.
-    return type(value)([copied(item, copy) for item in value]) if type(value) in (tuple, list) else value
+    return type(value)([copy_tensors(item, copy) for item in value]) if type(value) in (tuple, list) else value

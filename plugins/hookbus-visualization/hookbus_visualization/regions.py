@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.images import as_array
+from hookbus_visualization.images import to_array
 from hookbus_visualization.masks import (
-    NOTHING,
+    NO_CLASS,
     draw_edges,
-    edges_of,
-    instance_masks,
-    label_map,
-    overlay,
-    resized,
-    stacked,
+    find_boundaries,
+    to_instance_masks,
+    to_label_map,
+    overlay_classes,
+    resize_labels,
+    merge_instances,
 )
-from hookbus_visualization.panel import Colour, Picture
-from hookbus_visualization.parts import first_of, surest
+from hookbus_visualization.panel import Color, RGBImage
+from hookbus_visualization.parts import get_first, sort_by_score
 
-__all__ = ["PLACES", "Regions", "draw_regions", "read_regions"]
+__all__ = ["TARGET_KEYS", "Regions", "draw_regions", "read_regions"]
 
-MASKS = ("masks", "pred_masks", "mask_labels")
-LABELS = ("labels", "class_labels", "pred_classes")
-SCORES = ("scores", "score")
-PLACES = ("sem_seg", "mask", "masks", "segmentation", "mask_labels")
+MASK_KEYS = ("masks", "pred_masks", "mask_labels")
+LABEL_KEYS = ("labels", "class_labels", "pred_classes")
+SCORE_KEYS = ("scores", "score")
+TARGET_KEYS = ("sem_seg", "mask", "masks", "segmentation", "mask_labels")
 # The ambiguous names are last: "labels" and "logits" may also belong to the whole image.
-MAPS = (*PLACES, "labels", "logits", "out", "data")
+LABEL_MAP_KEYS = (*TARGET_KEYS, "labels", "logits", "out", "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Regions:
     classes: NDArray[np.int64]
     edges: NDArray[np.bool_]
 
-    def known(self, ignored: Collection[int] = ()) -> set[int]:
+    def get_classes(self, ignored: Collection[int] = ()) -> set[int]:
         """Return the class indices of the image, without the ignored ones."""
         return {class_id for class_id in np.unique(self.classes).tolist() if class_id >= 0} - set(ignored)
 
@@ -56,7 +56,7 @@ def read_regions(
     """Convert the model output or the annotation of one image to regions.
 
     Args:
-        value: A label map, logits, one-hot masks or a binary mask, as in `masks.label_map`; a mapping, or an object
+        value: A label map, logits, one-hot masks or a binary mask, as in `masks.to_label_map`; a mapping, or an object
             with attributes, with one of these as sem_seg, mask, masks, segmentation, mask_labels, labels, logits, out
             or data; or instances: `masks` (N, H, W) with `labels` (N,) and optionally `scores` (N,).
         size: Height and width of the image in pixels.
@@ -70,29 +70,31 @@ def read_regions(
         ValueError: If the value contains no segmentation, or the shapes do not match.
     """
     shown = shown or size
-    masks, labels, scores = (first_of(value, names) for names in (MASKS, LABELS, SCORES))
-    if masks is not None and labels is not None and as_array(labels).ndim == 1:
-        return _of_instances(instance_masks(masks, shown), as_array(labels), scores, threshold)
-    segmentation = value if hasattr(value, "shape") or isinstance(value, (list, tuple)) else first_of(value, MAPS)
+    masks, labels, scores = (get_first(value, names) for names in (MASK_KEYS, LABEL_KEYS, SCORE_KEYS))
+    if masks is not None and labels is not None and to_array(labels).ndim == 1:
+        return _merge_instances(to_instance_masks(masks, shown), to_array(labels), scores, threshold)
+    segmentation = (
+        value if hasattr(value, "shape") or isinstance(value, (list, tuple)) else get_first(value, LABEL_MAP_KEYS)
+    )
     if segmentation is None:
         raise ValueError(
-            f"segmentation must be under one of the keys {', '.join(MAPS)}, or an array of shape (H, W) or (C, H, W), "
+            f"segmentation must be under one of the keys {', '.join(LABEL_MAP_KEYS)}, or an array of shape (H, W) or (C, H, W), "
             f"got {type(value).__name__}"
         )
     # In two steps: the order of the dimensions is inferred from the size of the original image.
-    classes = resized(label_map(segmentation, size), shown)
-    return Regions(classes, edges_of(classes))
+    classes = resize_labels(to_label_map(segmentation, size), shown)
+    return Regions(classes, find_boundaries(classes))
 
 
 def draw_regions(
-    image: Picture,
+    image: RGBImage,
     regions: Regions,
     *,
     opacity: float = 0.5,
-    palette: Sequence[Colour] = (),
+    palette: Sequence[Color] = (),
     ignored: Collection[int] = (),
     edges: bool = False,
-) -> Picture:
+) -> RGBImage:
     """Overlay an image with the class colors of its regions.
 
     Args:
@@ -106,18 +108,18 @@ def draw_regions(
     Returns:
         A new image, (H, W, 3), uint8.
     """
-    overlaid = overlay(image, regions.classes, opacity=opacity, palette=palette, ignored=ignored)
+    overlaid = overlay_classes(image, regions.classes, opacity=opacity, palette=palette, ignored=ignored)
     return draw_edges(overlaid, regions.edges) if edges else overlaid
 
 
-def _of_instances(masks: NDArray[np.bool_], labels: NDArray[Any], scores: Any, threshold: float) -> Regions:
+def _merge_instances(masks: NDArray[np.bool_], labels: NDArray[Any], scores: Any, threshold: float) -> Regions:
     """Merge instances; an instance with a higher score covers one with a lower score."""
     if len(masks) != len(labels):
         raise ValueError(f"masks and labels must have the same length, got {len(masks)} masks and {len(labels)} labels")
-    confidences = np.ones(len(masks)) if scores is None else as_array(scores).reshape(len(masks))
-    order = surest(confidences, threshold)
+    confidences = np.ones(len(masks)) if scores is None else to_array(scores).reshape(len(masks))
+    order = sort_by_score(confidences, threshold)
     # The map of instance indices keeps the boundaries between instances of one class.
-    indices = stacked(masks[order], order)
+    indices = merge_instances(masks[order], order)
     # The appended element is the class of index -1, that is, of pixels without an instance.
-    classes = np.append(np.nan_to_num(labels, nan=NOTHING), NOTHING).astype(np.int64)[indices]
-    return Regions(classes, edges_of(indices))
+    classes = np.append(np.nan_to_num(labels, nan=NO_CLASS), NO_CLASS).astype(np.int64)[indices]
+    return Regions(classes, find_boundaries(indices))

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus_visualization.grid import fitted
-from hookbus_visualization.heatmap import overlaid, scaled
-from hookbus_visualization.panel import Picture
-from hookbus_visualization.probe import probing
-from hookbus_visualization.scores import class_indices, leaves, scores_of
-from hookbus_visualization.unchanged import call
+from hookbus_visualization.grid import resize_to_fit
+from hookbus_visualization.heatmap import overlay_heatmap, normalize
+from hookbus_visualization.panel import RGBImage
+from hookbus_visualization.probe import isolated_forward
+from hookbus_visualization.scores import select_classes, make_leaf, extract_scores
+from hookbus_visualization.unchanged import call_model
 
-__all__ = ["saliency_maps", "saliency_pictures"]
+__all__ = ["compute_saliency", "render_saliency"]
 
 
-def saliency_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None) -> Tensor:
+def compute_saliency(model: nn.Module, inputs: Any, targets: Tensor | None = None) -> Tensor:
     """Compute the gradient of a class score with respect to the input (Simonyan et al. 2013, arXiv:1312.6034).
 
     Runs one forward and one backward pass in evaluation mode. The model and its gradients are not modified.
@@ -36,32 +36,34 @@ def saliency_maps(model: nn.Module, inputs: Any, targets: Tensor | None = None) 
         ValueError: If the model returns no class scores, the targets are not class indices of the model, or the inputs
             contain no images.
     """
-    with probing(model, gradients=True) as inner:
-        copies, images = leaves(inputs)
+    with isolated_forward(model, gradients=True) as inner:
+        copies, images = make_leaf(inputs)
         if images.ndim != 4:
             raise ValueError(f"saliency requires images of shape (N, C, H, W), got shape {tuple(images.shape)}.")
-        scores = scores_of(call(inner, copies))
-        selected = scores.gather(1, class_indices(scores, targets)[:, None])
+        scores = extract_scores(call_model(inner, copies))
+        selected = scores.gather(1, select_classes(scores, targets)[:, None])
         # The gradient of the sum is the gradient of each sample, because no sample affects the score of another one.
         (gradient,) = torch.autograd.grad(selected.float().sum(), images)
     return gradient.abs().amax(1).float().cpu()
 
 
-def saliency_pictures(
-    model: nn.Module, inputs: Any, images: Sequence[Picture], targets: Tensor | None = None
-) -> list[Picture]:
+def render_saliency(
+    model: nn.Module, inputs: Any, images: Sequence[RGBImage], targets: Tensor | None = None
+) -> list[RGBImage]:
     """Render the saliency map of each image as an overlay, normalized per image.
 
-    Raises the errors of `saliency_maps`.
+    Raises the errors of `compute_saliency`.
 
     Args:
         model: A classifier.
-        inputs: A batch, as in `saliency_maps`.
+        inputs: A batch, as in `compute_saliency`.
         images: Pixels of the same samples, (H, W, 3) each.
         targets: Class indices, (N,). Default: the predicted classes.
 
     Returns:
         One image, (H, W, 3), uint8, per sample; small images are enlarged.
     """
-    maps = saliency_maps(model, inputs, targets).numpy()
-    return [overlaid(fitted(image), scaled(values)) for image, values in zip(images, maps, strict=True)]
+    maps = compute_saliency(model, inputs, targets).numpy()
+    return [
+        overlay_heatmap(resize_to_fit(image), normalize(values)) for image, values in zip(images, maps, strict=True)
+    ]

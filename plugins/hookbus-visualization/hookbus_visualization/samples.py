@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.grid import beside
-from hookbus_visualization.images import as_array, is_image, to_pixels
-from hookbus_visualization.located import are_regions, has_boxes, objects_panel, regions_panel
-from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.tokens import token_picture
-from hookbus_visualization.verdict import Verdict, judged
+from hookbus_visualization.grid import hstack_images
+from hookbus_visualization.images import to_array, is_image, to_pixels
+from hookbus_visualization.located import is_segmentation, has_boxes, build_objects_panel, build_regions_panel
+from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.tokens import render_tokens
+from hookbus_visualization.verdict import ClassificationResult, compare_classes
 
-__all__ = ["input_picture", "sample_panel"]
+__all__ = ["render_input", "build_sample_panel"]
 
-AsPixels = Callable[[Any], Picture]
+PixelConverter = Callable[[Any], RGBImage]
 
 
-def sample_panel(
+def build_sample_panel(
     image: Any,
     target: Any,
     prediction: Any,
     names: Sequence[str] = (),
-    pixels: AsPixels = to_pixels,
+    pixels: PixelConverter = to_pixels,
     threshold: float = 0.0,
 ) -> Panel:
     """Return the panel of one sample.
@@ -47,25 +47,25 @@ def sample_panel(
     Raises:
         ValueError: If the values have no supported form.
     """
-    input_image = input_picture(image, pixels)
+    input_image = render_input(image, pixels)
     values = [value for value in (target, prediction) if value is not None]
     # From the most to the least specific form: a label map is also an image, and a row of token classes also numbers.
     if any(map(has_boxes, values)):
-        return objects_panel(input_image, target, prediction, names, threshold)
-    if are_regions(target, prediction):
-        return regions_panel(input_image, target, prediction)
-    classes = _token_classes(target), _token_classes(prediction)
-    if _is_words(image) and any(row is not None for row in classes):
-        return _token_panel(input_image, *classes, names)
-    if any(is_image(as_array(value)) for value in values):
-        return _image_panel(input_image, target, prediction, pixels)
-    if not all(map(_are_numbers, values)):
+        return build_objects_panel(input_image, target, prediction, names, threshold)
+    if is_segmentation(target, prediction):
+        return build_regions_panel(input_image, target, prediction)
+    classes = _get_token_classes(target), _get_token_classes(prediction)
+    if _is_tokens(image) and any(row is not None for row in classes):
+        return _build_token_panel(input_image, *classes, names)
+    if any(is_image(to_array(value)) for value in values):
+        return _build_image_panel(input_image, target, prediction, pixels)
+    if not all(map(_is_numeric, values)):
         raise ValueError("target and prediction must be classes, numbers, tokens, boxes or images")
-    verdict = judged(target, prediction, names)
+    verdict = compare_classes(target, prediction, names)
     return Panel(input_image, verdict.text, verdict.frame)
 
 
-def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture:
+def render_input(value: Any, pixels: PixelConverter = to_pixels) -> RGBImage:
     """Render a model input.
 
     Args:
@@ -78,9 +78,9 @@ def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture:
     Raises:
         ValueError: If the value is neither an image, nor tokens, nor a vector of numbers.
     """
-    if _is_words(value):
-        return token_picture(value.split() if isinstance(value, str) else list(as_array(value)))
-    array = as_array(value)
+    if _is_tokens(value):
+        return render_tokens(value.split() if isinstance(value, str) else list(to_array(value)))
+    array = to_array(value)
     if array.ndim == 1 and array.size and array.dtype.kind in "bf":
         return pixels(array[None])
     if not is_image(array):
@@ -88,20 +88,20 @@ def input_picture(value: Any, pixels: AsPixels = to_pixels) -> Picture:
     return pixels(value)
 
 
-def _is_words(value: Any) -> bool:
+def _is_tokens(value: Any) -> bool:
     if isinstance(value, str):
         return True
-    array = as_array(value)
+    array = to_array(value)
     return array.ndim == 1 and array.size > 0 and array.dtype.kind in "iuU"
 
 
-def _are_numbers(value: Any) -> bool:
-    return as_array(value).ndim < 2 and as_array(value).dtype.kind in "biuf"
+def _is_numeric(value: Any) -> bool:
+    return to_array(value).ndim < 2 and to_array(value).dtype.kind in "biuf"
 
 
-def _token_classes(value: Any) -> NDArray[Any] | None:
+def _get_token_classes(value: Any) -> NDArray[Any] | None:
     """Return the class of each token, (L,), from classes (L,) or scores (L, C); None for any other value."""
-    array = None if value is None else as_array(value)
+    array = None if value is None else to_array(value)
     if array is None or array.ndim not in (1, 2) or not array.size:
         return None
     if array.ndim == 2:
@@ -110,29 +110,33 @@ def _token_classes(value: Any) -> NDArray[Any] | None:
     return array if array.dtype.kind in "iu" and array.size > 1 else None
 
 
-def _token_panel(
-    image: Picture, targets: NDArray[Any] | None, predictions: NDArray[Any] | None, names: Sequence[str]
+def _build_token_panel(
+    image: RGBImage, targets: NDArray[Any] | None, predictions: NDArray[Any] | None, names: Sequence[str]
 ) -> Panel:
     """Return the input tokens, the targets and the predictions below each other, with marked predictions."""
     if targets is None or predictions is None or len(targets) != len(predictions):
-        rows = [_token_row(classes, names) for classes in (targets, predictions) if classes is not None]
+        rows = [_render_token_row(classes, names) for classes in (targets, predictions) if classes is not None]
         return Panel(np.concatenate([image, *rows]))
     # Negative targets are padding: the usual `ignore_index` of a loss is -100.
     counted = targets >= 0
     correct = (targets == predictions) & counted
     marks = [bool(is_correct) if is_counted else None for is_correct, is_counted in zip(correct, counted, strict=True)]
-    rows = [_token_row(targets, names), _token_row(predictions, names, marks)]
+    rows = [_render_token_row(targets, names), _render_token_row(predictions, names, marks)]
     text = f"{correct.sum()} of {counted.sum()} tokens are right"
-    return Panel(np.concatenate([image, *rows]), text, Verdict(text, bool((correct == counted).all())).frame)
+    return Panel(
+        np.concatenate([image, *rows]), text, ClassificationResult(text, bool((correct == counted).all())).frame
+    )
 
 
-def _token_row(classes: NDArray[Any], names: Sequence[str], correct: Sequence[bool | None] | None = None) -> Picture:
+def _render_token_row(
+    classes: NDArray[Any], names: Sequence[str], correct: Sequence[bool | None] | None = None
+) -> RGBImage:
     tokens = [names[index] if 0 <= index < len(names) else index for index in classes.tolist()]
-    return token_picture(tokens, correct)
+    return render_tokens(tokens, correct)
 
 
-def _image_panel(image: Picture, target: Any, prediction: Any, pixels: AsPixels) -> Panel:
+def _build_image_panel(image: RGBImage, target: Any, prediction: Any, pixels: PixelConverter) -> Panel:
     """Return input, target and prediction side by side."""
     values = {"truth": target, "prediction": prediction}
     images = {name: pixels(value) for name, value in values.items() if value is not None}
-    return Panel(beside([image, *images.values()]), " | ".join(["input", *images]))
+    return Panel(hstack_images([image, *images.values()]), " | ".join(["input", *images]))

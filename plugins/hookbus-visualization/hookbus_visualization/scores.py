@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus_visualization.probe import copied
-from hookbus_visualization.seen import PREDICTION_KEYS, predictions_in, shapes
+from hookbus_visualization.probe import copy_tensors
+from hookbus_visualization.seen import PREDICTION_KEYS, extract_predictions, describe_shapes
 
-__all__ = ["class_indices", "leaves", "scores_of"]
+__all__ = ["select_classes", "make_leaf", "extract_scores"]
 
 
-def scores_of(outputs: Any) -> Tensor:
+def extract_scores(outputs: Any) -> Tensor:
     """Extract the class scores from the outputs of a model.
 
     Args:
@@ -25,18 +25,18 @@ def scores_of(outputs: Any) -> Tensor:
     Raises:
         ValueError: If the outputs contain no class scores.
     """
-    scores = predictions_in(outputs)
+    scores = extract_predictions(outputs)
     if isinstance(scores, (tuple, list)) and scores:
         scores = scores[0]
     if isinstance(scores, Tensor) and scores.ndim in (1, 2):
         return scores if scores.ndim == 2 else scores[:, None]
     raise ValueError(
         "the model must return class scores of shape (N, C), or a mapping with them under one of the keys "
-        f"{', '.join(PREDICTION_KEYS)}, got {shapes(outputs)}."
+        f"{', '.join(PREDICTION_KEYS)}, got {describe_shapes(outputs)}."
     )
 
 
-def class_indices(scores: Tensor, targets: Tensor | None) -> Tensor:
+def select_classes(scores: Tensor, targets: Tensor | None) -> Tensor:
     """Return the class of each sample whose score is explained.
 
     Args:
@@ -63,7 +63,7 @@ def class_indices(scores: Tensor, targets: Tensor | None) -> Tensor:
     )
 
 
-def leaves(inputs: Any) -> tuple[Any, Tensor]:
+def make_leaf(inputs: Any) -> tuple[Any, Tensor]:
     """Copy inputs so that gradients with respect to them can be computed.
 
     Args:
@@ -84,7 +84,7 @@ def leaves(inputs: Any) -> tuple[Any, Tensor]:
             return leaf[0].clone()
         return tensor.clone()
 
-    copies = copied(inputs, copy)
+    copies = copy_tensors(inputs, copy)
     if not leaf:
         raise ValueError("gradients require a floating-point input, such as images, got none.")
     return copies, leaf[0]

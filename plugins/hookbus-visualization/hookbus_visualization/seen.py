@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookbus.training.scores import targets_in
+from hookbus.training.scores import get_targets
 
-__all__ = ["PREDICTION_KEYS", "Seen", "first", "predictions_in", "seen_in", "shapes"]
+__all__ = ["PREDICTION_KEYS", "Samples", "take_first", "extract_predictions", "extract_samples", "describe_shapes"]
 
 # In order of precedence: a batch of a multimodal model may contain both "pixel_values" and "input_ids".
 IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")
@@ -16,7 +16,7 @@ PREDICTION_KEYS = ("output", "outputs", "logits", "predictions", "prediction", "
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Samples:
     """Samples of a batch, with the device and type of each value unchanged.
 
     Attributes:
@@ -31,15 +31,17 @@ class Seen:
     targets: Any = None
     predictions: Any = None
 
-    def first(self, count: int) -> Seen:
+    def take_first(self, count: int) -> Samples:
         """Return the first `count` samples, detached from the autograd graph."""
         parts = self.inputs
-        inputs = tuple(first(part, count) for part in parts) if isinstance(parts, tuple) else first(parts, count)
-        columns = {name: first(getattr(self, name), count) for name in ("images", "targets", "predictions")}
+        inputs = (
+            tuple(take_first(part, count) for part in parts) if isinstance(parts, tuple) else take_first(parts, count)
+        )
+        columns = {name: take_first(getattr(self, name), count) for name in ("images", "targets", "predictions")}
         return replace(self, inputs=inputs, **columns)
 
 
-def seen_in(batch: Any, outputs: Any) -> Seen:
+def extract_samples(batch: Any, outputs: Any) -> Samples:
     """Extract the samples under the usual keys.
 
     Args:
@@ -50,28 +52,28 @@ def seen_in(batch: Any, outputs: Any) -> Seen:
     Returns:
         The samples of the batch.
     """
-    targets = targets_in(batch)
-    inputs = _inputs_in(batch)
-    images = _under(IMAGE_KEYS, batch) if isinstance(batch, Mapping) else inputs
-    return Seen(inputs, images[0] if isinstance(images, tuple) else images, targets, predictions_in(outputs))
+    targets = get_targets(batch)
+    inputs = _extract_inputs(batch)
+    images = _get_first_key(IMAGE_KEYS, batch) if isinstance(batch, Mapping) else inputs
+    return Samples(inputs, images[0] if isinstance(images, tuple) else images, targets, extract_predictions(outputs))
 
 
-def predictions_in(outputs: Any) -> Any:
+def extract_predictions(outputs: Any) -> Any:
     """Extract the prediction from the outputs of a step; None if the outputs are scalars only, such as losses."""
     if not isinstance(outputs, Mapping):
         return outputs
-    predictions = _under(PREDICTION_KEYS, outputs)
-    others = {key: value for key, value in outputs.items() if not _is_number(value)}
+    predictions = _get_first_key(PREDICTION_KEYS, outputs)
+    others = {key: value for key, value in outputs.items() if not _is_scalar(value)}
     return (others or None) if predictions is None else predictions
 
 
-def first(value: Any, count: int) -> Any:
+def take_first(value: Any, count: int) -> Any:
     """Return the first samples of a tensor, an array or a sequence, or of each value of a mapping.
 
     Any other value is returned unchanged.
     """
     if isinstance(value, Mapping):
-        return {key: first(item, count) for key, item in value.items()}
+        return {key: take_first(item, count) for key, item in value.items()}
     if getattr(value, "ndim", 0) > 0:
         return (value.detach() if hasattr(value, "detach") else value)[:count]
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
@@ -79,19 +81,19 @@ def first(value: Any, count: int) -> Any:
     return value
 
 
-def shapes(value: Any) -> str:
+def describe_shapes(value: Any) -> str:
     """Format the types and shapes of a nested value, for messages."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {shapes(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {describe_shapes(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
         # A batch may be a list of hundreds of images: three items are enough for a message.
         more = f", and {len(value) - 3} more" if len(value) > 3 else ""
-        return f"({', '.join(map(shapes, value[:3]))}{more})"
+        return f"({', '.join(map(describe_shapes, value[:3]))}{more})"
     shape = getattr(value, "shape", None)
     return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
 
 
-def _inputs_in(batch: Any) -> Any:
+def _extract_inputs(batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return dict(batch)
     if not isinstance(batch, (tuple, list)) or not batch:
@@ -103,9 +105,9 @@ def _inputs_in(batch: Any) -> Any:
     return list(parts[0]) if isinstance(parts[0], tuple) else parts[0]
 
 
-def _is_number(value: Any) -> bool:
+def _is_scalar(value: Any) -> bool:
     return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
 
 
-def _under(keys: Sequence[str], values: Mapping[str, Any]) -> Any:
+def _get_first_key(keys: Sequence[str], values: Mapping[str, Any]) -> Any:
     return next((values[key] for key in keys if key in values), None)

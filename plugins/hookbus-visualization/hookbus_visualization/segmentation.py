@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hookbus_visualization.config import SegVisualizationConfig
-from hookbus_visualization.grid import beside, fitted
+from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.legend import draw_legend
-from hookbus_visualization.locating import LocatingHook
-from hookbus_visualization.panel import Panel, Picture
-from hookbus_visualization.regions import PLACES, Regions, draw_regions, read_regions
+from hookbus_visualization.locating import AnnotationHook
+from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.regions import TARGET_KEYS, Regions, draw_regions, read_regions
 
 __all__ = ["SegVisualizationHook"]
 
-LEGEND = 320
+LEGEND_WIDTH_PIXELS = 320
 """Width of the legend in pixels."""
 
 
-class SegVisualizationHook(LocatingHook):
+class SegVisualizationHook(AnnotationHook):
     """Hook that draws images next to overlays of the true and the predicted class colors.
 
     The targets and predictions of each image are a label map, logits, one-hot masks or instance masks; see
@@ -27,24 +27,24 @@ class SegVisualizationHook(LocatingHook):
 
     Config = SegVisualizationConfig
     config: SegVisualizationConfig
-    what = "segmentations"
-    places = PLACES
+    content_label = "segmentations"
+    target_keys = TARGET_KEYS
 
-    def panels(self, images: Sequence[Picture], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
+    def panels(self, images: Sequence[RGBImage], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Return one panel per image, and a legend of the classes of all images."""
         # Images are resized before drawing: resizing an overlay would blur the boundaries of its regions.
-        resized = [fitted(image) for image in images]
-        samples = [self._read(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
-        panels = [self._panel(*sample) for sample in zip(resized, samples, strict=True)]
+        resized = [resize_to_fit(image) for image in images]
+        samples = [self._read_regions(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
+        panels = [self._build_panel(*sample) for sample in zip(resized, samples, strict=True)]
         classes = {
             class_id
             for sample in samples
             for regions in sample.values()
-            for class_id in regions.known(self.config.ignore_index)
+            for class_id in regions.get_classes(self.config.ignore_index)
         }
-        return [*panels, self._legend(classes)] if self.config.legend and classes else panels
+        return [*panels, self._build_legend(classes)] if self.config.legend and classes else panels
 
-    def _read(self, image: Picture, resized: Picture, target: Any, prediction: Any) -> dict[str, Regions]:
+    def _read_regions(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> dict[str, Regions]:
         """Return the regions of the ground truth and the prediction, by name; missing values are omitted."""
         return {
             name: read_regions(value, image.shape[:2], shown=resized.shape[:2], threshold=self.config.score_thr)
@@ -52,16 +52,16 @@ class SegVisualizationHook(LocatingHook):
             if value is not None
         }
 
-    def _panel(self, image: Picture, sample: Mapping[str, Regions]) -> Panel:
-        overlays = [self._coloured(image, regions) for regions in sample.values()]
-        return Panel(beside([image, *overlays]), " | ".join(["image", *sample]))
+    def _build_panel(self, image: RGBImage, sample: Mapping[str, Regions]) -> Panel:
+        overlays = [self._draw_regions(image, regions) for regions in sample.values()]
+        return Panel(hstack_images([image, *overlays]), " | ".join(["image", *sample]))
 
-    def _coloured(self, image: Picture, regions: Regions) -> Picture:
+    def _draw_regions(self, image: RGBImage, regions: Regions) -> RGBImage:
         config = self.config
         palette, ignored = config.palette, config.ignore_index
         return draw_regions(
             image, regions, opacity=config.opacity, palette=palette, ignored=ignored, edges=config.show_edge
         )
 
-    def _legend(self, classes: Iterable[int]) -> Panel:
-        return Panel(draw_legend(classes, LEGEND, self.config.class_names, self.config.palette))
+    def _build_legend(self, classes: Iterable[int]) -> Panel:
+        return Panel(draw_legend(classes, LEGEND_WIDTH_PIXELS, self.config.class_names, self.config.palette))

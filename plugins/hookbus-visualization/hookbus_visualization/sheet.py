@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from hookbus_visualization.figure import figure
-from hookbus_visualization.grid import grid
-from hookbus_visualization.panel import Panel, Picture
+from hookbus_visualization.figure import render_figure
+from hookbus_visualization.grid import render_grid
+from hookbus_visualization.panel import Panel, RGBImage
 
-__all__ = ["has_display", "open_window", "sheet"]
+__all__ = ["has_display", "open_window", "compose_panels"]
 
 
-def sheet(panels: Sequence[Panel], title: str, backend: str) -> Picture:
+def compose_panels(panels: Sequence[Panel], title: str, backend: str) -> RGBImage:
     """Compose panels into one image.
 
     Args:
@@ -29,8 +29,8 @@ def sheet(panels: Sequence[Panel], title: str, backend: str) -> Picture:
     """
     # find_spec instead of catching ImportError, which would hide errors of a broken installation of matplotlib.
     if backend == "matplotlib" and importlib.util.find_spec("matplotlib") is not None:
-        return figure(panels, title)
-    return grid(panels, title)
+        return render_figure(panels, title)
+    return render_grid(panels, title)
 
 
 def has_display() -> bool:
@@ -38,6 +38,6 @@ def has_display() -> bool:
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def open_window(image: Picture, title: str) -> None:
+def open_window(image: RGBImage, title: str) -> None:
     """Open an image in the default viewer of the desktop without blocking."""
     Image.fromarray(image).show(title=title)

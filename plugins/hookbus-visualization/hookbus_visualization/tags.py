@@ -8,29 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from hookbus_visualization.boxes import visible
-from hookbus_visualization.grid import text_font
-from hookbus_visualization.palette import contrast_to
-from hookbus_visualization.panel import Colour, Picture
+from hookbus_visualization.boxes import get_visible_mask
+from hookbus_visualization.grid import get_font
+from hookbus_visualization.palette import contrast_color
+from hookbus_visualization.panel import Color, RGBImage
 
 __all__ = ["draw_tags"]
 
-MOST = 200
+MAX_TAGS = 200
 """Maximum number of tags; more would cover the image."""
-SMALLEST, LARGEST, PER_PICTURE = 10, 24, 30
+MIN_FONT_SIZE_PIXELS, MAX_FONT_SIZE_PIXELS, LINES_PER_IMAGE = 10, 24, 30
 """Bounds of the font size in pixels, and the number of text lines that would fill an image."""
-PAD = 2
+PADDING_PIXELS = 2
 
 
 def draw_tags(
-    image: Picture,
+    image: RGBImage,
     boxes: NDArray[np.float64],
     texts: Sequence[str],
     colors: NDArray[np.uint8],
     *,
-    text_color: Colour | None = None,
+    text_color: Color | None = None,
     truth: bool = False,
-) -> Picture:
+) -> RGBImage:
     """Draw a text at each box, the last one on top.
 
     A tag of a prediction has the color of its box as background and is above the box. A tag of the ground truth has the
@@ -49,37 +49,37 @@ def draw_tags(
     Returns:
         A new image, (H, W, 3), uint8.
     """
-    indices = [i for i in np.flatnonzero(visible(boxes, image.shape[:2])).tolist() if texts[i]][-MOST:]
+    indices = [i for i in np.flatnonzero(get_visible_mask(boxes, image.shape[:2])).tolist() if texts[i]][-MAX_TAGS:]
     if not indices:
         return image.copy()
     canvas = Image.fromarray(image)
-    draw, font = ImageDraw.Draw(canvas), text_font(_height(image.shape[:2]))
+    draw, font = ImageDraw.Draw(canvas), get_font(_get_font_size(image.shape[:2]))
     for i in indices:
-        background, ink = _inks(tuple(colors[i].tolist()), text_color, truth)
-        rectangle = _place(boxes[i], draw.textbbox((0, 0), texts[i], font), canvas.size, truth)
+        background, ink = _get_tag_colors(tuple(colors[i].tolist()), text_color, truth)
+        rectangle = _place_tag(boxes[i], draw.textbbox((0, 0), texts[i], font), canvas.size, truth)
         draw.rectangle(rectangle, background)
-        draw.text((rectangle[0] + PAD, rectangle[1] + PAD), texts[i], ink, font)
+        draw.text((rectangle[0] + PADDING_PIXELS, rectangle[1] + PADDING_PIXELS), texts[i], ink, font)
     # asarray returns a read-only view of a PIL image.
     return np.asarray(canvas).copy()
 
 
-def _height(size: Sequence[int]) -> int:
-    return min(max(min(size) // PER_PICTURE, SMALLEST), LARGEST)
+def _get_font_size(size: Sequence[int]) -> int:
+    return min(max(min(size) // LINES_PER_IMAGE, MIN_FONT_SIZE_PIXELS), MAX_FONT_SIZE_PIXELS)
 
 
-def _inks(color: Colour, text_color: Colour | None, truth: bool) -> tuple[Colour, Colour]:
+def _get_tag_colors(color: Color, text_color: Color | None, truth: bool) -> tuple[Color, Color]:
     """Return the colors of the background and of the text."""
     if truth:
         ink = text_color or color
-        return contrast_to(ink), ink
-    return color, text_color or contrast_to(color)
+        return contrast_color(ink), ink
+    return color, text_color or contrast_color(color)
 
 
-def _place(
+def _place_tag(
     box: NDArray[np.float64], text: tuple[float, ...], size: tuple[int, int], below: bool
 ) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom of a tag: outside the box if it fits into the image, otherwise inside it."""
-    width, height = round(text[2]) + 2 * PAD, round(text[3]) + 2 * PAD
+    width, height = round(text[2]) + 2 * PADDING_PIXELS, round(text[3]) + 2 * PADDING_PIXELS
     # Clipped first: the corners of a box may be infinite, which `round` cannot convert.
     left, top, _, bottom = (round(coordinate) for coordinate in np.clip(box, 0, [*size, *size]))
     if below:

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus.model.wrappers import unwrapped
-from hookbus.training.evaluation import preserved_modes
-from hookbus.training.rng import preserved_rng
+from hookbus.model.wrappers import unwrap_model
+from hookbus.training.evaluation import preserve_training_modes
+from hookbus.training.rng import isolate_rng
 
-__all__ = ["call", "unchanged"]
+__all__ = ["call_model", "preserve_state"]
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[nn.Module]:
+def preserve_state(model: nn.Module) -> Iterator[nn.Module]:
     """Context manager that restores the state of a model on exit.
 
     Inside the context the model is in evaluation mode, its parameters have no gradients, and compiled modules run
@@ -31,18 +31,18 @@ def unchanged(model: nn.Module) -> Iterator[nn.Module]:
     Yields:
         The model without its wrappers, such as `torch.compile` and DDP, so that no other rank is involved.
     """
-    inner = unwrapped(model)
-    with preserved_rng(), ExitStack() as stack:
-        for preserve in (_hooks_of, _buffers_of, _gradients_of, preserved_modes):
+    inner = unwrap_model(model)
+    with isolate_rng(), ExitStack() as stack:
+        for preserve in (_preserve_hooks, _preserve_buffers, _preserve_gradients, preserve_training_modes):
             stack.enter_context(preserve(inner))
-        stack.enter_context(_as_written())
+        stack.enter_context(_force_eager())
         # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
         for module in inner.modules():
             module.training = False
         yield inner
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
     """Call a model as in the training loop: with keyword arguments, positional arguments, or a single argument.
 
     Args:
@@ -54,7 +54,7 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
-def _as_written() -> AbstractContextManager[Any]:
+def _force_eager() -> AbstractContextManager[Any]:
     """Return a context in which compiled code is not used and nothing is compiled."""
     # If the compiler is not loaded, nothing is compiled; `set_stance` would import it, which takes seconds.
     if "torch._dynamo" not in sys.modules:
@@ -64,7 +64,7 @@ def _as_written() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _gradients_of(model: nn.Module) -> Iterator[None]:
+def _preserve_gradients(model: nn.Module) -> Iterator[None]:
     """Remove the gradients of the parameters inside the context, and restore the same tensors on exit."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
@@ -78,7 +78,7 @@ def _gradients_of(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_of(model: nn.Module) -> Iterator[None]:
+def _preserve_buffers(model: nn.Module) -> Iterator[None]:
     # `_buffers` instead of `named_buffers`, which skips buffers that are None.
     buffers = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())
@@ -89,11 +89,11 @@ def _buffers_of(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, name, buffer, copy in buffers:
-            _put_back(module, name, buffer, copy)
+            _restore_buffer(module, name, buffer, copy)
 
 
 @torch.no_grad()
-def _put_back(module: nn.Module, name: str, buffer: Tensor | None, copy: Tensor | None) -> None:
+def _restore_buffer(module: nn.Module, name: str, buffer: Tensor | None, copy: Tensor | None) -> None:
     # Both the content and the object are restored: other code may keep a reference to the buffer.
     if buffer is not None and copy is not None:
         buffer.copy_(copy)
@@ -101,9 +101,9 @@ def _put_back(module: nn.Module, name: str, buffer: Tensor | None, copy: Tensor 
 
 
 @contextmanager
-def _hooks_of(model: nn.Module) -> Iterator[None]:
+def _preserve_hooks(model: nn.Module) -> Iterator[None]:
     """Remove module hooks that were registered inside the context; other hooks are unchanged."""
-    tables = [table for module in model.modules() for table in _tables(module)]
+    tables = [table for module in model.modules() for table in _get_hook_tables(module)]
     registered = [set(table) for table in tables]
     try:
         yield
@@ -113,6 +113,6 @@ def _hooks_of(model: nn.Module) -> Iterator[None]:
                 del table[key]
 
 
-def _tables(module: nn.Module) -> list[dict[Any, Any]]:
+def _get_hook_tables(module: nn.Module) -> list[dict[Any, Any]]:
     # By name: torch.nn.Module stores each type of hook, and its options, in a private dict `_*_hooks*`.
     return [value for name, value in vars(module).items() if "_hooks" in name and isinstance(value, dict)]

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.images import as_array
-from hookbus_visualization.panel import RIGHT, WRONG, Colour
+from hookbus_visualization.images import to_array
+from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Color
 
-__all__ = ["Verdict", "class_of", "judged", "probabilities"]
+__all__ = ["ClassificationResult", "get_class", "compare_classes", "to_probabilities"]
 
-SHOWN = 3
+MAX_SHOWN_VALUES = 3
 """Maximum number of elements of a vector that are formatted."""
 
 
-class Verdict(NamedTuple):
+class ClassificationResult(NamedTuple):
     """Result of a comparison.
 
     Attributes:
@@ -26,15 +26,15 @@ class Verdict(NamedTuple):
     """
 
     text: str
-    right: bool | None = None
+    is_correct: bool | None = None
 
     @property
-    def frame(self) -> Colour | None:
+    def frame(self) -> Color | None:
         """Color of the frame for a correct or an incorrect prediction; None for no frame."""
-        return None if self.right is None else RIGHT if self.right else WRONG
+        return None if self.is_correct is None else CORRECT_COLOR if self.is_correct else INCORRECT_COLOR
 
 
-def judged(target: Any, prediction: Any, names: Sequence[str] = ()) -> Verdict:
+def compare_classes(target: Any, prediction: Any, names: Sequence[str] = ()) -> ClassificationResult:
     """Compare the target and the prediction of one sample.
 
     Args:
@@ -46,20 +46,20 @@ def judged(target: Any, prediction: Any, names: Sequence[str] = ()) -> Verdict:
         For classes: both classes, the probability of the predicted class, and whether it is correct. For numbers: both
         values, and the maximum absolute difference.
     """
-    target = None if target is None else as_array(target)
-    prediction = None if prediction is None else as_array(prediction)
+    target = None if target is None else to_array(target)
+    prediction = None if prediction is None else to_array(prediction)
     if _is_class(target, prediction):
-        return _of_class(target, prediction, names)
+        return _compare_class_ids(target, prediction, names)
     values = (("true", target), ("predicted", prediction))
-    lines = [f"{word} {_numbers(value)}" for word, value in values if value is not None]
+    lines = [f"{word} {_format_numbers(value)}" for word, value in values if value is not None]
     if target is not None and prediction is not None and target.size == prediction.size:
         lines[-1] += f", off by {np.abs(target.reshape(-1) - prediction.reshape(-1)).max():.3g}"
-    return Verdict("\n".join(lines))
+    return ClassificationResult("\n".join(lines))
 
 
-def class_of(target: Any) -> int | None:
+def get_class(target: Any) -> int | None:
     """Return the class index of a target, or the most probable class; None for a negative index or no class."""
-    array = as_array(target)
+    array = to_array(target)
     # Soft labels, as produced by mixup or label smoothing.
     if array.ndim == 1 and array.size > 1 and _sums_to_one(array):
         return int(array.argmax())
@@ -68,7 +68,7 @@ def class_of(target: Any) -> int | None:
     return None
 
 
-def probabilities(scores: NDArray[Any]) -> NDArray[Any]:
+def to_probabilities(scores: NDArray[Any]) -> NDArray[Any]:
     """Convert class scores to probabilities.
 
     Args:
@@ -94,28 +94,34 @@ def _is_class(target: NDArray[Any] | None, prediction: NDArray[Any] | None) -> b
     return are_scores and target.ndim == 1 and _sums_to_one(target)
 
 
-def _of_class(target: NDArray[Any] | None, prediction: NDArray[Any] | None, names: Sequence[str]) -> Verdict:
-    true = None if target is None else class_of(target)
-    lines = [] if true is None else [f"true {_name(true, names)}"]
+def _compare_class_ids(
+    target: NDArray[Any] | None, prediction: NDArray[Any] | None, names: Sequence[str]
+) -> ClassificationResult:
+    true = None if target is None else get_class(target)
+    lines = [] if true is None else [f"true {_get_name(true, names)}"]
     if prediction is None:
-        return Verdict("\n".join(lines))
+        return ClassificationResult("\n".join(lines))
     # argmax returns the index of the first NaN, which would look like a prediction.
     if not np.isfinite(prediction).all():
-        return Verdict("\n".join([*lines, "the prediction is not finite"]), None if true is None else False)
+        return ClassificationResult(
+            "\n".join([*lines, "the prediction is not finite"]), None if true is None else False
+        )
     predicted = int(prediction.argmax()) if prediction.size > 1 else int(prediction.item())
-    probability = f" ({probabilities(prediction)[predicted]:.0%})" if prediction.size > 1 else ""
+    probability = f" ({to_probabilities(prediction)[predicted]:.0%})" if prediction.size > 1 else ""
     right = None if true is None else true == predicted
     outcome = "" if right is None else ", right" if right else ", wrong"
-    return Verdict("\n".join([*lines, f"predicted {_name(predicted, names)}{probability}{outcome}"]), right)
+    return ClassificationResult(
+        "\n".join([*lines, f"predicted {_get_name(predicted, names)}{probability}{outcome}"]), right
+    )
 
 
-def _name(class_id: int, names: Sequence[str]) -> str:
+def _get_name(class_id: int, names: Sequence[str]) -> str:
     return names[class_id] if 0 <= class_id < len(names) else str(class_id)
 
 
-def _numbers(array: NDArray[Any]) -> str:
-    numbers = [f"{number:.3g}" for number in array.reshape(-1)[:SHOWN].tolist()]
-    return ", ".join([*numbers, "…"] if array.size > SHOWN else numbers)
+def _format_numbers(array: NDArray[Any]) -> str:
+    numbers = [f"{number:.3g}" for number in array.reshape(-1)[:MAX_SHOWN_VALUES].tolist()]
+    return ", ".join([*numbers, "…"] if array.size > MAX_SHOWN_VALUES else numbers)
 
 
 def _sums_to_one(array: NDArray[Any]) -> bool:

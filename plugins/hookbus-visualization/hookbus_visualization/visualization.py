@@ -9,17 +9,17 @@ from torch import nn
 
 from hookbus import Run
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrapped
+from hookbus.model.wrappers import unwrap_model
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.cam import check_cam
 from hookbus_visualization.config import VisualizationConfig
-from hookbus_visualization.features import layers_of
-from hookbus_visualization.images import as_array, is_image
-from hookbus_visualization.inside import Inside
-from hookbus_visualization.panel import RIGHT, Panel
-from hookbus_visualization.parts import per_sample
-from hookbus_visualization.samples import sample_panel
-from hookbus_visualization.seen import Seen
+from hookbus_visualization.features import select_layers
+from hookbus_visualization.images import to_array, is_image
+from hookbus_visualization.inside import ModelInspector
+from hookbus_visualization.panel import CORRECT_COLOR, Panel
+from hookbus_visualization.parts import split_samples
+from hookbus_visualization.samples import build_sample_panel
+from hookbus_visualization.seen import Samples
 
 __all__ = ["VisualizationHook"]
 
@@ -41,43 +41,43 @@ class VisualizationHook(SampleHook):
             ConfigError: If a layer does not exist, or captum is not installed.
         """
         if run.model is not None and "feature_maps" in self.config.content:
-            layers_of(unwrapped(run.model), self.config.layers)
+            select_layers(unwrap_model(run.model), self.config.layers)
         if run.model is not None and "cam" in self.config.content:
-            check_cam(unwrapped(run.model), self.config.cam_layer)
+            check_cam(unwrap_model(run.model), self.config.cam_layer)
 
-    def draw(self, run: Run, stage: str, samples: Seen, batch: Any, outputs: Any) -> None:
+    def draw(self, run: Run, stage: str, samples: Samples, batch: Any, outputs: Any) -> None:
         """Render each configured content of the samples."""
-        samples = self.complete(run, samples)
+        samples = self.add_predictions(run, samples)
         try:
-            panels = self._panels(samples)
+            panels = self._build_panels(samples)
         except (TypeError, ValueError) as error:
-            self.nothing_fits(run, batch, outputs, f"no samples can be drawn: {error}.")
+            self.warn_no_samples(run, batch, outputs, f"no samples can be drawn: {error}.")
             return
         for content in self.config.content:
             if content == "predictions":
-                self.deliver(run, stage, content, panels, _score(panels))
-            elif (model := self.model_of(run)) is not None:
-                self._look(run, stage, content, self._inside(model, samples, panels))
+                self.publish(run, stage, content, panels, _format_accuracy(panels))
+            elif (model := self.get_callable_model(run)) is not None:
+                self._publish_content(run, stage, content, self._build_inspector(model, samples, panels))
 
-    def _look(self, run: Run, stage: str, content: str, inside: Inside) -> None:
+    def _publish_content(self, run: Run, stage: str, content: str, inside: ModelInspector) -> None:
         """Publish one content of the model internals; a warning is logged once if the model does not support it."""
         # One unsupported content must not prevent the others from being rendered.
         try:
             records = getattr(inside, content)()
         except (HookError, ValueError) as error:
-            self.say_once(run, f"no {content} can be rendered: {error}")
+            self.warn_once(run, f"no {content} can be rendered: {error}")
             return
         for label, panels in records.items():
-            self.deliver(run, stage, label, panels)
+            self.publish(run, stage, label, panels)
 
-    def _inside(self, model: nn.Module, samples: Seen, panels: list[Panel]) -> Inside:
-        images = _on_host(samples.images)
-        are_images = all(is_image(as_array(image)) for image in images)
-        pixels = [self.pixels(image) for image in images] if are_images else None
-        targets = None if samples.targets is None else per_sample(_on_host(samples.targets), len(images))
-        return Inside(model, self.config, samples.inputs, panels, pixels, targets)
+    def _build_inspector(self, model: nn.Module, samples: Samples, panels: list[Panel]) -> ModelInspector:
+        images = _to_host(samples.images)
+        are_images = all(is_image(to_array(image)) for image in images)
+        pixels = [self.convert_image(image) for image in images] if are_images else None
+        targets = None if samples.targets is None else split_samples(_to_host(samples.targets), len(images))
+        return ModelInspector(model, self.config, samples.inputs, panels, pixels, targets)
 
-    def _panels(self, samples: Seen) -> list[Panel]:
+    def _build_panels(self, samples: Samples) -> list[Panel]:
         """Return one panel per sample.
 
         Raises:
@@ -85,23 +85,23 @@ class VisualizationHook(SampleHook):
         """
         if samples.images is None:
             raise ValueError("the batch contains no inputs")
-        images, config = _on_host(samples.images), self.config
-        columns = (per_sample(_on_host(values), len(images)) for values in (samples.targets, samples.predictions))
+        images, config = _to_host(samples.images), self.config
+        columns = (split_samples(_to_host(values), len(images)) for values in (samples.targets, samples.predictions))
         return [
-            sample_panel(image, target, prediction, config.class_names, self.pixels, config.score_thr)
+            build_sample_panel(image, target, prediction, config.class_names, self.convert_image, config.score_thr)
             for image, target, prediction in zip(images, *columns, strict=True)
         ]
 
 
-def _on_host(value: Any) -> Any:
+def _to_host(value: Any) -> Any:
     """Copy a batched value to the host."""
     # One transfer for the batch: a transfer per sample synchronizes with the device each time.
     if isinstance(value, Mapping):
-        return {key: _on_host(item) for key, item in value.items()}
-    return as_array(value) if hasattr(value, "detach") else value
+        return {key: _to_host(item) for key, item in value.items()}
+    return to_array(value) if hasattr(value, "detach") else value
 
 
-def _score(panels: list[Panel]) -> str:
+def _format_accuracy(panels: list[Panel]) -> str:
     # The frame of a panel is the only place that stores whether the prediction is correct.
-    outcomes = [panel.frame == RIGHT for panel in panels if panel.frame is not None]
+    outcomes = [panel.frame == CORRECT_COLOR for panel in panels if panel.frame is not None]
     return f"{sum(outcomes)} of {len(outcomes)} are right" if outcomes else ""

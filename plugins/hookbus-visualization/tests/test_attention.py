@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from hookbus_visualization.attention import Patches, attention_pictures, patches_of
-from hookbus_visualization.heatmap import coloured, scaled
+from hookbus_visualization.attention import Patches, render_attention, infer_patches
+from hookbus_visualization.heatmap import apply_colormap, normalize
 
 DARKEST, LIGHTEST = [8, 8, 40], [255, 250, 190]
 
@@ -48,14 +48,14 @@ class TestPatches:
         ],
     )
     def test_patches_are_inferred_from_the_number_of_tokens_and_the_image_shape(self, tokens, height, width, expected):
-        assert patches_of(tokens, height, width) == expected
+        assert infer_patches(tokens, height, width) == expected
 
 
 class TestOverlay:
     def test_overlay_shows_the_weights_of_the_class_token(self):
         weights = torch.full((5, 5), 0.2)
         weights[0] = torch.tensor([0.5, 0.05, 0.25, 0.1, 0.1])  # the class token, and four patches
-        images = attention_pictures(FixedAttention(weights), torch.ones(2, 1), [black_image(), black_image()])[""]
+        images = render_attention(FixedAttention(weights), torch.ones(2, 1), [black_image(), black_image()])[""]
         assert len(images) == 2
         assert images[0][0, 0].tolist() == [4, 4, 20]  # half of the darkest
         assert images[0][0, -1].tolist() == [128, 125, 95]  # half of the lightest
@@ -63,12 +63,12 @@ class TestOverlay:
 
     def test_overlay_without_class_token_shows_the_mean_over_all_patches(self):
         weights = torch.tensor([[0.4, 0.2, 0.2, 0.2], [0.2, 0.4, 0.2, 0.2], [0.4, 0.2, 0.2, 0.2], [0.4, 0.2, 0.2, 0.2]])
-        (image,) = attention_pictures(FixedAttention(weights), torch.ones(1, 1), [black_image()])[""]
+        (image,) = render_attention(FixedAttention(weights), torch.ones(1, 1), [black_image()])[""]
         assert image[0, 0].tolist() == [128, 125, 95]
         assert image[-1, 0].tolist() == image[-1, -1].tolist() == [4, 4, 20]
 
     def test_small_images_are_enlarged(self):
-        (image,) = attention_pictures(FixedAttention(torch.full((4, 4), 0.25)), torch.ones(1, 1), [black_image(8)])[""]
+        (image,) = render_attention(FixedAttention(torch.full((4, 4), 0.25)), torch.ones(1, 1), [black_image(8)])[""]
         assert image.shape == (120, 120, 3)
 
     def test_overlay_matches_the_golden_image(self, golden):
@@ -77,33 +77,32 @@ class TestOverlay:
         weights = torch.full((65, 65), 1 / 65)
         weights[0, 0], weights[0, 1:] = 0.1, torch.from_numpy(0.9 * row / row.sum())
         stripes = np.where(np.indices((32, 32))[1][..., None] // 4 % 2, 230, 40).repeat(3, 2).astype(np.uint8)
-        golden("attention", attention_pictures(FixedAttention(weights), torch.ones(1, 1), [stripes])[""][0])
+        golden("attention", render_attention(FixedAttention(weights), torch.ones(1, 1), [stripes])[""][0])
 
 
 class TestMatrix:
     weights = torch.tensor([[0.75, 0.125, 0.125], [0.125, 0.125, 0.75], [0.25, 0.5, 0.25]])
 
     def test_sequences_are_rendered_as_a_matrix_with_one_row_per_query(self):
-        (image,) = attention_pictures(FixedAttention(self.weights), torch.ones(1, 1))[""]
-        assert image.tolist() == coloured(scaled(self.weights)).tolist()
+        (image,) = render_attention(FixedAttention(self.weights), torch.ones(1, 1))[""]
+        assert image.tolist() == apply_colormap(normalize(self.weights)).tolist()
         assert image[0, 0].tolist() == image[1, 2].tolist() == LIGHTEST
         assert image[0, 1].tolist() == DARKEST
 
     def test_tokens_that_are_not_patches_are_rendered_as_a_matrix(self):
-        (image,) = attention_pictures(FixedAttention(self.weights), torch.ones(1, 1), [black_image()])[""]
+        (image,) = render_attention(FixedAttention(self.weights), torch.ones(1, 1), [black_image()])[""]
         assert image.shape == (3, 3, 3)
 
     def test_different_numbers_of_images_and_samples_are_rendered_as_a_matrix(self):
         assert (
-            len(attention_pictures(FixedAttention(torch.full((4, 4), 0.25)), torch.ones(3, 1), [black_image()])[""])
-            == 3
+            len(render_attention(FixedAttention(torch.full((4, 4), 0.25)), torch.ones(3, 1), [black_image()])[""]) == 3
         )
 
     def test_long_sequences_are_average_pooled(self):
-        (image,) = attention_pictures(FixedAttention(torch.full((600, 600), 1 / 600)), torch.ones(1, 1))[""]
+        (image,) = render_attention(FixedAttention(torch.full((600, 600), 1 / 600)), torch.ones(1, 1))[""]
         assert image.shape == (256, 256, 3)
 
 
 def test_every_layer_is_rendered_under_its_path():
     model = nn.Sequential(FixedAttention(torch.eye(4) * 0.6 + 0.1))
-    assert list(attention_pictures(model, torch.ones(1, 1))) == ["0"]
+    assert list(render_attention(model, torch.ones(1, 1))) == ["0"]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from hookbus.errors import HookError
-from hookbus_visualization.attention_weights import attention_weights, weights_of
+from hookbus_visualization.attention_weights import capture_attention_weights, compute_weights
 
 
 def sums(weights):
@@ -47,7 +47,7 @@ class Caller(nn.Module):
 class TestWeightsOf:
     def test_weights_of_two_keys_are_the_softmax_of_their_scores(self):
         query, key = torch.tensor([[[[2.0]]]]), torch.tensor([[[[0.0], [math.log(3) / 2]]]])
-        assert weights_of(query, key).tolist() == [[[[0.25, pytest.approx(0.75)]]]]
+        assert compute_weights(query, key).tolist() == [[[[0.25, pytest.approx(0.75)]]]]
 
     @settings(deadline=None, max_examples=40)
     @given(st.data())
@@ -68,14 +68,14 @@ class TestWeightsOf:
         if mask == "causal":
             options["is_causal"] = True
         expected = scaled_dot_product_attention(query, key, value, **options)
-        torch.testing.assert_close(weights_of(query, key, **options), expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(compute_weights(query, key, **options), expected, atol=1e-6, rtol=1e-5)
 
     def test_fully_masked_rows_are_zero(self):
         mask = torch.tensor([[True, False], [False, False]])
-        assert weights_of(ones(1, 1, 2, 1), ones(1, 1, 2, 1), mask).tolist() == [[[[1.0, 0.0], [0.0, 0.0]]]]
+        assert compute_weights(ones(1, 1, 2, 1), ones(1, 1, 2, 1), mask).tolist() == [[[[1.0, 0.0], [0.0, 0.0]]]]
 
     def test_weights_are_float32(self):
-        assert weights_of(ones(1, 1, 2, 1).bfloat16(), ones(1, 1, 2, 1).bfloat16()).dtype == torch.float32
+        assert compute_weights(ones(1, 1, 2, 1).bfloat16(), ones(1, 1, 2, 1).bfloat16()).dtype == torch.float32
 
 
 class TestMultiheadAttention:
@@ -97,7 +97,7 @@ class TestMultiheadAttention:
         attention, x = self.attention(), torch.randn(3, 5, 8)
         model = Caller(attention, x, x, *args, **kwargs)
         expected = attention(x, x, x, average_attn_weights=False)[1].detach()
-        weights = attention_weights(model, x)
+        weights = capture_attention_weights(model, x)
         torch.testing.assert_close(weights["child"], expected)
         returned = {"mean": expected.mean(1), "heads": expected, None: None}[output_form]
         torch.testing.assert_close(model.output[1], returned)
@@ -105,26 +105,26 @@ class TestMultiheadAttention:
     @pytest.mark.parametrize("shape", [(5, 3, 8), (5, 8)])
     def test_inputs_may_be_sequence_first_or_unbatched(self, shape):
         attention, x = nn.MultiheadAttention(8, 2), torch.randn(shape)
-        weights = attention_weights(Caller(attention, x, x), x)["child"]
+        weights = capture_attention_weights(Caller(attention, x, x), x)["child"]
         assert weights.shape == ((3 if len(shape) == 3 else 1), 2, 5, 5)
 
     def test_attention_may_be_masked_and_have_additional_keys(self):
         x, memory = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
         padding = torch.tensor([[False] * 4, [False, False, True, True], [False] * 4])
         model = Caller(self.attention(add_zero_attn=True), memory, memory, key_padding_mask=padding)
-        weights = attention_weights(model, x)["child"]
+        weights = capture_attention_weights(model, x)["child"]
         assert weights.shape == (3, 2, 5, 5)
         assert (weights[1, :, :, 2:4] == 0).all()
         torch.testing.assert_close(sums(weights), ones(3, 2, 5), atol=1e-5, rtol=0)
 
     def test_dropout_is_not_applied(self):
         x = torch.randn(3, 5, 8)
-        weights = attention_weights(Caller(self.attention(dropout=0.9), x, x), x)["child"]
+        weights = capture_attention_weights(Caller(self.attention(dropout=0.9), x, x), x)["child"]
         torch.testing.assert_close(sums(weights), ones(3, 2, 5), atol=1e-5, rtol=0)
 
     def test_rows_of_16_bit_weights_sum_to_one(self):
         x = torch.randn(3, 50, 8).bfloat16()
-        weights = attention_weights(Caller(self.attention().bfloat16(), x, x), x)["child"]
+        weights = capture_attention_weights(Caller(self.attention().bfloat16(), x, x), x)["child"]
         assert weights.dtype == torch.float32
         torch.testing.assert_close(sums(weights), ones(3, 2, 50), atol=1e-5, rtol=0)
 
@@ -133,7 +133,7 @@ class TestMultiheadAttention:
             def forward(self, x):
                 return super().forward(x, x, x, average_attn_weights=False)
 
-        assert attention_weights(Caller(SingleInputAttention(8, 2)), torch.randn(5, 3, 8))["child"].shape == (
+        assert capture_attention_weights(Caller(SingleInputAttention(8, 2)), torch.randn(5, 3, 8))["child"].shape == (
             3,
             2,
             5,
@@ -142,7 +142,7 @@ class TestMultiheadAttention:
 
     def test_no_hooks_remain_on_the_module(self):
         x, attention = torch.randn(3, 5, 8), self.attention()
-        attention_weights(Caller(attention, x, x), x)
+        capture_attention_weights(Caller(attention, x, x), x)
         assert not attention._forward_hooks
         assert not attention._forward_pre_hooks
         assert attention(x, x, x, need_weights=False)[1] is None
@@ -156,7 +156,7 @@ class TestTransformerEncoder:
 
     def test_weights_of_every_layer_are_captured(self):
         x = torch.randn(3, 5, 8)
-        layers = attention_weights(self.encoder(), x)
+        layers = capture_attention_weights(self.encoder(), x)
         assert list(layers) == ["layers.0.self_attn", "layers.1.self_attn"]
         encoder = self.encoder().eval()
         expected = encoder.layers[0].self_attn(x, x, x, average_attn_weights=False)[1]
@@ -164,27 +164,31 @@ class TestTransformerEncoder:
 
     def test_padding_masks_do_not_use_the_fast_path(self):
         padding = torch.tensor([[False] * 5, [False, False, False, True, True]])
-        layers = attention_weights(self.encoder(), {"src": torch.randn(2, 5, 8), "src_key_padding_mask": padding})
+        layers = capture_attention_weights(
+            self.encoder(), {"src": torch.randn(2, 5, 8), "src_key_padding_mask": padding}
+        )
         for weights in layers.values():
             assert (weights[1, :, :, 3:] == 0).all()
             torch.testing.assert_close(sums(weights), ones(2, 2, 5), atol=1e-5, rtol=0)
 
     def test_weights_of_causal_attention_are_zero_above_the_diagonal(self):
         mask = nn.Transformer.generate_square_subsequent_mask(5)
-        layers = attention_weights(self.encoder(), {"src": torch.randn(2, 5, 8), "mask": mask, "is_causal": True})
+        layers = capture_attention_weights(
+            self.encoder(), {"src": torch.randn(2, 5, 8), "mask": mask, "is_causal": True}
+        )
         above = torch.ones(5, 5, dtype=torch.bool).triu(1)
         assert all((weights[..., above] == 0).all() for weights in layers.values())
 
     def test_weights_of_compiled_and_autocast_models_are_captured(self):
         x = torch.randn(2, 5, 8)
         model = torch.compile(self.encoder().eval(), backend="eager")
-        expected = attention_weights(self.encoder(), x)
+        expected = capture_attention_weights(self.encoder(), x)
         with torch.no_grad():
             model(x)
-        layers = attention_weights(model, x)
+        layers = capture_attention_weights(model, x)
         assert all(torch.equal(layers[path], expected[path]) for path in expected)
         with torch.autocast("cpu", torch.bfloat16):
-            autocast_weights = attention_weights(model, x)
+            autocast_weights = capture_attention_weights(model, x)
         for path, weights in autocast_weights.items():
             torch.testing.assert_close(weights, expected[path], atol=0.02, rtol=0)
             torch.testing.assert_close(sums(weights), ones(2, 2, 5), atol=1e-5, rtol=0)
@@ -193,7 +197,7 @@ class TestTransformerEncoder:
 class TestFusedAttention:
     def test_weights_are_computed_from_queries_and_keys(self):
         model, x = nn.Sequential(Fused(), Fused()), torch.randn(3, 5, 8)
-        layers = attention_weights(model, x)
+        layers = capture_attention_weights(model, x)
         assert list(layers) == ["0", "1"]
         torch.testing.assert_close(sums(layers["1"]), ones(3, 2, 5), atol=1e-5, rtol=0)
         query, key = (layer(x).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (model[0].query, model[0].key))
@@ -206,23 +210,23 @@ class TestFusedAttention:
             for i, layer in enumerate((fused.query, fused.key)):
                 layer.weight.copy_(attention.in_proj_weight.unflatten(0, (3, 8))[i])
                 layer.bias.copy_(attention.in_proj_bias.unflatten(0, (3, 8))[i])
-        expected = attention_weights(Caller(attention, x, x), x)["child"]
-        torch.testing.assert_close(attention_weights(Caller(fused), x)["child"], expected)
+        expected = capture_attention_weights(Caller(attention, x, x), x)["child"]
+        torch.testing.assert_close(capture_attention_weights(Caller(fused), x)["child"], expected)
 
     def test_positional_arguments_are_supported(self):
         model = Caller(Scaled(), torch.tensor([[True, False]]), 0.5, False)
-        assert attention_weights(model, ones(1, 1, 2, 1))["child"].tolist() == [[[[1.0, 0.0], [1.0, 0.0]]]]
+        assert capture_attention_weights(model, ones(1, 1, 2, 1))["child"].tolist() == [[[[1.0, 0.0], [1.0, 0.0]]]]
 
     @pytest.mark.parametrize(
         ("shape", "expected"), [((3, 5, 4), (3, 1, 5, 5)), ((5, 4), (1, 1, 5, 5)), ((2, 3, 2, 5, 4), (6, 2, 5, 5))]
     )
     def test_inputs_may_have_other_numbers_of_dimensions(self, shape, expected):
-        assert attention_weights(Caller(Scaled()), ones(*shape))["child"].shape == expected
+        assert capture_attention_weights(Caller(Scaled()), ones(*shape))["child"].shape == expected
 
     def test_repeated_calls_of_a_layer_are_numbered(self):
         shared = Fused()
         model, x = nn.Sequential(shared, shared, Fused()), torch.randn(1, 5, 8)
-        assert list(attention_weights(model, x)) == ["0", "0 (2)", "2"]
+        assert list(capture_attention_weights(model, x)) == ["0", "0 (2)", "2"]
 
     def test_path_is_correct_after_a_layer_raised_an_error_that_the_model_caught(self):
         class FallbackAttention(nn.Module):
@@ -236,17 +240,17 @@ class TestFusedAttention:
                 except RuntimeError:
                     return scaled_dot_product_attention(x, x, x)
 
-        assert list(attention_weights(Caller(FallbackAttention()), ones(1, 1, 2, 4))) == ["child"]
+        assert list(capture_attention_weights(Caller(FallbackAttention()), ones(1, 1, 2, 4))) == ["child"]
 
     def test_heads_can_be_averaged(self):
         model, x = nn.Sequential(Fused()), torch.randn(3, 5, 8)
-        averaged = attention_weights(model, x, heads=False)["0"]
-        torch.testing.assert_close(averaged, attention_weights(model, x)["0"].mean(1, keepdim=True))
+        averaged = capture_attention_weights(model, x, heads=False)["0"]
+        torch.testing.assert_close(averaged, capture_attention_weights(model, x)["0"].mean(1, keepdim=True))
 
     def test_hooks_are_removed_if_the_model_raises(self):
         model = nn.Sequential(Fused())
         with pytest.raises(RuntimeError):
-            attention_weights(model, torch.randn(3, 5, 7))
+            capture_attention_weights(model, torch.randn(3, 5, 7))
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -283,23 +287,25 @@ class TestReturnedWeights:
     x = torch.arange(36.0).reshape(2, 2, 3, 3)
 
     def test_returned_weights_are_recorded_for_the_innermost_module_only(self):
-        layers = attention_weights(nn.Sequential(nn.Identity(), nn.Sequential(NewerHuggingFaceAttention())), self.x)
+        layers = capture_attention_weights(
+            nn.Sequential(nn.Identity(), nn.Sequential(NewerHuggingFaceAttention())), self.x
+        )
         assert list(layers) == ["1.0"]
         torch.testing.assert_close(layers["1.0"], self.x.softmax(-1))
 
     def test_weights_are_requested_from_modules_that_support_the_request(self):
-        layers = attention_weights(OlderHuggingFaceModel(), self.x)
+        layers = capture_attention_weights(OlderHuggingFaceModel(), self.x)
         assert list(layers) == ["attention"]
         torch.testing.assert_close(layers["attention"], self.x.softmax(-1))
 
     def test_weights_are_not_requested_from_fused_attention(self):
         with pytest.raises(HookError, match="contains no supported attention"):
-            attention_weights(OlderHuggingFaceModel("sdpa"), self.x)
+            capture_attention_weights(OlderHuggingFaceModel("sdpa"), self.x)
 
     def test_returned_weights_may_have_fully_masked_rows(self):
         weights = ones(1, 1, 2, 4).bfloat16() / 4
         weights[..., 1, :] = 0
-        layers = attention_weights(Caller(ConstantOutput(weights)), ones(1))
+        layers = capture_attention_weights(Caller(ConstantOutput(weights)), ones(1))
         assert layers["child"].tolist() == [[[[0.25, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]]]]
 
     @pytest.mark.parametrize(
@@ -317,7 +323,7 @@ class TestReturnedWeights:
     )
     def test_other_outputs_are_not_recorded_as_weights(self, other):
         with pytest.raises(HookError, match="contains no supported attention"):
-            attention_weights(Caller(ConstantOutput(other)), ones(1))
+            capture_attention_weights(Caller(ConstantOutput(other)), ones(1))
 
 
 class ConstantOutput(nn.Module):
@@ -331,4 +337,4 @@ class ConstantOutput(nn.Module):
 
 def test_model_without_attention_raises_an_error_that_lists_supported_modules():
     with pytest.raises(HookError, match=r"nn\.MultiheadAttention.*remove attention from `content`"):
-        attention_weights(nn.Linear(2, 2), ones(1, 2))
+        capture_attention_weights(nn.Linear(2, 2), ones(1, 2))

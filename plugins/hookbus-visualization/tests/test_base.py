@@ -26,7 +26,7 @@ class RedHook(SampleHook):
 
     def draw(self, run, stage, samples, batch, outputs):
         self.calls.append((stage, run.steps_done, samples))
-        self.deliver(run, stage, "red", [Panel(RED, "first"), Panel(RED, "second")], "all red")
+        self.publish(run, stage, "red", [Panel(RED, "first"), Panel(RED, "second")], "all red")
 
 
 class SanityHook(Hook):
@@ -75,7 +75,7 @@ class TestSchedule:
 
     def test_hook_does_not_extract_samples_between_scheduled_iterations(self, monkeypatch):
         calls = []
-        monkeypatch.setattr("hookbus_visualization.base.seen_in", lambda *args: calls.append(args))
+        monkeypatch.setattr("hookbus_visualization.base.extract_samples", lambda *args: calls.append(args))
         fit(RedHook(interval=99))
         assert calls == []
 

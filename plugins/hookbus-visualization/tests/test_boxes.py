@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hookbus_visualization.boxes import draw_boxes, to_xyxy, visible
+from hookbus_visualization.boxes import draw_boxes, to_xyxy, get_visible_mask
 
 from .toys import render_settings
 
@@ -180,4 +180,4 @@ def test_ten_thousand_boxes_are_drawn():
 
 def test_box_is_visible_if_it_overlaps_the_image():
     boxes = [[0, 0, 2, 2], [-5, 0, 0, 2], [-5, 0, -1, 2], [10, 0, 12, 2], [9, 7, 12, 12], [NAN, 0, 2, 2]]
-    assert visible(np.array(boxes), (8, 10)).tolist() == [True, True, False, False, True, False]
+    assert get_visible_mask(np.array(boxes), (8, 10)).tolist() == [True, True, False, False, True, False]

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus_visualization import PictureConfig, SampleConfig, VisualizationConfig, VisualizationHook
+from hookbus_visualization import ImageConfig, SampleConfig, VisualizationConfig, VisualizationHook
 
 
 def parse(batch, outputs):
@@ -38,7 +38,7 @@ class TestParse:
 
 class TestNumbers:
     def test_normalization_has_one_number_or_one_per_channel(self):
-        config = PictureConfig.model_validate_json('{"mean": [0.5], "std": [0.1, 0.2, 0.3], "value_range": [0, 255]}')
+        config = ImageConfig.model_validate_json('{"mean": [0.5], "std": [0.1, 0.2, 0.3], "value_range": [0, 255]}')
         assert (config.mean, config.std, config.value_range) == ((0.5,), (0.1, 0.2, 0.3), (0, 255))
 
     def test_other_numbers_of_channels_are_rejected(self):

@@ -47,7 +47,7 @@ def train_and_record_images(targets=(TRUTH, NO_OBJECTS), model=None, batches=1, 
 
 def draw_panel(truth=None, detections=None, image=GRAY, **settings):
     hook = DetVisualizationHook(settings)
-    [result] = hook.panels([hook.pixels(image)], [truth], [detections])
+    [result] = hook.panels([hook.convert_image(image)], [truth], [detections])
     return result
 
 
@@ -131,7 +131,7 @@ class TestPanel:
 
     def test_image_without_boxes_is_unchanged(self):
         result = draw_panel(NO_OBJECTS, NO_OBJECTS)
-        assert np.array_equal(result.picture, np.full((320, 400, 3), 90, np.uint8))
+        assert np.array_equal(result.image, np.full((320, 400, 3), 90, np.uint8))
         assert result.caption == "0 true (dashed), 0 found (solid)"
 
     @pytest.mark.parametrize(
@@ -146,16 +146,14 @@ class TestPanel:
     )
     def test_all_box_formats_are_drawn_at_the_same_position(self, settings, box):
         result = draw_panel({**TRUTH, "boxes": torch.tensor([box])}, **settings)
-        assert np.array_equal(result.picture, draw_panel(TRUTH).picture)
+        assert np.array_equal(result.image, draw_panel(TRUTH).image)
 
     def test_colors_and_line_width_are_configurable(self):
-        image = draw_panel(
-            detections=DETECTIONS, palette=["red", [0, 255, 0]], thickness=3, class_names=["cat"]
-        ).picture
+        image = draw_panel(detections=DETECTIONS, palette=["red", [0, 255, 0]], thickness=3, class_names=["cat"]).image
         assert image[100, 50:54].tolist() == [[255, 0, 0]] * 3 + [[90, 90, 90]]
         assert image[100, 220].tolist() == [0, 255, 0]
-        assert draw_panel(detections=DETECTIONS, bbox_color="blue").picture[100, 220].tolist() == [0, 0, 255]
-        text = draw_panel(detections=DETECTIONS, text_color="#0000fe").picture.astype(int)
+        assert draw_panel(detections=DETECTIONS, bbox_color="blue").image[100, 220].tolist() == [0, 0, 255]
+        text = draw_panel(detections=DETECTIONS, text_color="#0000fe").image.astype(int)
         assert (
             abs(text - [0, 0, 254]).max(axis=2) < 60
         ).any()  # the lines of letters are too thin to contain the pure color
@@ -163,14 +161,14 @@ class TestPanel:
     def test_small_images_and_their_boxes_are_enlarged(self):
         small = torch.full((3, 32, 40), 90, dtype=torch.uint8)
         result = draw_panel(detections={"boxes": [[4, 6, 20, 26]]}, image=small)
-        assert result.picture.shape == (256, 320, 3)
-        assert np.flatnonzero((result.picture[100] != 90).any(axis=1)).tolist() == [32, 33, 158, 159]
+        assert result.image.shape == (256, 320, 3)
+        assert np.flatnonzero((result.image[100] != 90).any(axis=1)).tolist() == [32, 33, 158, 159]
 
     def test_large_images_and_their_boxes_are_downsampled(self):
         large = torch.full((3, 1600, 3200), 90, dtype=torch.uint8)
         result = draw_panel(detections={"boxes": [[400, 600, 2000, 1500]]}, image=large)
-        assert result.picture.shape == (800, 1600, 3)
-        assert np.flatnonzero((result.picture[400] != 90).any(axis=1)).tolist() == [200, 201, 998, 999]
+        assert result.image.shape == (800, 1600, 3)
+        assert np.flatnonzero((result.image[400] != 90).any(axis=1)).tolist() == [200, 201, 998, 999]
 
     def test_panel_may_contain_ten_thousand_boxes(self):
         boxes = np.random.default_rng(0).uniform(-50, 400, (10_000, 4))

@@ -10,8 +10,8 @@ from hookbus.errors import ConfigError
 from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fingerprint
 from hookbus_visualization import FeatureMapHook
-from hookbus_visualization.grid import grid
-from hookbus_visualization.heatmap import coloured, scaled
+from hookbus_visualization.grid import render_grid
+from hookbus_visualization.heatmap import apply_colormap, normalize
 from hookbus_visualization.panel import Panel
 
 
@@ -48,12 +48,12 @@ def record_images(hook, model=None, batch=BATCH, iterations=1, **arguments):
         for _ in range(iterations):
             bus.emit("before_train_iter", batch=batch)
             bus.emit("after_train_iter", batch=batch, **arguments)
-    return {record["tag"]: (record["step"], np.asarray(record["images"])) for record in bus.arguments("log_images")}
+    return {record["tag"]: (record["step"], np.asarray(record["images"])) for record in bus.get_arguments("log_images")}
 
 
 def render_expected(*maps, title):
-    panels = [Panel(coloured(scaled(channel)), f"channel {i}") for i, channel in enumerate(maps)]
-    return grid(panels, title).tolist()
+    panels = [Panel(apply_colormap(normalize(channel)), f"channel {i}") for i, channel in enumerate(maps)]
+    return render_grid(panels, title).tolist()
 
 
 def make_hook(**settings):
@@ -140,7 +140,7 @@ class TestSchedule:
             for _ in range(5):
                 bus.emit("before_train_iter", batch=BATCH)
                 bus.emit("after_train_iter", batch=BATCH)
-        assert [record["step"] for record in bus.arguments("log_images")] == [2, 4]
+        assert [record["step"] for record in bus.get_arguments("log_images")] == [2, 4]
 
     def test_default_frequency_is_100_iterations(self):
         bus = RecordingBus([FeatureMapHook(backend="pillow")])
@@ -148,7 +148,7 @@ class TestSchedule:
             for _ in range(250):
                 bus.emit("before_train_iter", batch=BATCH)
                 bus.emit("after_train_iter", batch=BATCH)
-        assert [record["step"] for record in bus.arguments("log_images")] == [100, 200]
+        assert [record["step"] for record in bus.get_arguments("log_images")] == [100, 200]
 
     def test_when_key_overrides_the_frequency(self):
         bus = RecordingBus([FeatureMapHook(backend="pillow", when="once(3)")])
@@ -156,7 +156,7 @@ class TestSchedule:
             for _ in range(5):
                 bus.emit("before_train_iter", batch=BATCH)
                 bus.emit("after_train_iter", batch=BATCH)
-        assert [record["step"] for record in bus.arguments("log_images")] == [3]
+        assert [record["step"] for record in bus.get_arguments("log_images")] == [3]
 
     def test_feature_maps_are_rendered_once_per_optimizer_step(self):
         bus, model = RecordingBus([make_hook(frequency=1)]), DoublingModel()
@@ -168,7 +168,7 @@ class TestSchedule:
                 if i % 2:
                     optimizer.step()
                 bus.emit("after_train_iter", batch=BATCH)
-        assert [record["step"] for record in bus.arguments("log_images")] == [0, 1, 2, 3]
+        assert [record["step"] for record in bus.get_arguments("log_images")] == [0, 1, 2, 3]
 
     def test_model_is_not_called_between_scheduled_iterations(self):
         model, calls = DoublingModel(), []
@@ -204,7 +204,7 @@ class TestLayers:
         with bus.run(iterations=1):
             bus.emit("before_train_iter", batch=BATCH)
             bus.emit("after_train_iter", batch=BATCH)
-        assert bus.arguments("log_images") == []
+        assert bus.get_arguments("log_images") == []
 
 
 class TestVisualizeFeatures:

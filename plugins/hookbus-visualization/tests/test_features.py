@@ -8,13 +8,13 @@ from torch import nn
 
 from hookbus.errors import ConfigError, HookError
 from hookbus_visualization.features import (
-    SIDE,
-    feature_maps,
-    feature_pictures,
-    layers_of,
-    maps_of,
-    pictures_of,
-    watched,
+    MAX_SIDE_PIXELS,
+    compute_feature_maps,
+    render_feature_maps,
+    select_layers,
+    to_maps,
+    render_maps,
+    capture_maps,
 )
 
 
@@ -35,11 +35,11 @@ class TestLayers:
     model = nn.ModuleDict({"back": nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Conv2d(1, 1, 1)), "head": nn.ReLU()})
 
     def test_convolutions_are_the_default_layers(self):
-        assert list(layers_of(self.model)) == ["back.0", "back.2"]
+        assert list(select_layers(self.model)) == ["back.0", "back.2"]
 
     def test_default_layers_of_a_deep_model_are_evenly_spaced(self):
         deep = nn.Sequential(*(nn.Conv2d(1, 1, 1) for _ in range(50)))
-        assert list(layers_of(deep)) == ["0", "7", "14", "21", "28", "35", "42", "49"]
+        assert list(select_layers(deep)) == ["0", "7", "14", "21", "28", "35", "42", "49"]
 
     @pytest.mark.parametrize(
         ("targets", "expected"),
@@ -51,13 +51,13 @@ class TestLayers:
         ],
     )
     def test_layers_are_selected_by_path_or_pattern_in_the_order_of_the_model(self, targets, expected):
-        layers = layers_of(self.model, targets)
+        layers = select_layers(self.model, targets)
         assert layers == {path: self.model.get_submodule(path) for path in expected}
         assert list(layers) == expected
 
     def test_unknown_layers_are_reported_together_with_similar_names(self):
         with pytest.raises(ConfigError) as error:
-            layers_of(self.model, ["hed", "back.0", "zzz*"])
+            select_layers(self.model, ["hed", "back.0", "zzz*"])
         assert error.value.problems == [
             "The model has no layer 'hed'. Did you mean 'head'?",
             "The model has no layer 'zzz*'. Available: back, back.0, back.1, back.2, head.",
@@ -65,35 +65,35 @@ class TestLayers:
 
     def test_innermost_layers_are_the_default_if_there_is_no_convolution(self):
         model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
-        assert list(layers_of(model)) == ["0", "1.0", "1.1"]
+        assert list(select_layers(model)) == ["0", "1.0", "1.1"]
 
 
 class TestMaps:
     def test_first_channels_are_used(self):
-        assert torch.equal(maps_of(ramp(5, 2, 3), 2), ramp(2, 2, 3))
+        assert torch.equal(to_maps(ramp(5, 2, 3), 2), ramp(2, 2, 3))
 
     def test_middle_slices_of_a_volume_are_used(self):
-        assert torch.equal(maps_of(ramp(2, 3, 2, 2), 2), torch.stack([ramp(2, 3, 2, 2)[0, 1], ramp(2, 3, 2, 2)[1, 1]]))
+        assert torch.equal(to_maps(ramp(2, 3, 2, 2), 2), torch.stack([ramp(2, 3, 2, 2)[0, 1], ramp(2, 3, 2, 2)[1, 1]]))
 
     @pytest.mark.parametrize(("shape", "expected"), [((4, 3), (1, 4, 3)), ((6,), (1, 1, 6)), ((), (1, 1, 1))])
     def test_outputs_with_fewer_dimensions_are_one_map(self, shape, expected):
-        assert torch.equal(maps_of(torch.ones(shape), 16), torch.ones(expected))
+        assert torch.equal(to_maps(torch.ones(shape), 16), torch.ones(expected))
 
     def test_large_maps_are_average_pooled(self):
-        checks = (ramp(2 * SIDE, 2 * SIDE) % 2)[None]
-        assert torch.equal(maps_of(checks, 1), torch.full((1, SIDE, SIDE), 0.5))
+        checks = (ramp(2 * MAX_SIDE_PIXELS, 2 * MAX_SIDE_PIXELS) % 2)[None]
+        assert torch.equal(to_maps(checks, 1), torch.full((1, MAX_SIDE_PIXELS, MAX_SIDE_PIXELS), 0.5))
 
     def test_small_sides_are_not_pooled(self):
-        assert maps_of(torch.ones(1, 4, 1000), 1).shape == (1, 4, SIDE)
+        assert to_maps(torch.ones(1, 4, 1000), 1).shape == (1, 4, MAX_SIDE_PIXELS)
 
     def test_maps_are_float32_copies_that_do_not_keep_the_output_alive(self):
         output = torch.ones(3, 2, 2, dtype=torch.bfloat16, requires_grad=True)
-        maps = maps_of(output, 3)
+        maps = to_maps(output, 3)
         assert maps.dtype == torch.float32
         assert not maps.requires_grad
         output = torch.zeros(3, 2, 2)
-        assert maps_of(output, 1).untyped_storage().nbytes() == 16
-        copies = maps_of(output, 3)
+        assert to_maps(output, 1).untyped_storage().nbytes() == 16
+        copies = to_maps(output, 3)
         output.fill_(1.0)
         assert copies.sum() == 0
 
@@ -101,19 +101,19 @@ class TestMaps:
 class TestFeatureMaps:
     def test_maps_are_the_layer_outputs_for_the_first_sample(self):
         inputs = torch.tensor([1.0, -3.0, 7.0, 7.0]).reshape(2, 1, 1, 2)
-        layers = feature_maps(small_model(), inputs)
+        layers = compute_feature_maps(small_model(), inputs)
         assert {path: maps.tolist() for path, maps in layers.items()} == {
             "0": [[[2.0, -6.0]], [[-1.0, 3.0]]],  # captured before the in-place ReLU after it
             "2": [[[2.0, 3.0]]],
         }
 
     def test_number_of_channels_is_limited(self):
-        assert feature_maps(small_model(), torch.ones(1, 1, 2, 2), count=1)["0"].shape == (1, 2, 2)
+        assert compute_feature_maps(small_model(), torch.ones(1, 1, 2, 2), count=1)["0"].shape == (1, 2, 2)
 
     @pytest.mark.parametrize(("sample", "expected"), [(1, [14.0]), (-1, [14.0]), (0, [2.0])])
     def test_any_sample_can_be_selected(self, sample, expected):
         inputs = torch.tensor([1.0, 7.0]).reshape(2, 1, 1, 1)
-        assert feature_maps(small_model(), inputs, count=1, sample=sample)["0"].flatten().tolist() == expected
+        assert compute_feature_maps(small_model(), inputs, count=1, sample=sample)["0"].flatten().tolist() == expected
 
     def test_tensors_are_found_in_nested_outputs(self):
         class Model(nn.Module):
@@ -134,7 +134,7 @@ class TestFeatureMaps:
             def forward(self):
                 return "no tensor"
 
-        layers = feature_maps(Model(), torch.ones(4, 5, 2), ["*"])
+        layers = compute_feature_maps(Model(), torch.ones(4, 5, 2), ["*"])
         assert {path: tuple(maps.shape) for path, maps in layers.items()} == {"rnn": (1, 5, 3), "boxes": (1, 5, 2)}
 
     def test_unused_layers_and_layers_without_samples_are_omitted(self):
@@ -146,7 +146,7 @@ class TestFeatureMaps:
             def forward(self, x):
                 return self.reduced(self.used(x), x)
 
-        assert list(feature_maps(Model(), torch.ones(2, 3), ["*"])) == ["used"]
+        assert list(compute_feature_maps(Model(), torch.ones(2, 3), ["*"])) == ["used"]
 
     @pytest.mark.parametrize(
         ("model", "names"), [(nn.Module(), r"\[\]"), (nn.ModuleDict({"a": nn.ReLU()}), r"\['a'\]")]
@@ -154,12 +154,12 @@ class TestFeatureMaps:
     def test_only_unused_layers_raise_hook_error(self, model, names):
         model.forward = lambda x: x
         with pytest.raises(HookError, match=rf"no feature maps of the layers {names}: the model does not use"):
-            feature_maps(model, torch.ones(1, 1))
+            compute_feature_maps(model, torch.ones(1, 1))
 
     def test_last_call_of_a_layer_is_used(self):
         shared = nn.Linear(1, 1, bias=False)
         nn.init.constant_(shared.weight, 3.0)
-        assert feature_maps(nn.Sequential(shared, shared), torch.ones(1, 1), ["0"])["0"].tolist() == [[[9.0]]]
+        assert compute_feature_maps(nn.Sequential(shared, shared), torch.ones(1, 1), ["0"])["0"].tolist() == [[[9.0]]]
 
     @pytest.mark.parametrize(
         ("model", "inputs"),
@@ -169,12 +169,12 @@ class TestFeatureMaps:
         ],
     )
     def test_model_is_called_as_in_the_training_loop(self, model, inputs):
-        assert list(feature_maps(Outer(model), inputs, ["inner"])) == ["inner"]
+        assert list(compute_feature_maps(Outer(model), inputs, ["inner"])) == ["inner"]
 
     def test_compiled_model_returns_maps(self):
         model = torch.compile(small_model(), backend="eager")
         model(torch.ones(1, 1, 1, 1))
-        assert feature_maps(model, torch.ones(1, 1, 1, 1), ["0"])["0"].flatten().tolist() == [2.0, -1.0]
+        assert compute_feature_maps(model, torch.ones(1, 1, 1, 1), ["0"])["0"].flatten().tolist() == [2.0, -1.0]
 
     def test_no_recompilation_is_triggered(self):
         compilations = []
@@ -185,7 +185,7 @@ class TestFeatureMaps:
 
         model = torch.compile(small_model(), backend=backend)
         model(torch.ones(1, 1, 1, 1))
-        feature_maps(model, torch.ones(1, 1, 1, 1))
+        compute_feature_maps(model, torch.ones(1, 1, 1, 1))
         model(torch.ones(1, 1, 1, 1))
         assert len(compilations) == 1
 
@@ -193,19 +193,19 @@ class TestFeatureMaps:
         model = small_model()
         model[0] = torch.compile(model[0], backend="eager")
         model(torch.ones(1, 1, 1, 1))
-        assert feature_maps(model, torch.ones(1, 1, 1, 1), ["0"])["0"].flatten().tolist() == [2.0, -1.0]
+        assert compute_feature_maps(model, torch.ones(1, 1, 1, 1), ["0"])["0"].flatten().tolist() == [2.0, -1.0]
 
     def test_transformer_with_padding_returns_maps(self):
         encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
         padding = torch.tensor([[False] * 5, [False, False, False, True, True]])
         inputs = {"src": torch.randn(2, 5, 8), "src_key_padding_mask": padding}
-        layers = feature_maps(encoder, inputs, ["layers.0.linear?"])
+        layers = compute_feature_maps(encoder, inputs, ["layers.0.linear?"])
         shapes = {path: tuple(maps.shape) for path, maps in layers.items()}
         assert shapes == {"layers.0.linear1": (1, 5, 16), "layers.0.linear2": (1, 5, 8)}
 
     def test_maps_can_be_computed_under_autocast(self):
         with torch.autocast("cpu", torch.bfloat16):
-            maps = feature_maps(small_model(), torch.ones(1, 1, 1, 1))["0"]
+            maps = compute_feature_maps(small_model(), torch.ones(1, 1, 1, 1))["0"]
         assert maps.dtype == torch.float32
         assert maps.flatten().tolist() == [2.0, -1.0]
 
@@ -213,7 +213,7 @@ class TestFeatureMaps:
         model = nn.Sequential(nn.ReLU(inplace=True), nn.ReLU(inplace=True))
         with torch.inference_mode():
             inputs = torch.tensor([[-1.0, 1.0]])
-            assert feature_maps(model, inputs, ["1"])["1"].tolist() == [[[0.0, 1.0]]]
+            assert compute_feature_maps(model, inputs, ["1"])["1"].tolist() == [[[0.0, 1.0]]]
         assert inputs.tolist() == [[-1.0, 1.0]]
 
 
@@ -224,17 +224,17 @@ class TestVisualizeFeatures:
             return x + 1, {"second": -x}, "no tensor"
 
     def test_returned_tensors_replace_layer_outputs(self):
-        tensors = feature_maps(self.Model(nn.ReLU()), torch.ones(1, 1, 1, 2))
+        tensors = compute_feature_maps(self.Model(nn.ReLU()), torch.ones(1, 1, 1, 2))
         assert {name: maps.tolist() for name, maps in tensors.items()} == {"0": [[[2.0, 2.0]]], "1": [[[-1.0, -1.0]]]}
 
     def test_method_is_not_called_if_layers_are_selected(self):
-        assert list(feature_maps(self.Model(nn.Conv2d(1, 1, 1)), torch.ones(1, 1, 1, 2), ["0"])) == ["0"]
+        assert list(compute_feature_maps(self.Model(nn.Conv2d(1, 1, 1)), torch.ones(1, 1, 1, 2), ["0"])) == ["0"]
 
     def test_return_value_without_samples_raises_hook_error(self):
         model = small_model()
         model.visualize_features = lambda _: {"loss": torch.ones(())}
         with pytest.raises(HookError, match=r"must return tensors of shape .*, got \{loss: Tensor of shape \(\)\}"):
-            feature_maps(model, torch.ones(1, 1, 1, 1))
+            compute_feature_maps(model, torch.ones(1, 1, 1, 1))
 
 
 class Outer(nn.Module):
@@ -251,21 +251,21 @@ class TestWatched:
         model, calls = small_model(), []
         model[0].register_forward_hook(lambda *_: calls.append(1))
         for _ in range(3):
-            with watched(layers_of(model), 16):
+            with capture_maps(select_layers(model), 16):
                 model(torch.ones(1, 1, 1, 1))
         assert [len(module._forward_hooks) for module in model] == [1, 0, 0]
         assert len(calls) == 3
 
     def test_hooks_are_removed_if_the_model_raises(self):
         model = small_model()
-        with pytest.raises(RuntimeError, match="channels"), watched(layers_of(model), 16):
+        with pytest.raises(RuntimeError, match="channels"), capture_maps(select_layers(model), 16):
             model(torch.ones(1, 5, 1, 1))
         assert [len(module._forward_hooks) for module in model] == [0, 0, 0]
 
     def test_no_activation_is_kept_alive(self):
         model, activations = small_model(), []
         model[0].register_forward_hook(lambda _, __, output: activations.append(weakref.ref(output)))
-        maps = feature_maps(model, torch.ones(4, 1, 2, 2))
+        maps = compute_feature_maps(model, torch.ones(4, 1, 2, 2))
         gc.collect()
         assert activations[0]() is None
         assert maps["0"].shape == (2, 2, 2)
@@ -273,11 +273,11 @@ class TestWatched:
 
 class TestRendering:
     def test_each_channel_is_normalized_to_the_full_colormap(self):
-        images = feature_pictures(small_model(), torch.tensor([[[[0.0, 1.0]]]]))
+        images = render_feature_maps(small_model(), torch.tensor([[[[0.0, 1.0]]]]))
         assert [image.tolist() for image in images["0"]] == [
             [[[8, 8, 40], [255, 250, 190]]],
             [[[255, 250, 190], [8, 8, 40]]],
         ]
 
     def test_constant_map_is_rendered_dark(self):
-        assert pictures_of(torch.full((1, 1, 1), 5.0))[0].tolist() == [[[8, 8, 40]]]
+        assert render_maps(torch.full((1, 1, 1), 5.0))[0].tolist() == [[[8, 8, 40]]]

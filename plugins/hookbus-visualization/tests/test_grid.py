@@ -3,8 +3,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_visualization.grid import LEAST, MOST, WIDTH, beside, fitted, grid, layout, shortened, text_font
-from hookbus_visualization.panel import RIGHT, WRONG, Panel
+from hookbus_visualization.grid import (
+    MIN_SIDE_PIXELS,
+    MAX_SIDE_PIXELS,
+    ROW_WIDTH_PIXELS,
+    hstack_images,
+    resize_to_fit,
+    render_grid,
+    compute_layout,
+    ellipsize,
+    get_font,
+)
+from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Panel
 
 from .toys import render_settings
 
@@ -15,36 +25,36 @@ def plain_image(height, width, color=(90, 140, 90)):
 
 def test_grid_with_title_captions_and_frames_matches_the_golden_image(golden):
     panels = [
-        Panel(plain_image(40, 40), "true cat\npredicted cat (99%), right", RIGHT),
-        Panel(plain_image(40, 40, (200, 150, 90)), "true dog\npredicted cat (51%), wrong", WRONG),
+        Panel(plain_image(40, 40), "true cat\npredicted cat (99%), right", CORRECT_COLOR),
+        Panel(plain_image(40, 40, (200, 150, 90)), "true dog\npredicted cat (51%), wrong", INCORRECT_COLOR),
         Panel(plain_image(20, 60), "a caption of one line that has to be cut somewhere"),
     ]
-    golden("grid", grid(panels, "step 500: 1 of 2 are right"))
+    golden("grid", render_grid(panels, "step 500: 1 of 2 are right"))
 
 
 class TestGrid:
     @pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (4, 2), (5, 3), (16, 4)])
     def test_grid_is_approximately_square(self, count, columns):
-        result = grid([Panel(plain_image(120, 120))] * count)
+        result = render_grid([Panel(plain_image(120, 120))] * count)
         rows = -(-count // columns)
         assert result.shape == (132 * rows + 12, 132 * columns + 12, 3)
 
     def test_rows_have_the_height_of_their_images(self):
-        result = grid(
+        result = render_grid(
             [Panel(plain_image(120, 120)), Panel(plain_image(120, 120)), Panel(plain_image(30, 120))], columns=1
         )
         assert result.shape == (132 + 132 + 42 + 12, 144, 3)
 
     def test_number_of_columns_is_configurable(self):
-        assert grid([Panel(plain_image(120, 120))] * 5, columns=5).shape == (144, 132 * 5 + 12, 3)
+        assert render_grid([Panel(plain_image(120, 120))] * 5, columns=5).shape == (144, 132 * 5 + 12, 3)
 
     def test_image_pixels_are_unchanged(self):
         image = np.random.default_rng(0).integers(0, 255, (200, 120, 3), np.uint8)
-        assert grid([Panel(image)])[12:212, 12:132].tolist() == image.tolist()
+        assert render_grid([Panel(image)])[12:212, 12:132].tolist() == image.tolist()
 
     def test_captions_may_contain_any_text(self):
         for text in ("", "\n\n", "猫 🐈", "x" * 100_000, "\x00\x1b[31m"):
-            assert grid([Panel(plain_image(9, 9), text)], text).ndim == 3
+            assert render_grid([Panel(plain_image(9, 9), text)], text).ndim == 3
 
 
 class TestLayout:
@@ -52,35 +62,40 @@ class TestLayout:
         ("shape", "count", "columns"), [((10, 10), 16, 4), ((10, 30), 16, 3), ((30, 10), 16, 7), ((10, 900), 5, 1)]
     )
     def test_grid_is_approximately_square_for_any_image_shape(self, shape, count, columns):
-        assert layout([plain_image(*shape)] * count)[0] == columns
+        assert compute_layout([plain_image(*shape)] * count)[0] == columns
 
     def test_number_of_columns_is_at_most_the_number_of_images(self):
-        assert layout([plain_image(900, 10)] * 3)[0] == 3
-        assert layout([plain_image(10, 10)] * 3, columns=5)[0] == 3
+        assert compute_layout([plain_image(900, 10)] * 3)[0] == 3
+        assert compute_layout([plain_image(10, 10)] * 3, columns=5)[0] == 3
 
     def test_few_images_may_be_larger(self):
-        assert [layout([plain_image(10, 10)] * count)[1] for count in (1, 4, 16, 100)] == [WIDTH, 800, 400, MOST]
+        assert [compute_layout([plain_image(10, 10)] * count)[1] for count in (1, 4, 16, 100)] == [
+            ROW_WIDTH_PIXELS,
+            800,
+            400,
+            MAX_SIDE_PIXELS,
+        ]
 
 
 class TestFitted:
     def test_small_images_are_enlarged_by_an_integer_factor(self):
         small = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
-        assert fitted(small)[::15, ::15].tolist() == small.tolist()
-        assert fitted(small).shape == (120, 120, 3)
+        assert resize_to_fit(small)[::15, ::15].tolist() == small.tolist()
+        assert resize_to_fit(small).shape == (120, 120, 3)
 
     def test_large_images_are_downsampled(self):
-        assert fitted(plain_image(640, 320)).shape == (320, 160, 3)
+        assert resize_to_fit(plain_image(640, 320)).shape == (320, 160, 3)
 
     @render_settings
     @given(st.integers(1, 700), st.integers(1, 700))
     def test_longer_side_is_within_the_bounds(self, height, width):
-        shape = fitted(plain_image(height, width)).shape
-        assert min(LEAST, max(height, width)) <= max(shape[:2]) <= MOST
+        shape = resize_to_fit(plain_image(height, width)).shape
+        assert min(MIN_SIDE_PIXELS, max(height, width)) <= max(shape[:2]) <= MAX_SIDE_PIXELS
         assert min(shape[:2]) >= 1
 
 
 def test_images_are_stacked_horizontally():
-    row = beside([plain_image(120, 120, (1, 1, 1)), plain_image(60, 150, (2, 2, 2))])
+    row = hstack_images([plain_image(120, 120, (1, 1, 1)), plain_image(60, 150, (2, 2, 2))])
     assert row.shape == (120, 274, 3)
     assert row[119, [119, 120, 123, 124]].tolist() == [[1] * 3, [255] * 3, [255] * 3, [255] * 3]
     assert row[59, [123, 124, 273]].tolist() == [[255] * 3, [2] * 3, [2] * 3]
@@ -88,11 +103,11 @@ def test_images_are_stacked_horizontally():
 
 class TestShortened:
     def test_text_that_fits_is_unchanged(self):
-        assert shortened("cat", 100) == "cat"
+        assert ellipsize("cat", 100) == "cat"
 
     @render_settings
     @given(st.text(max_size=80), st.integers(20, 200))
     def test_truncated_text_fits_into_the_width(self, text, width):
-        shortened_text = shortened(text, width)
-        assert text_font().getlength(shortened_text) <= width
+        shortened_text = ellipsize(text, width)
+        assert get_font().getlength(shortened_text) <= width
         assert shortened_text == text or text.startswith(shortened_text.removesuffix("…"))

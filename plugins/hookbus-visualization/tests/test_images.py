@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
-from hookbus_visualization.images import as_array, is_image, to_pixels
+from hookbus_visualization.images import to_array, is_image, to_pixels
 
 from .toys import render_settings
 
@@ -130,5 +130,5 @@ class TestValues:
 
 def test_tensor_that_requires_grad_is_converted_to_an_array():
     weight = torch.ones(2, requires_grad=True)
-    assert as_array(weight * 2).tolist() == [2.0, 2.0]
-    assert as_array([1, 2]).tolist() == [1, 2]
+    assert to_array(weight * 2).tolist() == [2.0, 2.0]
+    assert to_array([1, 2]).tolist() == [1, 2]

@@ -4,16 +4,16 @@ import torch
 from torch import nn
 
 from hookbus_visualization import VisualizationConfig
-from hookbus_visualization.attention import attention_pictures
-from hookbus_visualization.cam import cam_pictures
-from hookbus_visualization.features import feature_pictures
-from hookbus_visualization.inside import Inside
-from hookbus_visualization.panel import RIGHT, Panel
-from hookbus_visualization.saliency import saliency_pictures
+from hookbus_visualization.attention import render_attention
+from hookbus_visualization.cam import render_cam
+from hookbus_visualization.features import render_feature_maps
+from hookbus_visualization.inside import ModelInspector
+from hookbus_visualization.panel import CORRECT_COLOR, Panel
+from hookbus_visualization.saliency import render_saliency
 
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 PIXELS = [np.full((8, 8, 3), value, np.uint8) for value in (10, 200)]
-PANELS = [Panel(PIXELS[0], "true 0", RIGHT), Panel(PIXELS[1], "true 1")]
+PANELS = [Panel(PIXELS[0], "true 0", CORRECT_COLOR), Panel(PIXELS[1], "true 1")]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,12 @@ class AttentionModel(nn.Module):
 
 
 def make_inspector(model, images=PIXELS, targets=(2, 1), **settings):
-    return Inside(model, VisualizationConfig(**settings), IMAGES, PANELS, images, targets)
+    return ModelInspector(model, VisualizationConfig(**settings), IMAGES, PANELS, images, targets)
 
 
 def to_comparable(records):
     return {
-        name: [(panel.picture.tolist(), panel.caption, panel.frame) for panel in panels]
+        name: [(panel.image.tolist(), panel.caption, panel.frame) for panel in panels]
         for name, panels in records.items()
     }
 
@@ -50,7 +50,7 @@ def replace_pixels(rendered_images):
 
 
 def test_feature_maps_are_those_of_the_selected_layers(classifier):
-    maps = feature_pictures(classifier, IMAGES, ["0.2"], 1)
+    maps = render_feature_maps(classifier, IMAGES, ["0.2"], 1)
     records = to_comparable(make_inspector(classifier, layers=["0.2"], max_features=1).feature_maps())
     assert records == {"feature_maps/0.2": [(maps["0.2"][0].tolist(), "channel 0", None)]}
 
@@ -58,7 +58,7 @@ def test_feature_maps_are_those_of_the_selected_layers(classifier):
 @pytest.mark.parametrize("images", [PIXELS, None])
 def test_attention_is_rendered_for_each_sample(images):
     model = AttentionModel()
-    rendered_images = attention_pictures(model, IMAGES, images)
+    rendered_images = render_attention(model, IMAGES, images)
     records = to_comparable(make_inspector(model, images).attention())
     assert records == {
         f"attention/{path}": replace_pixels(images_of_layer) for path, images_of_layer in rendered_images.items()
@@ -69,13 +69,13 @@ def test_attention_is_rendered_for_each_sample(images):
 @pytest.mark.parametrize(("target", "classes"), [("predicted", None), ("true", torch.tensor([2, 1]))])
 class TestClassContent:
     def test_class_activation_is_overlaid_on_the_images(self, classifier, target, classes):
-        rendered_images = cam_pictures(classifier, IMAGES, PIXELS, classes, "0.0")
+        rendered_images = render_cam(classifier, IMAGES, PIXELS, classes, "0.0")
         assert to_comparable(make_inspector(classifier, target=target, cam_layer="0.0").cam()) == {
             "cam": replace_pixels(rendered_images)
         }
 
     def test_gradients_are_overlaid_on_the_images(self, classifier, target, classes):
-        rendered_images = saliency_pictures(classifier, IMAGES, PIXELS, classes)
+        rendered_images = render_saliency(classifier, IMAGES, PIXELS, classes)
         assert to_comparable(make_inspector(classifier, target=target).gradients()) == {
             "gradients": replace_pixels(rendered_images)
         }

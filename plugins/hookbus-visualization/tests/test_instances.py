@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hookbus_visualization.instances import Look, draw_instances, read_instances
-from hookbus_visualization.masks import overlay
+from hookbus_visualization.instances import DrawStyle, draw_instances, read_instances
+from hookbus_visualization.masks import overlay_classes
 
 NAN = float("nan")
 SIZE = (120, 160)
@@ -27,8 +27,8 @@ def draw(truth=None, prediction=None, ground=GROUND, **look):
     return draw_instances(
         ground,
         None if truth is None else read(truth),
-        None if prediction is None else read(prediction).confident(0.3),
-        Look(**look),
+        None if prediction is None else read(prediction).filter_by_score(0.3),
+        DrawStyle(**look),
     )
 
 
@@ -104,23 +104,23 @@ class TestReading:
 
 class TestConfident:
     def test_instances_below_the_threshold_are_omitted(self):
-        instances = read([[i, 0, 9, 9, score, i] for i, score in enumerate([0.29, 0.3, 0.9])]).confident(0.3)
+        instances = read([[i, 0, 9, 9, score, i] for i, score in enumerate([0.29, 0.3, 0.9])]).filter_by_score(0.3)
         assert instances.labels.tolist() == [1, 2]
         assert instances.scores.tolist() == [0.3, 0.9]
 
     def test_highest_score_is_last_and_drawn_on_top(self):
-        instances = read([[i, 0, 9, 9, score, i] for i, score in enumerate([0.9, 0.5, 0.7, NAN])]).confident(0.0)
+        instances = read([[i, 0, 9, 9, score, i] for i, score in enumerate([0.9, 0.5, 0.7, NAN])]).filter_by_score(0.0)
         assert instances.labels.tolist() == [1, 2, 0, 3]
 
     def test_nan_score_is_kept(self):
-        assert read([[0, 0, 9, 9, NAN, 4]]).confident(1.0).labels.tolist() == [4]
+        assert read([[0, 0, 9, 9, NAN, 4]]).filter_by_score(1.0).labels.tolist() == [4]
 
     def test_ground_truth_is_not_filtered(self):
-        assert read(TWO).confident(1.0).labels.tolist() == [0, 9]
+        assert read(TWO).filter_by_score(1.0).labels.tolist() == [0, 9]
 
     def test_masks_are_filtered_with_their_instances(self):
         masks = [disc(35, 45, 25), disc(115, 75, 35)]
-        instances = read({**TWO, "scores": [0.9, 0.1], "masks": masks}).confident(0.3)
+        instances = read({**TWO, "scores": [0.9, 0.1], "masks": masks}).filter_by_score(0.3)
         assert np.array_equal(instances.masks, masks[:1])
 
 
@@ -160,7 +160,7 @@ class TestDrawing:
     def test_predicted_masks_are_filled_and_true_masks_have_boundaries(self):
         mask = {"boxes": [[5000, 0, 5001, 1]], "labels": [2], "masks": [disc(80, 60, 20)]}
         predicted = draw(None, mask)
-        assert np.array_equal(predicted, overlay(GROUND, np.where(disc(80, 60, 20), 2, -1), opacity=0.4))
+        assert np.array_equal(predicted, overlay_classes(GROUND, np.where(disc(80, 60, 20), 2, -1), opacity=0.4))
         true = draw(mask)
         assert np.array_equal(true[60, 70], GROUND[60, 70])
         assert (true[60, 60:62] == 255).all(axis=1).any()

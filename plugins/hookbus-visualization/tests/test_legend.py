@@ -1,6 +1,6 @@
 import numpy as np
 
-from hookbus_visualization.legend import LINE, MOST, draw_legend
+from hookbus_visualization.legend import LINE_HEIGHT_PIXELS, MAX_CLASSES, draw_legend
 
 ORANGE, BLUE = [230, 159, 0], [86, 180, 233]
 
@@ -22,19 +22,19 @@ class TestLegend:
 
     def test_entries_continue_in_the_next_line(self):
         image = draw_legend([0, 1], 80, ["a class", "another"])
-        assert image.shape == (2 * LINE, 80, 3)
+        assert image.shape == (2 * LINE_HEIGHT_PIXELS, 80, 3)
         assert find_swatches(image, ORANGE)[0][0] == find_swatches(image, BLUE)[0][0] == 0
 
     def test_names_longer_than_a_line_are_truncated(self):
         image = draw_legend([0], 60, ["x" * 100])
-        assert image.shape == (LINE, 60, 3)
+        assert image.shape == (LINE_HEIGHT_PIXELS, 60, 3)
         assert (image[:, -4:] == 255).all()
 
     def test_number_of_omitted_classes_is_shown(self):
-        complete, truncated = draw_legend(range(MOST), 200), draw_legend(range(MOST + 9), 200)
-        assert np.array_equal(complete[:-LINE], truncated[: len(complete) - LINE])
-        assert truncated.shape[0] - complete.shape[0] <= LINE
-        assert not np.array_equal(complete[-LINE:], truncated[-LINE:])
+        complete, truncated = draw_legend(range(MAX_CLASSES), 200), draw_legend(range(MAX_CLASSES + 9), 200)
+        assert np.array_equal(complete[:-LINE_HEIGHT_PIXELS], truncated[: len(complete) - LINE_HEIGHT_PIXELS])
+        assert truncated.shape[0] - complete.shape[0] <= LINE_HEIGHT_PIXELS
+        assert not np.array_equal(complete[-LINE_HEIGHT_PIXELS:], truncated[-LINE_HEIGHT_PIXELS:])
 
     def test_legend_without_classes_has_no_lines(self):
         assert draw_legend([], 100).shape == (0, 100, 3)

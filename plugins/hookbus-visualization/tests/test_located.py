@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from hookbus_visualization.grid import beside
-from hookbus_visualization.located import are_regions, has_boxes, objects_panel, regions_panel
-from hookbus_visualization.masks import NOTHING
-from hookbus_visualization.palette import colours_of
+from hookbus_visualization.grid import hstack_images
+from hookbus_visualization.located import is_segmentation, has_boxes, build_objects_panel, build_regions_panel
+from hookbus_visualization.masks import NO_CLASS
+from hookbus_visualization.palette import class_colors
 
 GRAY = np.full((120, 120, 3), 100, np.uint8)
 TRUTH = {"boxes": np.array([[10.0, 10, 60, 60]]), "labels": np.array([0])}
@@ -13,44 +13,47 @@ MAP = np.repeat([[0, 1]], 4, axis=0)
 
 
 def test_objects_match_the_golden_image(golden):
-    golden("objects", objects_panel(GRAY, TRUTH, FOUND, ["cat", "dog"]).picture)
+    golden("objects", build_objects_panel(GRAY, TRUTH, FOUND, ["cat", "dog"]).image)
 
 
 class TestObjects:
     def test_objects_below_the_score_threshold_are_omitted(self):
         confident_only = {name: value[:1] for name, value in FOUND.items()}
-        confident, unfiltered = objects_panel(GRAY, None, FOUND, threshold=0.3), objects_panel(GRAY, None, FOUND)
-        assert confident.picture.tolist() == objects_panel(GRAY, None, confident_only).picture.tolist()
-        assert confident.picture.tolist() != unfiltered.picture.tolist()
+        confident, unfiltered = (
+            build_objects_panel(GRAY, None, FOUND, threshold=0.3),
+            build_objects_panel(GRAY, None, FOUND),
+        )
+        assert confident.image.tolist() == build_objects_panel(GRAY, None, confident_only).image.tolist()
+        assert confident.image.tolist() != unfiltered.image.tolist()
 
     def test_image_without_objects_is_unchanged(self):
         empty = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0)}
-        assert objects_panel(GRAY, empty, empty).picture.tolist() == GRAY.tolist()
+        assert build_objects_panel(GRAY, empty, empty).image.tolist() == GRAY.tolist()
 
     def test_mismatched_labels_raise_value_error(self):
         with pytest.raises(ValueError, match=r"labels must have one value per box \(2\)"):
-            objects_panel(GRAY, None, {**FOUND, "labels": [0]})
+            build_objects_panel(GRAY, None, {**FOUND, "labels": [0]})
 
 
 class TestRegions:
     def test_true_regions_are_next_to_the_image(self):
-        colors = colours_of(np.array([0, 1]))
+        colors = class_colors(np.array([0, 1]))
         left, right = (np.rint(GRAY[0, 0] * 0.5 + color * 0.5) for color in colors)
-        panel = regions_panel(GRAY, MAP, None)
+        panel = build_regions_panel(GRAY, MAP, None)
         assert panel.caption == "input | truth"
-        assert panel.picture[:, :120].tolist() == GRAY.tolist()
-        assert np.abs(panel.picture[50, 130] - left).max() <= 1
-        assert np.abs(panel.picture[50, 240] - right).max() <= 1
+        assert panel.image[:, :120].tolist() == GRAY.tolist()
+        assert np.abs(panel.image[50, 130] - left).max() <= 1
+        assert np.abs(panel.image[50, 240] - right).max() <= 1
 
     def test_predicted_regions_are_next_to_the_true_regions(self):
-        both = regions_panel(GRAY, MAP, np.stack([MAP == 0, MAP == 1]).astype(float))
-        truth = regions_panel(GRAY, MAP, None).picture[:, 124:]
+        both = build_regions_panel(GRAY, MAP, np.stack([MAP == 0, MAP == 1]).astype(float))
+        truth = build_regions_panel(GRAY, MAP, None).image[:, 124:]
         assert both.caption == "input | truth | prediction"
-        assert both.picture.tolist() == beside([GRAY, truth, truth]).tolist()
+        assert both.image.tolist() == hstack_images([GRAY, truth, truth]).tolist()
 
     def test_negative_labels_have_no_color(self):
-        empty = regions_panel(GRAY, np.full((4, 4), NOTHING), None)
-        assert empty.picture.tolist() == beside([GRAY, GRAY]).tolist()
+        empty = build_regions_panel(GRAY, np.full((4, 4), NO_CLASS), None)
+        assert empty.image.tolist() == hstack_images([GRAY, GRAY]).tolist()
 
 
 @pytest.mark.parametrize(
@@ -76,4 +79,4 @@ def test_boxes_are_detected_by_key(value, expected):
     ],
 )
 def test_label_maps_are_detected_by_shape(target, prediction, expected):
-    assert are_regions(target, prediction) is expected
+    assert is_segmentation(target, prediction) is expected

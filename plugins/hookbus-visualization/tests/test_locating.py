@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from hookbus_visualization import DetVisualizationHook, SegVisualizationHook
-from hookbus_visualization.locating import LocatingHook
+from hookbus_visualization.locating import AnnotationHook
 
 IMAGES = torch.zeros(2, 3, 8, 8)
 BOXES, CLASSES, MASKS = torch.zeros(2, 5, 4), torch.zeros(2, 5), torch.zeros(2, 8, 8)
@@ -31,9 +31,9 @@ class TestTargets:
         assert hook.find({"images": IMAGES, "labels": MASKS}, None).targets is MASKS
 
     def test_boxes_are_not_searched_under_mask_keys(self):
-        assert DetVisualizationHook().find({"images": IMAGES, "mask": MASKS}, None).targets is None
+        assert DetVisualizationHook().find_samples({"images": IMAGES, "mask": MASKS}, None).targets is None
 
 
 def test_hook_without_panels_raises_not_implemented_error():
     with pytest.raises(NotImplementedError, match="LocatingHook must implement `panels`"):
-        LocatingHook().panels([], [], [])
+        AnnotationHook().panels([], [], [])

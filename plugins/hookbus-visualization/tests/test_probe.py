@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_visualization.probe import copied, modules_of, probing
-from hookbus_visualization.unchanged import call
+from hookbus_visualization.probe import copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.unchanged import call_model
 
 
 class TestProbing:
@@ -13,26 +13,26 @@ class TestProbing:
         model = nn.Linear(2, 1)
         with outside():
             before = torch.is_grad_enabled()
-            with probing(model, gradients=gradients) as inner:
+            with isolated_forward(model, gradients=gradients) as inner:
                 assert inner(torch.ones(1, 2)).requires_grad is gradients
             assert torch.is_grad_enabled() is before
 
     def test_wrapped_model_is_unwrapped(self):
         model = nn.Linear(2, 1)
-        with probing(torch.compile(model, backend="eager")) as inner:
+        with isolated_forward(torch.compile(model, backend="eager")) as inner:
             assert inner is model
 
     def test_autocast_stays_active(self):
         model = nn.Linear(2, 1)
-        with torch.autocast("cpu", torch.bfloat16), probing(model) as inner:
+        with torch.autocast("cpu", torch.bfloat16), isolated_forward(model) as inner:
             assert inner(torch.ones(1, 2)).dtype == torch.bfloat16
-        with probing(model) as inner:
+        with isolated_forward(model) as inner:
             assert inner(torch.ones(1, 2)).dtype == torch.float32
 
     def test_autocast_cache_does_not_affect_the_next_backward_pass(self):
         model = nn.Linear(2, 1)
         with torch.autocast("cpu", torch.bfloat16):
-            with probing(model) as inner:
+            with isolated_forward(model) as inner:
                 inner(torch.ones(1, 2))
             model(torch.ones(1, 2)).sum().backward()
         assert model.weight.grad is not None
@@ -41,7 +41,7 @@ class TestProbing:
     def test_transformer_fast_path_is_disabled_and_restored(self, enabled):
         torch.backends.mha.set_fastpath_enabled(enabled)
         try:
-            with probing(nn.ReLU()):
+            with isolated_forward(nn.ReLU()):
                 assert not torch.backends.mha.get_fastpath_enabled()
             assert torch.backends.mha.get_fastpath_enabled() is enabled
         finally:
@@ -51,24 +51,24 @@ class TestProbing:
 class TestCopied:
     def test_every_tensor_is_copied_and_other_values_are_unchanged(self):
         value = {"x": [torch.ones(2), (torch.zeros(1), "text")], "n": 3}
-        copy = copied(value)
+        copy = copy_tensors(value)
         assert repr(copy) == repr(value)
         assert copy["x"][0] is not value["x"][0]
         assert copy["x"][1][0] is not value["x"][1][0]
 
     def test_in_place_operations_of_the_model_do_not_modify_the_inputs(self):
         inputs = torch.tensor([-1.0])
-        call(nn.ReLU(inplace=True), copied(inputs))
+        call_model(nn.ReLU(inplace=True), copy_tensors(inputs))
         assert inputs.item() == -1.0
 
 
 class TestModulesOf:
     def test_modules_are_returned_by_path(self):
         model = nn.Sequential(nn.Linear(2, 1), nn.Sequential(nn.ReLU()))
-        assert modules_of(model) == {"": model, "0": model[0], "1": model[1], "1.0": model[1][0]}
+        assert get_modules(model) == {"": model, "0": model[0], "1": model[1], "1.0": model[1][0]}
 
     def test_paths_of_compiled_modules_are_those_of_the_original_modules(self):
         inner = nn.Sequential(nn.ReLU())
         model = nn.Sequential(torch.compile(inner, backend="eager"))
-        assert modules_of(model) == {"": model, "0": inner, "0.0": inner[0]}
-        assert modules_of(torch.compile(inner, backend="eager")) == {"": inner, "0": inner[0]}
+        assert get_modules(model) == {"": model, "0": inner, "0.0": inner[0]}
+        assert get_modules(torch.compile(inner, backend="eager")) == {"": inner, "0": inner[0]}

@@ -81,8 +81,8 @@ class TestReading:
 
     def test_known_classes_exclude_ignored_and_negative_ones(self):
         regions = read_regions(np.array([[0, 255, -1, 3]]), (1, 4))
-        assert regions.known() == {0, 3, 255}
-        assert regions.known([255, 7]) == {0, 3}
+        assert regions.get_classes() == {0, 3, 255}
+        assert regions.get_classes([255, 7]) == {0, 3}
 
 
 class TestDrawing:

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from hookbus_visualization.seen import Seen, first, predictions_in, seen_in, shapes
+from hookbus_visualization.seen import Samples, take_first, extract_predictions, extract_samples, describe_shapes
 
 X, Y, P = torch.arange(12.0).reshape(4, 3), torch.arange(4), torch.ones(4, 2, requires_grad=True)
 
@@ -9,25 +9,25 @@ X, Y, P = torch.arange(12.0).reshape(4, 3), torch.arange(4), torch.ones(4, 2, re
 class TestSeenIn:
     def test_pair_contains_inputs_and_targets(self):
         for batch in ((X, Y), [X, Y]):
-            samples = seen_in(batch, {"loss": torch.tensor(1.0), "output": P})
+            samples = extract_samples(batch, {"loss": torch.tensor(1.0), "output": P})
             assert (samples.inputs is X, samples.images is X, samples.targets is Y, samples.predictions is P) == (
                 True,
             ) * 4
 
     def test_first_of_multiple_inputs_is_displayed(self):
-        samples = seen_in((X, P, Y), P)
+        samples = extract_samples((X, P, Y), P)
         assert samples.inputs[0] is X
         assert samples.inputs[1] is P
         assert (samples.images is X, samples.targets is Y, samples.predictions is P) == (True,) * 3
 
     def test_values_of_a_mapping_are_found_by_usual_keys(self):
-        samples = seen_in({"pixel_values": X, "labels": Y, "mask": P}, {"logits": P})
+        samples = extract_samples({"pixel_values": X, "labels": Y, "mask": P}, {"logits": P})
         assert list(samples.inputs) == ["pixel_values", "labels", "mask"]
         assert (samples.images is X, samples.targets is Y, samples.predictions is P) == (True,) * 3
 
     def test_inputs_without_targets_have_no_targets(self):
         for batch in (X, (X,)):
-            samples = seen_in(batch, None)
+            samples = extract_samples(batch, None)
             assert (samples.inputs is X, samples.images is X, samples.targets, samples.predictions) == (
                 True,
                 True,
@@ -36,7 +36,7 @@ class TestSeenIn:
             )
 
     def test_images_of_different_sizes_are_one_input(self):
-        samples = seen_in(((X, X[:2]), ({"boxes": 1}, {"boxes": 2})), {})
+        samples = extract_samples(((X, X[:2]), ({"boxes": 1}, {"boxes": 2})), {})
         assert [len(image) for image in samples.inputs] == [4, 2]
         assert samples.inputs == samples.images
         assert samples.targets == ({"boxes": 1}, {"boxes": 2})
@@ -44,28 +44,28 @@ class TestSeenIn:
 
 class TestPredictionsIn:
     def test_losses_are_not_predictions(self):
-        assert predictions_in({"loss": torch.tensor(1.0), "loss_box": 0.5}) is None
-        assert predictions_in({}) is None
+        assert extract_predictions({"loss": torch.tensor(1.0), "loss_box": 0.5}) is None
+        assert extract_predictions({}) is None
 
     def test_mapping_without_usual_keys_is_the_prediction_without_its_losses(self):
-        assert predictions_in({"loss": torch.tensor(1.0), "pred_boxes": P}) == {"pred_boxes": P}
+        assert extract_predictions({"loss": torch.tensor(1.0), "pred_boxes": P}) == {"pred_boxes": P}
 
 
 class TestFirst:
     def test_first_samples_are_detached(self):
-        assert not first(P, 2).requires_grad
-        assert first(X, 2).tolist() == X[:2].tolist()
-        assert first(np.arange(5), 2).tolist() == [0, 1]
-        assert first(("a", "b", "c"), 2) == ["a", "b"]
-        assert {key: len(value) for key, value in first({"x": X, "y": [1, 2, 3]}, 2).items()} == {"x": 2, "y": 2}
+        assert not take_first(P, 2).requires_grad
+        assert take_first(X, 2).tolist() == X[:2].tolist()
+        assert take_first(np.arange(5), 2).tolist() == [0, 1]
+        assert take_first(("a", "b", "c"), 2) == ["a", "b"]
+        assert {key: len(value) for key, value in take_first({"x": X, "y": [1, 2, 3]}, 2).items()} == {"x": 2, "y": 2}
 
     def test_values_without_samples_are_unchanged(self):
-        assert first(None, 2) is None
-        assert first("text", 2) == "text"
-        assert first(torch.tensor(3), 2).item() == 3
+        assert take_first(None, 2) is None
+        assert take_first("text", 2) == "text"
+        assert take_first(torch.tensor(3), 2).item() == 3
 
     def test_every_part_is_truncated(self):
-        samples = Seen(inputs=(X, P), images=X, targets=Y, predictions={"a": P}).first(3)
+        samples = Samples(inputs=(X, P), images=X, targets=Y, predictions={"a": P}).take_first(3)
         assert [len(part) for part in (*samples.inputs, samples.images, samples.targets, samples.predictions["a"])] == [
             3
         ] * 5
@@ -73,6 +73,6 @@ class TestFirst:
 
 def test_shapes_are_formatted_for_nested_values():
     batch = (torch.zeros(4, 3), {"labels": np.zeros(2), "name": "x"}, [1, 2, 3, 4])
-    assert shapes(batch) == (
+    assert describe_shapes(batch) == (
         "(Tensor of shape (4, 3), {labels: ndarray of shape (2,), name: str}, (int, int, int, and 1 more))"
     )

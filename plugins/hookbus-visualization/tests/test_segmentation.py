@@ -42,7 +42,7 @@ def loss(output, target):
 
 def draw_panels(truth=None, prediction=None, image=GRAY, **settings):
     hook = SegVisualizationHook(settings)
-    return hook.panels([hook.pixels(image)], [truth], [prediction])
+    return hook.panels([hook.convert_image(image)], [truth], [prediction])
 
 
 def test_hook_passes_the_conformance_checks():
@@ -75,38 +75,37 @@ class TestPanels:
     def test_available_values_are_side_by_side(self):
         both, _ = draw_panels(TRUTH, TRUTH)
         assert both.caption == "image | truth | prediction"
-        assert both.picture.shape == (120, 3 * 160 + 2 * GAP, 3)
+        assert both.image.shape == (120, 3 * 160 + 2 * GAP, 3)
         [truth, _] = draw_panels(TRUTH)
         assert truth.caption == "image | truth"
-        assert np.array_equal(truth.picture, both.picture[:, : 2 * 160 + GAP])
+        assert np.array_equal(truth.image, both.image[:, : 2 * 160 + GAP])
 
     def test_class_colors_are_overlaid_on_the_image(self):
-        image = draw_panels(TRUTH, palette=["#c80000", "#00c800"])[0].picture[:, 160 + GAP :]
+        image = draw_panels(TRUTH, palette=["#c80000", "#00c800"])[0].image[:, 160 + GAP :]
         assert image[20, 20].tolist() == [150, 50, 50]
         assert image[60, 60].tolist() == [50, 150, 50]
         assert image[5, 5].tolist() == [100, 100, 100]
 
     def test_ignored_classes_have_no_color(self):
-        image = draw_panels(TRUTH, ignore_index=[0, 255])[0].picture[:, 160 + GAP :]
+        image = draw_panels(TRUTH, ignore_index=[0, 255])[0].image[:, 160 + GAP :]
         assert image[20, 20].tolist() == image[5, 5].tolist() == [100, 100, 100]
         assert image[60, 60].tolist() == [93, 140, 166]
-        assert draw_panels(TRUTH, ignore_index=1)[0].picture[60, 160 + GAP + 60].tolist() == [100, 100, 100]
+        assert draw_panels(TRUTH, ignore_index=1)[0].image[60, 160 + GAP + 60].tolist() == [100, 100, 100]
 
     def test_opacity_is_configurable(self):
-        assert draw_panels(TRUTH, opacity=1.0)[0].picture[60, 160 + GAP + 60].tolist() == [86, 180, 233]
-        assert draw_panels(TRUTH, opacity=0.0)[0].picture[60, 160 + GAP + 60].tolist() == [100, 100, 100]
+        assert draw_panels(TRUTH, opacity=1.0)[0].image[60, 160 + GAP + 60].tolist() == [86, 180, 233]
+        assert draw_panels(TRUTH, opacity=0.0)[0].image[60, 160 + GAP + 60].tolist() == [100, 100, 100]
 
     def test_edges_are_drawn_if_enabled(self):
         plain, edged = (
-            draw_panels(TRUTH, show_edge=show_edge)[0].picture[29, 160 + GAP + 60].tolist()
-            for show_edge in (False, True)
+            draw_panels(TRUTH, show_edge=show_edge)[0].image[29, 160 + GAP + 60].tolist() for show_edge in (False, True)
         )
         assert plain == [165, 130, 50]
         assert edged == [255, 255, 255]
 
     def test_color_of_a_class_does_not_depend_on_other_classes(self):
-        alone = draw_panels(torch.full((120, 160), 6))[0].picture[60, 160 + GAP + 60]
-        among = draw_panels(torch.arange(8).repeat(120, 20))[0].picture[60, 160 + GAP + 6]
+        alone = draw_panels(torch.full((120, 160), 6))[0].image[60, 160 + GAP + 60]
+        among = draw_panels(torch.arange(8).repeat(120, 20))[0].image[60, 160 + GAP + 6]
         assert alone.tolist() == among.tolist()
 
     def test_logits_one_hot_masks_and_instances_are_drawn_alike(self):
@@ -114,30 +113,29 @@ class TestPanels:
         one_hot = functional.one_hot(known, 2).permute(2, 0, 1)
         instances = {"masks": one_hot.bool(), "labels": torch.tensor([0, 1]), "scores": torch.tensor([0.5, 0.9])}
         images = [
-            draw_panels(prediction=prediction)[0].picture
-            for prediction in (known, one_hot, one_hot * 9.5 - 3, instances)
+            draw_panels(prediction=prediction)[0].image for prediction in (known, one_hot, one_hot * 9.5 - 3, instances)
         ]
         assert all(np.array_equal(image, images[0]) for image in images)
 
     def test_instances_below_the_score_threshold_are_omitted(self):
         unsure = {"masks": torch.ones(1, 120, 160), "labels": torch.tensor([3]), "scores": torch.tensor([0.2])}
         [panel] = draw_panels(prediction=unsure)
-        assert np.array_equal(panel.picture[:, :160], panel.picture[:, 160 + GAP :])
+        assert np.array_equal(panel.image[:, :160], panel.image[:, 160 + GAP :])
 
     def test_regions_are_drawn_at_the_displayed_size(self):
         large = torch.full((3, 640, 1280), 100, dtype=torch.uint8)
         [panel, _] = draw_panels(TRUTH, image=large, show_edge=True)
-        assert panel.picture.shape == (160, 2 * 320 + GAP, 3)
-        white = (panel.picture[80] == 255).all(axis=1)
+        assert panel.image.shape == (160, 2 * 320 + GAP, 3)
+        white = (panel.image[80] == 255).all(axis=1)
         assert np.flatnonzero(white[320 + GAP :]).tolist() == [79, 239]  # 40 and 120 of 160 at twice the size
 
 
 class TestLegend:
     def test_legend_contains_the_classes_of_all_samples_except_ignored_ones(self):
         hook = SegVisualizationHook(ignore_index=[255, 2])
-        pixels = hook.pixels(GRAY)
+        pixels = hook.convert_image(GRAY)
         *_, legend = hook.panels([pixels, pixels], [TRUTH, TRUTH * 0 + 2], [TRUTH * 0 + 4, TRUTH * 0])
-        images = {tuple(pixel) for pixel in legend.picture.reshape(-1, 3).tolist()}
+        images = {tuple(pixel) for pixel in legend.image.reshape(-1, 3).tolist()}
         assert {(230, 159, 0), (86, 180, 233), (0, 114, 178)} <= images
         assert not {(0, 158, 115), (240, 228, 66)} & images
 

@@ -4,23 +4,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookbus_visualization.figure import figure
-from hookbus_visualization.grid import grid
+from hookbus_visualization.figure import render_figure
+from hookbus_visualization.grid import render_grid
 from hookbus_visualization.panel import Panel
-from hookbus_visualization.sheet import has_display, open_window, sheet
+from hookbus_visualization.sheet import has_display, open_window, compose_panels
 
 PANELS = [Panel(np.full((4, 4, 3), 100, np.uint8), "a")]
 
 
 class TestSheet:
     def test_backend_selects_the_layout(self):
-        assert sheet(PANELS, "t", "matplotlib").tolist() == figure(PANELS, "t").tolist()
-        assert sheet(PANELS, "t", "pillow").tolist() == grid(PANELS, "t").tolist()
-        assert sheet(PANELS, "t", "tensorboard").tolist() == grid(PANELS, "t").tolist()
+        assert compose_panels(PANELS, "t", "matplotlib").tolist() == render_figure(PANELS, "t").tolist()
+        assert compose_panels(PANELS, "t", "pillow").tolist() == render_grid(PANELS, "t").tolist()
+        assert compose_panels(PANELS, "t", "tensorboard").tolist() == render_grid(PANELS, "t").tolist()
 
     def test_pillow_is_used_if_matplotlib_is_not_installed(self, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert sheet(PANELS, "t", "matplotlib").tolist() == grid(PANELS, "t").tolist()
+        assert compose_panels(PANELS, "t", "matplotlib").tolist() == render_grid(PANELS, "t").tolist()
 
 
 @pytest.mark.parametrize(

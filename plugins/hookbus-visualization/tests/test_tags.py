@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hookbus_visualization.tags import MOST, draw_tags
+from hookbus_visualization.tags import MAX_TAGS, draw_tags
 
 ORANGE, BLUE, BLACK, WHITE = (230, 159, 0), (0, 114, 178), (0, 0, 0), (255, 255, 255)
 GRAY = np.full((100, 160, 3), 90, np.uint8)
@@ -79,7 +79,7 @@ class TestTag:
 
 
 def test_only_the_last_tags_are_drawn_if_there_are_too_many():
-    boxes = np.zeros((MOST + 1, 4))
+    boxes = np.zeros((MAX_TAGS + 1, 4))
     boxes[:, 2:] = 10
     boxes[0] += [100, 80, 100, 80]
     image = draw_tags(GRAY, boxes, ["cat"] * len(boxes), np.full((len(boxes), 3), ORANGE, np.uint8))

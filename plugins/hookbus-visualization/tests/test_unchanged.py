@@ -7,7 +7,7 @@ from torch import nn
 
 from hookbus.testing import fingerprint
 from hookbus.training.rng import get_rng_state
-from hookbus_visualization.unchanged import call, unchanged
+from hookbus_visualization.unchanged import call_model, preserve_state
 
 
 def small_model():
@@ -33,7 +33,7 @@ def get_state(model):
 def disturb(model):
     """Modify every part of the state."""
     model.train()
-    call(model, torch.rand(3, 1, 4, 4)).sum().backward()
+    call_model(model, torch.rand(3, 1, 4, 4)).sum().backward()
     model[1].running_mean = model[1].running_mean + 1
     model.nothing = torch.ones(1)
     model[0].register_forward_hook(lambda *args: None)
@@ -55,20 +55,20 @@ class TestUnchanged:
     @pytest.fixture
     def model(self):
         model = small_model()
-        call(model, torch.rand(3, 1, 4, 4)).sum().backward()
+        call_model(model, torch.rand(3, 1, 4, 4)).sum().backward()
         model[0].register_forward_hook(lambda *args: None)
         return model
 
     def test_modules_do_not_merge_their_weights(self):
         model = MergingLinear(2, 2)
         before = get_state(model)
-        with unchanged(model) as inner:
+        with preserve_state(model) as inner:
             assert not inner.training
         assert get_state(model) == before
 
     def test_state_is_restored_on_exit(self, model):
         before = get_state(model)
-        with unchanged(model) as inner:
+        with preserve_state(model) as inner:
             disturb(inner)
             assert get_state(model) != before
         assert get_state(model) == before
@@ -76,7 +76,7 @@ class TestUnchanged:
 
     def test_state_is_restored_after_an_exception(self, model):
         def fail():
-            with unchanged(model) as inner:
+            with preserve_state(model) as inner:
                 disturb(inner)
                 raise ZeroDivisionError
 
@@ -87,13 +87,13 @@ class TestUnchanged:
 
     def test_gradients_and_buffers_are_the_same_objects(self, model):
         gradients, buffers = [parameter.grad for parameter in model.parameters()], list(model.buffers())
-        with unchanged(model) as inner:
+        with preserve_state(model) as inner:
             disturb(inner)
         assert all(a is b.grad for a, b in zip(gradients, model.parameters(), strict=True))
         assert all(a is b for a, b in zip(buffers, model.buffers(), strict=True))
 
     def test_model_is_in_evaluation_mode_without_gradients(self, model):
-        with unchanged(model) as inner:
+        with preserve_state(model) as inner:
             assert not any(module.training for module in inner.modules())
             assert all(parameter.grad is None for parameter in inner.parameters())
 
@@ -101,15 +101,15 @@ class TestUnchanged:
         calls = []
         model[0].register_forward_hook(lambda *args: calls.append(1))
         for _ in range(3):
-            with unchanged(model) as inner:
+            with preserve_state(model) as inner:
                 inner[0].register_forward_hook(lambda *args: calls.append(9))
-                call(inner, torch.rand(1, 1, 4, 4))
-        call(model, torch.rand(3, 1, 4, 4))
+                call_model(inner, torch.rand(1, 1, 4, 4))
+        call_model(model, torch.rand(3, 1, 4, 4))
         assert calls == [1, 9, 1, 9, 1, 9, 1]
         assert len(model[0]._forward_hooks) == 2
 
     def test_wrapped_model_is_unwrapped(self, model):
-        with unchanged(nn.DataParallel(model)) as inner:
+        with preserve_state(nn.DataParallel(model)) as inner:
             assert inner is model
 
     @pytest.mark.parametrize("in_place", [True, False])
@@ -118,21 +118,21 @@ class TestUnchanged:
         if in_place:
             model.compile(backend="eager")
         inputs, calls = torch.rand(3, 1, 4, 4), []
-        call(compiled, inputs)
-        with unchanged(compiled) as inner:
+        call_model(compiled, inputs)
+        with preserve_state(compiled) as inner:
             inner[0].register_forward_hook(lambda *args: calls.append(1))
-            call(inner, inputs)
-        call(compiled, inputs)
+            call_model(inner, inputs)
+        call_model(compiled, inputs)
         assert calls == [1]
 
     def test_no_recompilation_is_triggered(self, model):
         compiled = []
         model.compile(backend=lambda graph, inputs: compiled.append(graph) or graph)
-        call(model, torch.rand(3, 1, 4, 4))
+        call_model(model, torch.rand(3, 1, 4, 4))
         graphs = len(compiled)
-        with unchanged(model) as inner:
+        with preserve_state(model) as inner:
             inner[0].register_forward_hook(lambda *args: None)
-            call(inner, torch.rand(2, 1, 4, 4))
+            call_model(inner, torch.rand(2, 1, 4, 4))
         assert len(compiled) == graphs > 0
 
 
@@ -142,7 +142,7 @@ class TestCall:
             def forward(self, a, b=10):
                 return a + b
 
-        assert [call(Add(), inputs) for inputs in (1, (1, 2), {"a": 1, "b": 3})] == [11, 3, 4]
+        assert [call_model(Add(), inputs) for inputs in (1, (1, 2), {"a": 1, "b": 3})] == [11, 3, 4]
 
     def test_images_of_different_sizes_are_passed_as_a_list(self):
-        assert call(nn.Identity(), [1, 2]) == [1, 2]
+        assert call_model(nn.Identity(), [1, 2]) == [1, 2]

@@ -22,9 +22,9 @@ def panels(monkeypatch):
     records = {}
 
     def deliver(self, run, stage, label, panels, title=""):
-        records[f"{stage}/{label}"] = ([(panel.picture.shape, panel.caption) for panel in panels], title)
+        records[f"{stage}/{label}"] = ([(panel.image.shape, panel.caption) for panel in panels], title)
 
-    monkeypatch.setattr(VisualizationHook, "deliver", deliver)
+    monkeypatch.setattr(VisualizationHook, "publish", deliver)
     return records
 
 
@@ -117,7 +117,7 @@ class TestPredictions:
                 bus.emit("after_train_iter", batch=batch, outputs={"loss": 1.0})
                 assert model.linear.weight.grad is not None
         assert batch[0].unique().tolist() == [1.0]
-        assert len(bus.arguments("log_images")) == 2
+        assert len(bus.get_arguments("log_images")) == 2
 
     def test_normalized_inputs_are_denormalized(self):
         bus = RecordingBus([VisualizationHook(interval=1, backend="tensorboard", mean=[0.5], std=[0.5], max_samples=2)])
@@ -125,7 +125,7 @@ class TestPredictions:
         with bus.run(model=model, iterations=1):
             bus.emit("before_train_iter")
             bus.emit("after_train_iter", batch=(torch.tensor([-1.0, 1.0]).reshape(2, 1, 1, 1), torch.zeros(2).long()))
-        assert [record["images"].tolist() for record in bus.arguments("log_images")] == [[[[0] * 3]], [[[255] * 3]]]
+        assert [record["images"].tolist() for record in bus.get_arguments("log_images")] == [[[[0] * 3]], [[[255] * 3]]]
 
 
 class TestInvalidSamples:
@@ -165,7 +165,7 @@ class TestContent:
     @pytest.fixture
     def records(self, monkeypatch):
         labels = []
-        monkeypatch.setattr(VisualizationHook, "deliver", lambda self, run, stage, label, *more: labels.append(label))
+        monkeypatch.setattr(VisualizationHook, "publish", lambda self, run, stage, label, *more: labels.append(label))
         return labels
 
     def model(self):

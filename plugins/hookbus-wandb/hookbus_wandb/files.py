@@ -18,20 +18,20 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from wandb.proto.wandb_internal_pb2 import Record
 
-from hookbus.writers import Place
+from hookbus.writers import RecordKey
 from hookbus_wandb.names import STEP
 
-__all__ = ["Log", "held", "numbers_from", "rows_in", "run_files"]
+__all__ = ["TransactionLog", "read_record_keys", "read_scalars", "read_rows", "find_run_files"]
 
-HEADER, BLOCK = 7, 32768
-PART = struct.Struct("<IHB")
-WHOLE, LAST = 1, 4
+FILE_HEADER_BYTES, BLOCK_BYTES = 7, 32768
+CHUNK_HEADER = struct.Struct("<IHB")
+FULL, LAST = 1, 4
 """Types of the chunk that ends a record (FULL and LAST in LevelDB)."""
-KINDS = {"image-file": "image", "histogram": "histogram", "html-file": "text"}
+RECORD_TYPES = {"image-file": "image", "histogram": "histogram", "html-file": "text"}
 """Types of values other than scalars in W&B, and the corresponding record types of hookbus."""
 
 
-def run_files(directory: Path, run_id: str) -> list[Path]:
+def find_run_files(directory: Path, run_id: str) -> list[Path]:
     """Return the files of a run, in order of creation.
 
     Args:
@@ -43,7 +43,7 @@ def run_files(directory: Path, run_id: str) -> list[Path]:
     return sorted(paths, key=lambda path: path.parent.name.removeprefix("offline-"))
 
 
-class Log:
+class TransactionLog:
     """A `.wandb` file, which the process of W&B can still be appending to.
 
     Args:
@@ -51,37 +51,37 @@ class Log:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._begin = path, HEADER
+        self.path, self._offset = path, FILE_HEADER_BYTES
 
-    def records(self) -> Iterator[Any]:
+    def read_records(self) -> Iterator[Any]:
         """Yield the records that were completed since the last call; corrupted records are skipped.
 
         Raises:
             OSError: If the file cannot be read.
         """
         with open(self.path, "rb") as file:
-            file.seek(self._begin)
-            data, base = file.read(), self._begin
+            file.seek(self._offset)
+            data, base = file.read(), self._offset
         position, record = base, b""
-        while position + PART.size <= base + len(data):
-            remaining = BLOCK - position % BLOCK
-            if remaining < PART.size:  # a chunk header never crosses a block boundary: the block is zero-padded
+        while position + CHUNK_HEADER.size <= base + len(data):
+            remaining = BLOCK_BYTES - position % BLOCK_BYTES
+            if remaining < CHUNK_HEADER.size:  # a chunk header never crosses a block boundary: the block is zero-padded
                 position += remaining
                 continue
-            _, length, chunk_type = PART.unpack_from(data, position - base)
-            begin, position = position + PART.size, position + PART.size + length
+            _, length, chunk_type = CHUNK_HEADER.unpack_from(data, position - base)
+            begin, position = position + CHUNK_HEADER.size, position + CHUNK_HEADER.size + length
             if position > base + len(data):  # not written completely yet, or truncated by a kill
                 return
             record += data[begin - base : position - base]
-            if chunk_type in (WHOLE, LAST):
+            if chunk_type in (FULL, LAST):
                 # Advanced only at the end of a record, so that the next call reads an incomplete record from its start.
-                self._begin = position
-                yield from _decoded(record)
+                self._offset = position
+                yield from _decode(record)
                 record = b""
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def read_rows(self) -> Iterator[dict[str, Any]]:
         """Yield each logged row by name: a scalar as its value, any other record as its W&B type."""
-        for record in self.records():
+        for record in self.read_records():
             if record.HasField("history"):
                 yield {
                     item.nested_key[0]: json.loads(item.value_json)
@@ -90,40 +90,45 @@ class Log:
                 }
 
 
-def held(files: Iterable[Path], before: float = math.inf) -> tuple[set[Place], int]:
+def read_record_keys(files: Iterable[Path], before: float = math.inf) -> tuple[set[RecordKey], int]:
     """Return the keys of the logged records, and the number of rows.
 
     Args:
-        files: Files as returned by `run_files`.
+        files: Files as returned by `find_run_files`.
         before: Number of the row at which the search for records ends; default all rows.
     """
-    keys: set[Place] = set()
+    keys: set[RecordKey] = set()
     count = 0
-    for row in rows_in(files):
+    for row in read_rows(files):
         count = max(count, row["_step"] + 1)
         if row["_step"] < before and STEP in row:
-            keys.update((KINDS.get(value, "scalar"), name, row[STEP]) for name, value in _own(row).items())
+            keys.update(
+                (RECORD_TYPES.get(value, "scalar"), name, row[STEP]) for name, value in _get_logged_values(row).items()
+            )
     return keys, count
 
 
-def numbers_from(files: Iterable[Path], first: int) -> Iterator[tuple[dict[str, float], int]]:
+def read_scalars(files: Iterable[Path], first: int) -> Iterator[tuple[dict[str, float], int]]:
     """Yield the scalars of each row and their step, from row number `first` on."""
-    for row in rows_in(files):
+    for row in read_rows(files):
         if row["_step"] >= first and STEP in row:
-            yield {name: value for name, value in _own(row).items() if isinstance(value, (int, float))}, row[STEP]
+            yield (
+                {name: value for name, value in _get_logged_values(row).items() if isinstance(value, (int, float))},
+                row[STEP],
+            )
 
 
-def rows_in(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Yield the rows of multiple files, one file after the other."""
     for path in files:
-        yield from Log(path).rows()
+        yield from TransactionLog(path).read_rows()
 
 
-def _own(row: dict[str, Any]) -> dict[str, Any]:
+def _get_logged_values(row: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a row, without the step and the internal values of W&B (`_step`, `_runtime`, ...)."""
     return {name: value for name, value in row.items() if name != STEP and not name.startswith("_")}
 
 
-def _decoded(data: bytes) -> Iterator[Any]:
+def _decode(data: bytes) -> Iterator[Any]:
     with suppress(DecodeError):
         yield Record.FromString(data)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
-from hookbus.hook import validated
-from hookbus.records.secrets import without_secrets
+from hookbus.hook import validate_config
+from hookbus.records.secrets import redact
 from hookbus_wandb.config import WandbConfig
 
 __all__ = ["WandbHook"]
@@ -27,7 +27,7 @@ class WandbHook(WriterHook):
     def __init__(self, values: Any = None, /, **settings: Any) -> None:
         super().__init__()
         # Positional-only, because `config` is the name of a setting here and not that of the mapping of settings.
-        self._config = validated(self.Config, values, settings, type(self).__name__)
+        self._config = validate_config(self.Config, values, settings, type(self).__name__)
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the W&B run of this work directory.
@@ -37,29 +37,29 @@ class WandbHook(WriterHook):
                 key.
         """
         # Imported here, so that the hook can be constructed and its config validated without loading wandb.
-        from hookbus_wandb.writer import Target, WandbWriter, prepare, run_id_in
+        from hookbus_wandb.writer import Target, WandbWriter, prepare, get_run_id
 
         prepare(self.config.mode)
         directory = self._directory = self.directory(run, None).absolute()
         assert run.work_dir is not None
         target = Target(
             directory=directory,
-            run_id=self.config.id or run_id_in(directory, new=self.config.resume == "never"),
+            run_id=self.config.id or get_run_id(directory, new=self.config.resume == "never"),
             resume=self.config.resume,
             mode=self.config.mode,
             project=self.config.project,
             name=self.config.name or run.work_dir.path.absolute().name,
-            config=without_secrets(self.config.config or {}),
+            config=redact(self.config.config or {}),
         )
         return partial(WandbWriter, target)
 
-    def stored_name(self, name: str) -> str:
+    def backend_name(self, name: str) -> str:
         """Return a valid W&B name."""
-        from hookbus_wandb.names import stored
+        from hookbus_wandb.names import to_wandb_name
 
-        return stored(name)
+        return to_wandb_name(name)
 
-    def rest(self) -> str:
+    def undelivered_note(self) -> str:
         """Return how to upload the records that W&B has stored in its files but not uploaded."""
         return f"run `wandb sync {self._directory / 'wandb' / '*run-*'}` to upload the missing records"
 
@@ -67,9 +67,9 @@ class WandbHook(WriterHook):
         """Start writing, and upload the code if `log_code` is set."""
         super().before_train(run)
         if self.config.log_code:
-            self.put("files", lambda writer: writer.write_code(Path.cwd()))
+            self.enqueue("files", lambda writer: writer.write_code(Path.cwd()))
 
     def after_save_checkpoint(self, path: Path, is_best: bool) -> None:  # type: ignore[override]
         """Upload the checkpoint file as a version of the model if `log_model` is set."""
         if self.config.log_model:
-            self.put("files", lambda writer: writer.write_model(path, is_best))
+            self.enqueue("files", lambda writer: writer.write_model(path, is_best))

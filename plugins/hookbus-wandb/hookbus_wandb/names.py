@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import re
 
-from hookbus.records.names import safe_name
+from hookbus.records.names import sanitize_name
 
-__all__ = ["STEP", "artifact_name", "stored"]
+__all__ = ["STEP", "artifact_name", "to_wandb_name"]
 
 STEP = "trainer/step"
 """Name of the scalar that contains the step of each row: the x-axis of all charts."""
 
-LONGEST, LONGEST_ARTIFACT = 200, 128
+MAX_LENGTH, MAX_ARTIFACT_LENGTH = 200, 128
 FORBIDDEN = re.compile(rf"^(?:_step|_runtime|_timestamp|_wandb|{STEP})$|[\x00-\x1f]")
 """Names that W&B reserves, and control characters."""
-OF_ARTIFACTS = re.compile(r"[^\w.\-]", re.ASCII)
+FORBIDDEN_IN_ARTIFACTS = re.compile(r"[^\w.\-]", re.ASCII)
 
 
-def stored(name: str) -> str:
-    """Return the name of a record in W&B, made valid by `hookbus.records.names.safe_name`."""
-    return safe_name(name, FORBIDDEN, LONGEST)
+def to_wandb_name(name: str) -> str:
+    """Return the name of a record in W&B, made valid by `hookbus.records.names.sanitize_name`."""
+    return sanitize_name(name, FORBIDDEN, MAX_LENGTH)
 
 
 def artifact_name(name: str) -> str:
     """Return the name of an artifact: at most 128 letters, digits and `_ - .`."""
-    return safe_name(name, OF_ARTIFACTS, LONGEST_ARTIFACT)
+    return sanitize_name(name, FORBIDDEN_IN_ARTIFACTS, MAX_ARTIFACT_LENGTH)

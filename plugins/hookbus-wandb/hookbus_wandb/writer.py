@@ -21,26 +21,26 @@ from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
 from hookbus import Writer
 from hookbus.errors import HookError
-from hookbus.pictures import pil_image
-from hookbus.records.copies import finite_values
-from hookbus.records.secrets import is_secret, without_secrets
-from hookbus.writers import Place
-from hookbus_wandb.files import Log, held, numbers_from, run_files
+from hookbus.pictures import to_pil_image
+from hookbus.records.copies import to_finite_array
+from hookbus.records.secrets import is_secret, redact
+from hookbus.writers import RecordKey
+from hookbus_wandb.files import TransactionLog, read_record_keys, read_scalars, find_run_files
 from hookbus_wandb.names import STEP, artifact_name
 
-__all__ = ["Target", "WandbWriter", "prepare", "run_id_in"]
+__all__ = ["Target", "WandbWriter", "prepare", "get_run_id"]
 
 ID_FILE = "run_id"
-FLUSH_SECONDS = 0.2
+FLUSH_INTERVAL_SECONDS = 0.2
 """Interval in which the process of W&B writes its buffer to the file."""
-PATIENCE = 10.0
+TIMEOUT_S = 10.0
 """Maximum number of seconds until a row is in the file."""
 EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 255}
 """Exit codes that W&B shows as finished and as killed by Ctrl-C; every other outcome has exit code 1, failed."""
 
 
 @contextmanager
-def _ends_kept() -> Iterator[None]:
+def _preserve_exit_hooks() -> Iterator[None]:
     """Restore `sys.exit` and `sys.excepthook` on exit."""
     # W&B replaces both permanently to capture the exit code (wandb 0.31), which `write_outcome` sets instead.
     original = sys.exit, sys.excepthook
@@ -72,8 +72,8 @@ class Target:
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    @_ends_kept()
-    def begin(self) -> Any:
+    @_preserve_exit_hooks()
+    def start_run(self) -> Any:
         """Start the W&B run, or resume it.
 
         Returns:
@@ -86,8 +86,8 @@ class Target:
         has_user_service = wandb.env.SERVICE in os.environ
         self.directory.mkdir(parents=True, exist_ok=True)
         # Stored before W&B creates the run: after a kill in between, the next process continues this run.
-        _keep(self.directory / ID_FILE, self.run_id)
-        exists = bool(run_files(self.directory, self.run_id))
+        _write_atomically(self.directory / ID_FILE, self.run_id)
+        exists = bool(find_run_files(self.directory, self.run_id))
         # W&B does not check `resume` for offline runs (wandb 0.31).
         if self.resume == "must" and not exists and (self.mode or wandb.setup().settings.mode) == "offline":
             raise HookError(
@@ -106,8 +106,8 @@ class Target:
             reinit="create_new",  # keeps a W&B run of the user active
             settings=wandb.Settings(
                 console="off",
-                x_transaction_log_flush_interval=FLUSH_SECONDS,
-                x_disable_meta=any(map(_holds_secret, sys.argv)),  # the metadata contains the command line
+                x_transaction_log_flush_interval=FLUSH_INTERVAL_SECONDS,
+                x_disable_meta=any(map(_contains_secret, sys.argv)),  # the metadata contains the command line
             ),
         )
         # Child processes find the W&B process of their parent by this variable. A killed child would leave its run open
@@ -129,29 +129,29 @@ class WandbWriter(Writer):
 
     def __init__(self, target: Target) -> None:
         self._target, self._exit_code = target, 1
-        earlier = run_files(target.directory, target.run_id)
-        self._there, rows = held(earlier)
-        with _translated():
-            self._run: Any = target.begin()
+        earlier = find_run_files(target.directory, target.run_id)
+        self._existing_keys, rows = read_record_keys(earlier)
+        with _translate_errors():
+            self._run: Any = target.start_run()
             sent = self._run.starting_step
-            self._row = self._safe = max(rows, sent)
+            self._next_row = self._flushed_rows = max(rows, sent)
             self._run.define_metric(STEP, hidden=True)
             self._run.define_metric("*", step_metric=STEP)
-        self._file = None if self._run.disabled else Log(Path(self._run.settings.sync_file))
+        self._transaction_log = None if self._run.disabled else TransactionLog(Path(self._run.settings.sync_file))
         if sent < rows and not self._run.offline and not self._run.disabled:
-            self._send_again(earlier, sent)
+            self._log_missing_scalars(earlier, sent)
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
         """Log a scalar, including NaN and infinities."""
-        self._log("scalar", {name: value}, step)
+        self._log_row("scalar", {name: value}, step)
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Log the scalars of one step in one row."""
-        self._log("scalar", values, step)
+        self._log_row("scalar", values, step)
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
         """Log a uint8 image of shape (H, W, C) as a PNG file."""
-        self._log("image", {name: wandb.Image(pil_image(image), caption=caption, file_type="png")}, step)
+        self._log_row("image", {name: wandb.Image(to_pil_image(image), caption=caption, file_type="png")}, step)
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:
         """Log a histogram of the finite values with 64 bins.
@@ -159,21 +159,21 @@ class WandbWriter(Writer):
         Raises:
             ValueError: If no value is finite.
         """
-        self._log("histogram", {name: wandb.Histogram(finite_values(name, values))}, step)
+        self._log_row("histogram", {name: wandb.Histogram(to_finite_array(name, values))}, step)
 
     def write_text(self, name: str, text: str, step: int) -> None:
         """Log a text as preformatted HTML."""
-        self._log("text", {name: wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step)
+        self._log_row("text", {name: wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Update the configuration of the run; values of `Target.config` take precedence."""
-        with _translated():
+        with _translate_errors():
             # After a resume the configuration can differ from the stored one, which W&B rejects by default.
             self._run.config.update({**config, **self._target.config}, allow_val_change=True)
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:
         """Upload a file as an artifact."""
-        self._keep_file(path, f"run-{self._target.run_id}-{name or path.name}", "file", [])
+        self._log_artifact(path, f"run-{self._target.run_id}-{name or path.name}", "file", [])
 
     def write_model(self, path: Path, is_best: bool) -> None:
         """Upload a checkpoint file as a version of the artifact `model-<run id>`.
@@ -187,23 +187,23 @@ class WandbWriter(Writer):
         """
         if not path.is_file():  # not an OSError, after which the hook would retry
             raise ValueError(f"checkpoint file does not exist: {path}")
-        self._keep_file(path, f"model-{self._target.run_id}", "model", ["latest", path.stem, *["best"] * is_best])
+        self._log_artifact(path, f"model-{self._target.run_id}", "model", ["latest", path.stem, *["best"] * is_best])
 
     def write_code(self, root: Path) -> None:
         """Upload the Python files below a directory, without hidden files and installed packages."""
-        with _translated():
-            self._run.log_code(str(root), exclude_fn=_is_foreign)
+        with _translate_errors():
+            self._run.log_code(str(root), exclude_fn=_is_excluded)
 
     def write_outcome(self, outcome: str) -> None:
         """Set the state of the W&B run: finished, failed, killed or preempted."""
         self._exit_code = EXIT_CODES.get(outcome, 1)
         if outcome == "preempted":
-            with _translated():
+            with _translate_errors():
                 self._run.mark_preempting()
 
-    def resume(self, since: int, step: int) -> frozenset[Place]:
+    def resume(self, since: int, step: int) -> frozenset[RecordKey]:
         """Return the logged records from step `since` on; W&B cannot remove later ones."""
-        return frozenset(place for place in self._there if place[2] >= since)
+        return frozenset(place for place in self._existing_keys if place[2] >= since)
 
     def flush(self) -> None:
         """Wait until all rows are in the file of W&B.
@@ -212,12 +212,14 @@ class WandbWriter(Writer):
             OSError: If a row is not in the file after `PATIENCE` seconds, or the process of W&B has ended.
         """
         # The process of W&B reports neither a full disk nor the writing of a row, so the file itself is read.
-        with _translated():
+        with _translate_errors():
             _ = self._run.step  # a request to the process of W&B, which fails if the process has ended
-        if self._safe < self._row:
-            self._see(lambda record: record.HasField("history") and record.history.step.num + 1 >= self._row)
-            self._safe = self._row
-        self._there = set()
+        if self._flushed_rows < self._next_row:
+            self._wait_for_record(
+                lambda record: record.HasField("history") and record.history.step.num + 1 >= self._next_row
+            )
+            self._flushed_rows = self._next_row
+        self._existing_keys = set()
 
     def close(self) -> None:
         """Finish the W&B run, and wait until its file contains the end. May be called twice.
@@ -227,55 +229,55 @@ class WandbWriter(Writer):
         """
         run, self._run = self._run, None
         if run is not None:
-            with _translated():
+            with _translate_errors():
                 run.finish(exit_code=self._exit_code)
-            self._see(lambda record: record.HasField("exit"))
+            self._wait_for_record(lambda record: record.HasField("exit"))
             # The process of W&B is stopped with its last run; an active run of the user still needs it.
             if wandb.setup().most_recent_active_run is None:
                 wandb.teardown()
 
-    def _log(self, kind: str, values: Mapping[str, Any], step: int) -> None:
+    def _log_row(self, kind: str, values: Mapping[str, Any], step: int) -> None:
         """Log one row, without the records that an earlier writer of this run has logged."""
-        new = {name: value for name, value in values.items() if (kind, name, step) not in self._there}
+        new = {name: value for name, value in values.items() if (kind, name, step) not in self._existing_keys}
         if new:
-            with _translated():
-                self._run.log({**new, STEP: step}, step=self._row, commit=True)
-            self._row += 1
+            with _translate_errors():
+                self._run.log({**new, STEP: step}, step=self._next_row, commit=True)
+            self._next_row += 1
 
-    def _send_again(self, files: list[Path], first: int) -> None:
+    def _log_missing_scalars(self, files: list[Path], first: int) -> None:
         """Log the scalars again that an earlier process stored in its file but did not upload before it was killed."""
-        self._there, _ = held(files, before=first)
-        for scalars, step in numbers_from(files, first):
-            self._log("scalar", scalars, step)
-            self._there.update(("scalar", name, step) for name in scalars)
+        self._existing_keys, _ = read_record_keys(files, before=first)
+        for scalars, step in read_scalars(files, first):
+            self._log_row("scalar", scalars, step)
+            self._existing_keys.update(("scalar", name, step) for name in scalars)
 
-    def _see(self, predicate: Callable[[Any], bool]) -> None:
+    def _wait_for_record(self, predicate: Callable[[Any], bool]) -> None:
         """Wait until the file of W&B contains a record that fulfills the predicate."""
-        deadline = time.monotonic() + PATIENCE
-        while self._file is not None and not any(map(predicate, self._file.records())):
+        deadline = time.monotonic() + TIMEOUT_S
+        while self._transaction_log is not None and not any(map(predicate, self._transaction_log.read_records())):
             if time.monotonic() > deadline:
                 raise OSError(
-                    f"W&B: the logged records are not in {self._file.path} after {PATIENCE:g} s. "
+                    f"W&B: the logged records are not in {self._transaction_log.path} after {TIMEOUT_S:g} s. "
                     "Check that the disk is not full."
                 )
-            time.sleep(FLUSH_SECONDS / 10)
+            time.sleep(FLUSH_INTERVAL_SECONDS / 10)
 
-    def _keep_file(self, path: Path, name: str, kind: str, aliases: list[str]) -> None:
+    def _log_artifact(self, path: Path, name: str, kind: str, aliases: list[str]) -> None:
         artifact = wandb.Artifact(artifact_name(name), type=kind)
         # `skip_cache`, or else W&B would copy each checkpoint to its cache in addition to the staging directory.
         artifact.add_file(str(path), name=path.name, skip_cache=True)
-        with _translated():
+        with _translate_errors():
             self._run.log_artifact(artifact, aliases=aliases)
 
 
-def run_id_in(directory: Path, *, new: bool) -> str:
+def get_run_id(directory: Path, *, new: bool) -> str:
     """Return the run ID stored in a directory; a new ID if none is stored or `new` is true."""
     file = directory / ID_FILE
     known = file.read_text().strip() if file.is_file() and not new else ""
     return known or token_hex(4)
 
 
-@_ends_kept()
+@_preserve_exit_hooks()
 def prepare(mode: str | None) -> None:
     """Check that an online run has an API key, and disable the error reporting of W&B by default.
 
@@ -298,24 +300,24 @@ def prepare(mode: str | None) -> None:
         )
 
 
-def _keep(file: Path, text: str) -> None:
+def _write_atomically(file: Path, text: str) -> None:
     """Write a file atomically."""
     temporary = file.with_name(f".{file.name}")
     temporary.write_text(text)
     os.replace(temporary, file)
 
 
-def _holds_secret(argument: str) -> bool:
-    return is_secret(argument.partition("=")[0]) or without_secrets(argument) != argument
+def _contains_secret(argument: str) -> bool:
+    return is_secret(argument.partition("=")[0]) or redact(argument) != argument
 
 
-def _is_foreign(path: str, root: str) -> bool:
+def _is_excluded(path: str, root: str) -> bool:
     parts = Path(path).relative_to(root).parts
     return any(part.startswith(".") or part == "site-packages" for part in parts)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Convert errors of W&B to the `OSError` of a `Writer`, after which the hook retries."""
     try:
         yield

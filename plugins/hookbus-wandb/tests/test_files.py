@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hookbus_wandb.files import Log, held, numbers_from, run_files
+from hookbus_wandb.files import TransactionLog, read_record_keys, read_scalars, find_run_files
 from hookbus_wandb.writer import Target, WandbWriter
 
 ROWS = 800
@@ -23,7 +23,7 @@ def run_directory(tmp_path_factory):
 
 @pytest.fixture
 def log(run_directory):
-    (path,) = run_files(run_directory, "1a2b")
+    (path,) = find_run_files(run_directory, "1a2b")
     return path
 
 
@@ -35,33 +35,33 @@ def truncate(path, size, tmp_path):
 
 def test_rows_are_read_across_block_boundaries(log):
     assert log.stat().st_size > 3 * 32768
-    rows = list(Log(log).rows())
+    rows = list(TransactionLog(log).read_rows())
     assert [(row["a"], row["trainer/step"]) for row in rows[:ROWS]] == [(step / 2, step) for step in range(ROWS)]
     assert [row["_step"] for row in rows] == list(range(ROWS + 3))
 
 
 def test_record_keys_and_the_number_of_rows_are_returned(run_directory):
-    keys, count = held(run_files(run_directory, "1a2b"))
+    keys, count = read_record_keys(find_run_files(run_directory, "1a2b"))
     others = {key for key in keys if key[:2] != ("scalar", "a")}
     assert others == {("image", "val/image", 7), ("histogram", "val/histogram", 8), ("text", "val/note", 9)}
     assert (len(keys), count) == (ROWS + 3, ROWS + 3)
 
 
 def test_records_before_a_row_and_scalars_from_it_on_are_returned(run_directory):
-    files = run_files(run_directory, "1a2b")
-    keys, count = held(files, before=2)
+    files = find_run_files(run_directory, "1a2b")
+    keys, count = read_record_keys(files, before=2)
     assert (keys, count) == ({("scalar", "a", 0), ("scalar", "a", 1)}, ROWS + 3)
-    assert list(numbers_from(files, ROWS - 1)) == [({"a": (ROWS - 1) / 2}, ROWS - 1), ({}, 7), ({}, 8), ({}, 9)]
+    assert list(read_scalars(files, ROWS - 1)) == [({"a": (ROWS - 1) / 2}, ROWS - 1), ({}, 7), ({}, 8), ({}, 9)]
 
 
 def test_missing_run_has_no_records(tmp_path):
-    assert held(run_files(tmp_path, "1a2b")) == (set(), 0)
+    assert read_record_keys(find_run_files(tmp_path, "1a2b")) == (set(), 0)
 
 
 @pytest.mark.parametrize("size", [32768 + 100, 32768 + 3, 32768, 32767, 3, 0])
 def test_truncated_record_is_skipped(log, size, tmp_path):
-    complete = list(Log(log).rows())
-    rows = list(Log(truncate(log, size, tmp_path)).rows())
+    complete = list(TransactionLog(log).read_rows())
+    rows = list(TransactionLog(truncate(log, size, tmp_path)).read_rows())
     assert rows == complete[: len(rows)]
     assert len(rows) > 0 or size < 10
 
@@ -69,11 +69,11 @@ def test_truncated_record_is_skipped(log, size, tmp_path):
 @pytest.mark.parametrize("size", range(40_000, 40_400, 25))  # across a record of each type
 def test_growing_file_is_read_incrementally(log, size, tmp_path):
     path = truncate(log, size, tmp_path)
-    growing = Log(path)
-    begin = list(growing.rows())
-    assert list(growing.rows()) == []
+    growing = TransactionLog(path)
+    begin = list(growing.read_rows())
+    assert list(growing.read_rows()) == []
     path.write_bytes(log.read_bytes())
-    assert begin + list(growing.rows()) == list(Log(log).rows())
+    assert begin + list(growing.read_rows()) == list(TransactionLog(log).read_rows())
 
 
 def test_corrupted_record_is_skipped(log, tmp_path):
@@ -82,7 +82,7 @@ def test_corrupted_record_is_skipped(log, tmp_path):
     data[begin - 40 : begin] = b"\xff" * 40
     path = tmp_path / "corrupted.wandb"
     path.write_bytes(data)
-    assert 0 < len(list(Log(path).rows())) < ROWS + 3
+    assert 0 < len(list(TransactionLog(path).read_rows())) < ROWS + 3
 
 
 def test_files_are_sorted_by_time_of_creation(tmp_path):
@@ -91,4 +91,4 @@ def test_files_are_sorted_by_time_of_creation(tmp_path):
         (tmp_path / "wandb" / name).mkdir(parents=True)
         (tmp_path / "wandb" / name / "run-x.wandb").touch()
     (tmp_path / "wandb" / names[0] / "run-y.wandb").touch()
-    assert [path.parent.name for path in run_files(tmp_path, "x")] == [names[1], names[0], names[2]]
+    assert [path.parent.name for path in find_run_files(tmp_path, "x")] == [names[1], names[0], names[2]]

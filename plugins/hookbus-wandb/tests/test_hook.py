@@ -8,7 +8,7 @@ from hookbus import Hook, build_hooks
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import check_hook, fake_training
 from hookbus_wandb import WandbHook
-from hookbus_wandb.files import Log, run_files
+from hookbus_wandb.files import TransactionLog, find_run_files
 
 SERVICE_IS_DOWN = """
 import sys, warnings
@@ -40,8 +40,8 @@ class SaveHook(Hook):
 
 def get_records(work_dir, name="wandb"):
     directory = work_dir / "logs" / name
-    files = run_files(directory, (directory / "run_id").read_text())
-    return [record for path in files for record in Log(path).records()]
+    files = find_run_files(directory, (directory / "run_id").read_text())
+    return [record for path in files for record in TransactionLog(path).read_records()]
 
 
 def select_field(records, field):
@@ -49,7 +49,11 @@ def select_field(records, field):
 
 
 def get_curve(work_dir, name):
-    rows = [row for path in run_files(work_dir / "logs" / "wandb", get_run_id(work_dir)) for row in Log(path).rows()]
+    rows = [
+        row
+        for path in find_run_files(work_dir / "logs" / "wandb", get_run_id(work_dir))
+        for row in TransactionLog(path).read_rows()
+    ]
     return [(row["trainer/step"], row[name]) for row in rows if name in row]
 
 

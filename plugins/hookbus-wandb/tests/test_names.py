@@ -2,12 +2,12 @@ import re
 
 import pytest
 
-from hookbus_wandb.names import artifact_name, stored
+from hookbus_wandb.names import artifact_name, to_wandb_name
 
 
 @pytest.mark.parametrize("name", ["val/accuracy", "acc,top1", "01: time", "größe", "_own", "a\\b", "x" * 200])
 def test_valid_name_is_unchanged(name):
-    assert stored(name) == name
+    assert to_wandb_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_valid_name_is_unchanged(name):
     ],
 )
 def test_reserved_or_long_name_ends_with_its_hash(name, prefix):
-    assert re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", stored(name))
+    assert re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", to_wandb_name(name))
 
 
 @pytest.mark.parametrize(

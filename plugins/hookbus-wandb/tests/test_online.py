@@ -13,7 +13,7 @@ import pytest
 
 from hookbus.testing.fault_injection import EXPECTED, run_with_faults
 from hookbus_wandb import WandbHook
-from hookbus_wandb.files import run_files
+from hookbus_wandb.files import find_run_files
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ TRAIN = """
 import sys, warnings
 from hookbus.errors import HookWarning
 from hookbus.testing import fake_training
-from hookbus.testing.fault_injection import scores_of
+from hookbus.testing.fault_injection import get_scores
 from hookbus_wandb import WandbHook
 
 WandbHook.patience = float(sys.argv[2])
@@ -29,7 +29,7 @@ hook = WandbHook(mode=sys.argv[3], project="digits", interval=1)
 config = {"optimizer": {"lr": 0.5}, "api_key": "hush"}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", HookWarning)
-    fake_training([hook], batches=5, losses=float, scores=scores_of, work_dir=sys.argv[1], resume="auto", fresh=True,
+    fake_training([hook], batches=5, losses=float, scores=get_scores, work_dir=sys.argv[1], resume="auto", fresh=True,
                   config=config)
 for warning in caught:
     if warning.category is HookWarning:
@@ -198,7 +198,7 @@ def test_wandb_sync_uploads_the_files_of_an_offline_run(service, tmp_path):
     run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
     assert train(tmp_path, mode="offline") == []
     directory = tmp_path / "logs" / "wandb"
-    files = run_files(directory, (directory / "run_id").read_text())
+    files = find_run_files(directory, (directory / "run_id").read_text())
     assert len(files) == 2
     command = [sys.executable, "-m", "wandb", "sync", *[path.parent for path in files]]
     subprocess.run(command, check=True, cwd=tmp_path)

@@ -13,9 +13,9 @@ from PIL import Image
 
 import hookbus_wandb.writer as module
 from hookbus.errors import HookError
-from hookbus_wandb.files import Log, run_files
+from hookbus_wandb.files import TransactionLog, find_run_files
 from hookbus_wandb.names import artifact_name
-from hookbus_wandb.writer import Target, WandbWriter, prepare, run_id_in
+from hookbus_wandb.writer import Target, WandbWriter, prepare, get_run_id
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def writer(target):
 
 
 def get_records(target, field):
-    logs = [Log(path) for path in run_files(target.directory, target.run_id)]
-    return [getattr(record, field) for log in logs for record in log.records() if record.HasField(field)]
+    logs = [TransactionLog(path) for path in find_run_files(target.directory, target.run_id)]
+    return [getattr(record, field) for log in logs for record in log.read_records() if record.HasField(field)]
 
 
 def get_rows(target):
     """Return (W&B step, step, records) of each row."""
-    rows = [row for path in run_files(target.directory, target.run_id) for row in Log(path).rows()]
+    rows = [row for path in find_run_files(target.directory, target.run_id) for row in TransactionLog(path).read_rows()]
     values = [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
     return [(row["_step"], logged.pop("trainer/step"), logged) for row, logged in zip(rows, values, strict=True)]
 
@@ -136,7 +136,7 @@ def test_last_configuration_is_stored_and_target_config_takes_precedence(target,
 def test_command_line_with_a_secret_is_not_logged(target, monkeypatch, argument, is_logged):
     monkeypatch.setattr(sys, "argv", ["train", argument])
     WandbWriter(target).close()
-    (path,) = run_files(target.directory, "1a2b")
+    (path,) = find_run_files(target.directory, "1a2b")
     assert (argument.encode() in path.read_bytes()) is is_logged
 
 
@@ -204,16 +204,16 @@ def test_second_writer_for_the_same_directory_continues_the_run(target):
             writer.write_scalar("a", float(step), step)
         writer.close()
     assert get_rows(target) == [(step - 1, step, {"a": float(step)}) for step in (1, 2, 3, 4)]
-    assert len(run_files(target.directory, "1a2b")) == 2
+    assert len(find_run_files(target.directory, "1a2b")) == 2
 
 
 def test_resume_must_requires_an_existing_offline_run(target):
     with pytest.raises(HookError, match=r"`resume: must` requires an existing W&B run, but .*own contains no run 1a2b"):
         WandbWriter(replace(target, resume="must"))
-    assert run_files(target.directory, "1a2b") == []
+    assert find_run_files(target.directory, "1a2b") == []
     for resume in ("allow", "must"):
         WandbWriter(replace(target, resume=resume)).close()
-    assert len(run_files(target.directory, "1a2b")) == 2
+    assert len(find_run_files(target.directory, "1a2b")) == 2
 
 
 def test_resume_returns_the_records_from_the_step_on(target):
@@ -237,15 +237,17 @@ def test_records_of_an_earlier_writer_are_not_written_again(target):
 
 
 def test_rows_missing_in_the_file_raise_an_oserror(target, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
-    monkeypatch.setattr(module, "FLUSH_SECONDS", 0)  # W&B writes only if its buffer is full, or the run finishes
+    monkeypatch.setattr(module, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(
+        module, "FLUSH_INTERVAL_SECONDS", 0
+    )  # W&B writes only if its buffer is full, or the run finishes
     writer = WandbWriter(target)
     writer.write_scalar("a", 1.0, 1)
     with pytest.raises(
         OSError, match=r"the logged records are not in .*run-1a2b\.wandb after 0\.1 s\. Check that the disk"
     ):
         writer.flush()
-    monkeypatch.setattr(module, "PATIENCE", 60.0)
+    monkeypatch.setattr(module, "TIMEOUT_S", 60.0)
     writer.close()
     assert get_rows(target) == [(0, 1, {"a": 1.0})]
 
@@ -286,11 +288,11 @@ def test_killed_wandb_process_raises_an_oserror_and_a_retry_succeeds(target):
 
 
 def test_directory_stores_the_id_of_its_run(tmp_path):
-    first = run_id_in(tmp_path, new=False)
+    first = get_run_id(tmp_path, new=False)
     assert len(first) == 8
     (tmp_path / "run_id").write_text("1a2b\n")
-    assert run_id_in(tmp_path, new=False) == "1a2b"
-    assert run_id_in(tmp_path, new=True) not in ("1a2b", first)
+    assert get_run_id(tmp_path, new=False) == "1a2b"
+    assert get_run_id(tmp_path, new=True) not in ("1a2b", first)
 
 
 def test_disabled_run_accepts_all_records_and_writes_no_file(tmp_path):
@@ -300,7 +302,7 @@ def test_disabled_run_accepts_all_records_and_writes_no_file(tmp_path):
     writer.write_outcome("preempted")
     writer.flush()
     writer.close()
-    assert run_files(tmp_path, "1a2b") == []
+    assert find_run_files(tmp_path, "1a2b") == []
 
 
 def test_online_run_without_an_api_key_raises():

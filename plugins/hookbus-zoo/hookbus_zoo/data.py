@@ -39,24 +39,24 @@ def digits(val_share: float = 0.2, seed: int = 0) -> Splits:
     labels = torch.as_tensor(bunch.target, dtype=torch.int64)
     # A generator of its own, so that loading the data does not change the global RNG state of the training.
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    val_size = _count_of(val_share, len(labels))
+    val_size = _count_val(val_share, len(labels))
     val, train = order[:val_size], order[val_size:]
     return Splits(
-        train=_digits_of(images[train], labels[train]),
-        val=_digits_of(images[val], labels[val]),
+        train=_build_digits(images[train], labels[train]),
+        val=_build_digits(images[val], labels[val]),
         input_shape=(1, 8, 8),
         num_classes=10,
     )
 
 
-def _digits_of(images: Tensor, labels: Tensor) -> TensorDataset:
+def _build_digits(images: Tensor, labels: Tensor) -> TensorDataset:
     """Return a dataset with the class names in `classes`, as torchvision's datasets have."""
     dataset: Any = TensorDataset(images, labels)
     dataset.classes = [str(digit) for digit in range(10)]
     return dataset  # type: ignore[no-any-return]
 
 
-def _count_of(share: float, total: int) -> int:
+def _count_val(share: float, total: int) -> int:
     """Return the number of validation images, such that both splits are nonempty."""
     if isinstance(share, (int, float)) and 0 < share < 1 and 0 < round(total * share) < total:
         return round(total * share)
@@ -82,7 +82,7 @@ def cifar10(root: str = "data", download: bool = False) -> Splits:
         LoopError: If torchvision is not installed or incompatible with torch, or the dataset does not exist or is
             corrupted.
     """
-    transforms, datasets = _torchvision()
+    transforms, datasets = _import_torchvision()
     normalize = [transforms.ToTensor(), transforms.Normalize(CIFAR_MEAN, CIFAR_STD)]
     augment = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()]
     pipelines = {True: transforms.Compose([*augment, *normalize]), False: transforms.Compose(normalize)}
@@ -92,11 +92,11 @@ def cifar10(root: str = "data", download: bool = False) -> Splits:
             for is_train, pipeline in pipelines.items()
         )
     except (RuntimeError, OSError) as error:  # torchvision raises RuntimeError for missing or corrupted files
-        raise LoopError(_no_data(Path(root), download, error)) from error
+        raise LoopError(_missing_data_message(Path(root), download, error)) from error
     return Splits(train=train, val=val, input_shape=(3, 32, 32), num_classes=10)
 
 
-def _torchvision() -> tuple[Any, Any]:
+def _import_torchvision() -> tuple[Any, Any]:
     try:
         from torchvision import datasets, transforms
     except ModuleNotFoundError as error:
@@ -111,7 +111,7 @@ def _torchvision() -> tuple[Any, Any]:
     return transforms, datasets
 
 
-def _no_data(root: Path, download: bool, error: Exception) -> str:
+def _missing_data_message(root: Path, download: bool, error: Exception) -> str:
     cause = str(error).rstrip(".")
     if download:
         return (

@@ -28,8 +28,8 @@ def mlp(width: int = 64, input_shape: Sequence[int] = DIGITS_SHAPE, num_classes:
     Raises:
         ConfigError: If an argument is invalid.
     """
-    _check(width=width, num_classes=num_classes)
-    _require(len(input_shape) > 0 and min(input_shape) > 0, "input_shape", input_shape, "positive sizes")
+    _check_counts(width=width, num_classes=num_classes)
+    _check_argument(len(input_shape) > 0 and min(input_shape) > 0, "input_shape", input_shape, "positive sizes")
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(input_shape), width),
@@ -57,32 +57,32 @@ def cnn(
     Raises:
         ConfigError: If an argument is invalid.
     """
-    _check(width=width, num_classes=num_classes)
-    _require(isinstance(dropout, (int, float)) and 0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)")
+    _check_counts(width=width, num_classes=num_classes)
+    _check_argument(isinstance(dropout, (int, float)) and 0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)")
     is_valid = len(input_shape) == 3 and input_shape[0] > 0 and min(input_shape[1:]) >= 4
-    _require(is_valid, "input_shape", input_shape, "(C, H, W) with H and W of at least 4")
+    _check_argument(is_valid, "input_shape", input_shape, "(C, H, W) with H and W of at least 4")
     channels, height, breadth = input_shape
     features = 2 * width * (height // 4) * (breadth // 4)
     return nn.Sequential(
-        *_block(channels, width),
-        *_block(width, 2 * width),
+        *_build_block(channels, width),
+        *_build_block(width, 2 * width),
         nn.Flatten(),
         nn.Dropout(dropout),
         nn.Linear(features, num_classes),
     )
 
 
-def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+def _build_block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     # Without a bias: the batch norm subtracts it again.
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
     return convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)
 
 
-def _check(**counts: int) -> None:
+def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
-        _require(isinstance(value, int) and value >= 1, name, value, "an integer of at least 1")
+        _check_argument(isinstance(value, int) and value >= 1, name, value, "an integer of at least 1")
 
 
-def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
+def _check_argument(is_valid: bool, name: str, value: object, expected: str) -> None:
     if not is_valid:
         raise ConfigError([f"{name}: should be {expected}, got {value!r}."])

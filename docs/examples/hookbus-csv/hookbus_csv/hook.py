@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
-from hookbus.records.appended_file import AppendedFile
+from hookbus.records.appended_file import AppendOnlyFile
 
 
 class CsvWriter(Writer):
     """Write one row per value: name, step, value."""
 
     def __init__(self, path: Path) -> None:
-        self.file = AppendedFile(path)
+        self.file = AppendOnlyFile(path)
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
-        self.file.put(format_rows([(name, step, value)]))
+        self.file.append(format_rows([(name, step, value)]))
 
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
         """Ignore images."""
@@ -27,7 +27,7 @@ class CsvWriter(Writer):
 
     def resume(self, since: int, step: int) -> set[tuple[str, str, int]]:
         """Remove the rows after this step and return the keys of the others from step `since` on."""
-        rows = [row for row in csv.reader(self.file.lines()) if int(row[1]) <= step]
+        rows = [row for row in csv.reader(self.file.read_lines()) if int(row[1]) <= step]
         self.file.replace(format_rows(rows))
         return {("scalar", name, int(at)) for name, at, _ in rows if int(at) >= since}
 
@@ -35,7 +35,7 @@ class CsvWriter(Writer):
         self.file.flush()
 
     def abandon(self) -> None:
-        self.file.forget()
+        self.file.discard_pending()
         self.close()
 
     def close(self) -> None:

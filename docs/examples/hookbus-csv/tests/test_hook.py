@@ -1,7 +1,7 @@
 import csv
 from pathlib import Path
 
-from hookbus.testing import BackEnd, check_hook, check_writer, fake_training
+from hookbus.testing import WriterTestCase, check_hook, check_writer, fake_training
 from hookbus_csv import CsvHook
 
 
@@ -16,7 +16,7 @@ def test_hook_passes_the_conformance_checks():
 
 
 def test_writer_passes_the_conformance_checks():
-    check_writer(BackEnd(CsvHook, read_numbers))
+    check_writer(WriterTestCase(CsvHook, read_numbers))
 
 
 def test_hook_writes_the_mean_of_each_interval(tmp_path):

@@ -28,7 +28,7 @@ def test_hook_logs_one_image_per_epoch_that_other_hooks_have_modified():
 
     fake_training(bus=bus, epochs=3)
 
-    logged = bus.arguments("log_images")
+    logged = bus.get_arguments("log_images")
     assert [event["tag"] for event in logged] == ["first"] * 3
     assert {tuple(event["images"].shape) for event in logged} == {(4, 3, 1)}  # a layer from 3 to 4
     assert {int(event["images"][0, 0, 0]) for event in logged} == {7}

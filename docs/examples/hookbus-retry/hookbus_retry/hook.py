@@ -40,7 +40,7 @@ class RetryHook(Hook):
     @hookimpl(wrapper=True, tryfirst=True)  # outermost, so that all other wrappers are repeated
     def train_step(self, run: Run, batch: Any) -> Generator[None, Any, Any]:
         """Run the step, and repeat it after a transient error."""
-        accumulated = run.mid_accumulation  # a second attempt would add to these gradients twice
+        accumulated = run.accumulating  # a second attempt would add to these gradients twice
         try:
             outputs = yield
         except OSError as error:
